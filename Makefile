@@ -1,0 +1,95 @@
+# One environment (.venv) from one lock (requirements.lock); every target works in a fresh clone with nothing installed.
+PYTHON ?= python3
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+SOURCES = $(wildcard operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
+FAST_TESTS = $(wildcard tests/unit tests/golden tests/contract)
+# uv shows its progress bars to a person and is silent in a log.
+UV := $(BIN)/uv $(shell [ -t 2 ] || echo --quiet)
+
+# Matplotlib would write its font cache into the home folder.
+export MPLCONFIGDIR := $(CURDIR)/build/matplotlib
+
+.PHONY: help
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: setup  ## Train examples/digits.yaml on 2 CPU ranks of this machine and write a report
+	@$(BIN)/resnetboost run examples/digits.yaml
+
+.PHONY: test
+test: setup  ## Run all tests
+	@$(BIN)/python -m pytest
+
+.PHONY: test-fast
+test-fast: setup  ## Run the unit, golden and contract tests (under a minute)
+	@$(BIN)/python -m pytest -m "not slow" $(FAST_TESTS)
+
+.PHONY: lint
+lint: setup  ## Check format, code, types, import rules and YAML
+	$(BIN)/ruff format --check --output-format concise .
+	$(BIN)/ruff check --output-format concise .
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/yamllint --strict .
+
+.PHONY: format
+format: setup  ## Format the code and fix what ruff can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: golden
+golden: setup  ## Write the golden manifests of the examples anew; read the diff afterwards
+	@UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
+	@git diff --stat -- tests/golden
+
+.PHONY: bench
+bench: setup  ## Measure every suite of bench/, print the table, write build/bench.json
+	@$(BIN)/python -m bench
+
+bench-%: setup  ## Measure one suite and merge it into build/bench.json
+	@$(BIN)/python -m bench $*
+
+.PHONY: setup
+setup: $(STAMP)  ## Make .venv from requirements.lock; does nothing when it is up to date
+	@:
+
+# A copied or moved tree starts over: its .venv would still point at the old place.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): requirements.lock operator/pyproject.toml trainer/pyproject.toml
+	@[ "$$(cat $@ 2>/dev/null)" = "$(CURDIR)" ] || $(MAKE) .fresh-venv
+	@echo "setup: installing $$(grep -c == requirements.lock) locked packages into .venv (MindSpore is the large one)"
+	@$(UV) pip sync --python $(BIN)/python --require-hashes requirements.lock
+	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --no-index -e operator -e trainer
+	@echo "$(CURDIR)" > $@
+	@echo "setup: done"
+
+.PHONY: .fresh-venv
+.fresh-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
+	  { echo "setup: $(PYTHON) must be Python 3.11 or 3.12 but is $$($(PYTHON) --version 2>&1); try: make PYTHON=python3.11 ..." >&2; exit 2; }
+	@echo "setup: making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear .venv
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > .venv/uv.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock
+
+.PHONY: lock
+lock:  ## Resolve the newest allowed versions again into requirements.lock
+	@[ -x $(BIN)/uv ] || $(MAKE) .fresh-venv
+	@$(UV) pip compile operator/pyproject.toml trainer/pyproject.toml --all-extras --group pyproject.toml:dev \
+	  --upgrade --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock >/dev/null
+
+.PHONY: clean
+clean:  ## Remove .venv, caches and build outputs; run folders stay
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find operator trainer tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,34 @@
+"""`python -m bench [suite ...]`: measure suites one after another, print the table, merge it into build/bench.json."""
+
+import argparse
+import importlib
+import os
+from pathlib import Path
+
+from bench import entries
+
+SUITES = {
+    "step": "a resnet20 training step against stock nn.Conv2d",
+    "scaling": "2 ranks x 1 thread against 1 x 1 and 1 x 2",
+    "checkpoint": "how long training stands still for a checkpoint",
+    "overhead": "the share of a step outside the compiled graphs",
+}
+OUTPUT = Path("build/bench.json")
+
+
+def main() -> None:
+    """Run the named suites, or all of them. What was measured before a failure is kept."""
+    text = "\n".join(f"  {name:12} {what}" for name, what in SUITES.items())
+    parser = argparse.ArgumentParser("python -m bench", epilog=text, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], metavar="SUITE", help="default: all")
+    os.environ.setdefault("GLOG_v", "3")
+    for name in parser.parse_args().suites or SUITES:
+        print(f"bench {name}: {SUITES[name]} ...", flush=True)
+        found = importlib.import_module(f"bench.{name}").measure()
+        entries.show(found)
+        entries.merge(found, OUTPUT)
+    print(f"written: {OUTPUT}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""How long training stands still for a checkpoint (fsync included), every 20 steps of resnet20 on this very disk."""
+
+import tempfile
+import time
+from pathlib import Path
+
+from bench import trainer
+from bench.entries import Entry, share
+from resnetboost_trainer import checkpoint
+from resnetboost_trainer.program import Program
+from resnetboost_trainer.saving import Saver
+
+ROUNDS, STEPS = 12, 20
+
+
+def measure() -> list[Entry]:
+    """Given as the share of training time at one checkpoint a minute; goal below 0.005."""
+    program = trainer.program(channels=1)
+    with tempfile.TemporaryDirectory(dir=".") as folder:  # the tree's disk: /tmp is often memory
+        saver = Saver(Path(folder), keep=3, saved=lambda *_: None)
+        _steps(program)
+        stalls = [_save(program, saver, round_) for round_ in range(ROUNDS)]
+        saver.wait()
+        slowed = [_slowed(program, saver, round_) for round_ in range(ROUNDS)]
+    return [
+        share("checkpoint_stall_share", [seconds / 60 for seconds in stalls], "60 s of training"),
+        share("checkpoint_slowdown_share", [seconds / 60 for seconds in slowed], "60 s, with steps beside the writer"),
+    ]
+
+
+def _save(program: Program, saver: Saver, number: int) -> float:
+    """What the loop waits for: the copy of the state, and the writer if it is still busy with the one before."""
+    _steps(program)
+    started = time.perf_counter()
+    saver.save(_manifest(number), program.state.snapshot() or {})
+    return time.perf_counter() - started
+
+
+def _slowed(program: Program, saver: Saver, number: int) -> float:
+    """20 steps with a checkpoint before them minus 20 steps without: the stall and what the writer takes from steps."""
+    started = time.perf_counter()
+    saver.save(_manifest(ROUNDS + number), program.state.snapshot() or {})
+    _steps(program)
+    saved = time.perf_counter()
+    saver.wait()
+    plain = time.perf_counter()
+    _steps(program)
+    return max(0.0, (saved - started) - (time.perf_counter() - plain))
+
+
+def _steps(program: Program) -> None:
+    images, labels = trainer.batch(channels=1, size=8)
+    for _ in range(STEPS):
+        program.step(images, labels, 0.01, stop=False)
+
+
+def _manifest(number: int) -> checkpoint.Manifest:
+    return checkpoint.Manifest(
+        job_uid="bench",
+        stage="base",
+        attempt=0,
+        step=number * STEPS,
+        steps_per_epoch=22,
+        seed=0,
+        world_size=1,
+        local_batch_size=trainer.BATCH,
+        model="resnet20/10/1",
+        dataset="digits",
+    )

@@ -1,0 +1,58 @@
+"""A whole training step of resnet20 (gradient, reduction, update), batch 64, against the same with stock nn.Conv2d."""
+
+import os
+import subprocess
+import sys
+
+from bench.entries import Entry, speedup
+
+
+def measure() -> list[Entry]:
+    """8x8 grey images as digits has them, and 32x32 colour images as CIFAR has."""
+    return [
+        _compare("cpu_step_speedup_vs_stock", channels=1, size=8, pairs=21),
+        _compare("cpu_step_speedup_vs_stock_32", channels=3, size=32, pairs=5),
+    ]
+
+
+def _compare(name: str, channels: int, size: int, pairs: int) -> Entry:
+    with _Worker("ours", channels, size) as ours, _Worker("stock", channels, size) as stock:
+        measured = [(ours.step(), stock.step()) for _ in range(pairs)]
+    return speedup(name, [a for a, _ in measured], [b for _, b in measured], "the same step with nn.Conv2d")
+
+
+class _Worker:
+    """One of the two processes; it idles while the other one steps."""
+
+    def __init__(self, form: str, channels: int, size: int) -> None:
+        command = [sys.executable, "-m", "bench.worker", form, str(channels), str(size)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_clean()
+        )
+        self._answer("ready")
+
+    def __enter__(self) -> "_Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def step(self) -> float:
+        """Seconds of one step."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self, wanted: str = "") -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip() == wanted or (not wanted and line[:1].isdigit()):
+                return line
+        raise RuntimeError("the worker ended without an answer")
+
+
+def _clean() -> dict[str, str]:
+    """The environment without a choice of instruction set, which would make both the same."""
+    return {name: value for name, value in os.environ.items() if not name.endswith("DNN_MAX_CPU_ISA")}

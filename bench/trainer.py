@@ -1,0 +1,90 @@
+"""Real trainer processes and a trainer's program in this process, for suites to measure; it judges nothing."""
+
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from mindspore import Tensor
+
+from resnetboost_trainer import config, device
+from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.program import Program
+
+BATCH = 64
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """A config file's contents: resnet20 on digits."""
+    return {
+        "job": {"name": "bench", "namespace": "default", "uid": "bench"},
+        "stage": "base",
+        "attempt": 0,
+        "seed": 0,
+        "device": {"type": "CPU"},
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "algorithm": "Momentum",
+        "epochs": 3,
+        "localBatchSize": BATCH,
+        "labelSmoothing": 0.1,
+        "evaluateEveryEpochs": 1000,
+        "learningRate": {"schedule": "Constant", "peak": 0.05, "final": 0, "warmupEpochs": 0, "gamma": 0.1},
+        "momentum": {"momentum": 0.9, "weightDecay": 1e-4, "nesterov": False},
+        "checkpoint": {"everySteps": 1000000, "keep": 1},
+    } | changes
+
+
+def program(channels: int) -> Program:
+    """The graphs of a resnet20 step on one rank of this process."""
+    device.prepare()
+    return Program(_config(), channels, Communicator(0, 1))
+
+
+def _config() -> config.Config:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(yaml.safe_dump(settings()))
+        return config.load(path)
+
+
+def batch(channels: int, size: int) -> tuple[Tensor, Tensor]:
+    """Random images (BATCH, channels, size, size) and labels: a step's time does not depend on what is in them."""
+    generator = np.random.default_rng(0)
+    images = generator.standard_normal((BATCH, channels, size, size), np.float32)
+    return Tensor(images), Tensor(generator.integers(0, 10, BATCH).astype(np.int32))
+
+
+def gang(ranks: int, threads: int, **changes: Any) -> list[dict[str, float]]:
+    """Train with that many processes of that many threads, each on cores of its own; rank 0's metrics.csv rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "config.yaml").write_text(yaml.safe_dump(settings(localBatchSize=BATCH // ranks, **changes)))
+        processes = [_rank(root, rank, ranks, threads) for rank in range(ranks)]
+        codes = [process.wait(timeout=600) for process in processes]
+        if any(codes):
+            raise RuntimeError(f"the trainer failed with {codes}: {(root / 'log-0').read_text()[-2000:]}")
+        rows = csv.DictReader((root / "bench/base/attempt-0/metrics.csv").open())
+        return [{name: float(value) for name, value in row.items() if value} for row in rows]
+
+
+def _rank(root: Path, rank: int, ranks: int, threads: int) -> subprocess.Popen[bytes]:
+    network = os.getpid() % 200 + 20
+    variables = {
+        "RESNETBOOST_CONFIG": str(root / "config.yaml"),
+        "RESNETBOOST_CHECKPOINTS": str(root),
+        "RESNETBOOST_RANK": str(rank),
+        "RESNETBOOST_WORLD_SIZE": str(ranks),
+        "RESNETBOOST_COORDINATOR": f"127.{network}.0.1:8118",
+        "RESNETBOOST_BIND_ADDRESS": f"127.{network}.0.{rank + 1}",
+        "OMP_NUM_THREADS": str(threads),
+    }
+    cores = {(rank * threads + thread) % (os.cpu_count() or 1) for thread in range(threads)}
+    command = ["taskset", "-c", ",".join(map(str, sorted(cores))), sys.executable, "-m", "resnetboost_trainer"]
+    with (root / f"log-{rank}").open("wb") as log:
+        return subprocess.Popen(command, env={**os.environ, **variables}, stdout=log, stderr=log)

@@ -1,0 +1,38 @@
+"""A process that does one resnet20 training step whenever it reads a line, and answers with the seconds it took.
+
+Ours and the stock form need processes of their own: which kernels oneDNN uses is fixed for the life of a process.
+"""
+
+import sys
+import time
+from unittest import mock
+
+from mindspore import nn
+
+from bench import trainer
+from resnetboost_trainer import model
+
+
+def main(form: str, channels: int, size: int) -> None:
+    """Compile with a first step, say so, then answer line by line."""
+    if form == "stock":
+        with mock.patch.object(model, "Conv2d", _stock):
+            program = trainer.program(channels)
+    else:
+        program = trainer.program(channels)
+    images, labels = trainer.batch(channels, size)
+    program.step(images, labels, 0.01, stop=False)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        program.step(images, labels, 0.01, stop=False)
+        print(time.perf_counter() - started, flush=True)
+
+
+def _stock(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Cell:
+    """MindSpore's own convolution as anybody gets it: no instruction set chosen, oneDNN's dispatch as it comes."""
+    return nn.Conv2d(inputs, outputs, kernel, stride, pad_mode="pad", padding=padding)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

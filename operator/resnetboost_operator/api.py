@@ -1,0 +1,256 @@
+"""A checked and defaulted ResNetBoostJob as frozen structs; rules and defaults are the CRD's alone."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "Algorithm",
+    "Checkpoint",
+    "ConfigMapVolume",
+    "Dataset",
+    "DatasetName",
+    "Device",
+    "DeviceType",
+    "EmptyDirVolume",
+    "EnvVar",
+    "FailurePolicy",
+    "Job",
+    "LearningRate",
+    "Model",
+    "ModelName",
+    "Momentum",
+    "NfsVolume",
+    "PersistentVolumeClaimVolume",
+    "Resources",
+    "RunPolicy",
+    "Schedule",
+    "Spec",
+    "Stage",
+    "Template",
+    "Toleration",
+    "Volume",
+    "VolumeMount",
+    "parse",
+]
+
+
+DeviceType = Literal["CPU"]
+ModelName = Literal[
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnet20",
+    "resnet32",
+    "resnet44",
+    "resnet56",
+]
+DatasetName = Literal["digits", "npz"]
+Algorithm = Literal["Momentum"]
+Schedule = Literal["Cosine", "Linear", "Step", "Constant"]
+PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+
+
+class _Api(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Shared by all structs: snake_case here, camelCase in the object, None where the object has nothing."""
+
+
+class Device(_Api, frozen=True):
+    """The devices; each has a pod and a rank of its own."""
+
+    type: DeviceType
+    count: int
+
+
+class Model(_Api, frozen=True):
+    """The network."""
+
+    name: ModelName
+    num_classes: int
+
+
+class Dataset(_Api, frozen=True):
+    """The images; `path` is there exactly for npz."""
+
+    name: DatasetName
+    path: str | None = None
+
+
+class LearningRate(_Api, frozen=True):
+    """The learning rate over a stage; `milestones` are there exactly for Step; times are in epochs."""
+
+    schedule: Schedule
+    peak: float
+    final: float
+    warmup_epochs: float
+    gamma: float
+    milestones: tuple[float, ...] | None = None
+    schedule_epochs: float | None = None
+
+
+class Momentum(_Api, frozen=True):
+    """Settings of the algorithm Momentum."""
+
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+
+
+class Stage(_Api, frozen=True):
+    """One part of the training; `local_batch_size` is per rank."""
+
+    name: str
+    algorithm: Algorithm
+    epochs: int
+    local_batch_size: int
+    label_smoothing: float
+    evaluate_every_epochs: int
+    learning_rate: LearningRate
+    momentum: Momentum
+
+
+class Checkpoint(_Api, frozen=True):
+    """When and where checkpoints are written; without `claim_name` they are lost with the pod."""
+
+    every_steps: int
+    keep: int
+    claim_name: str | None = None
+
+
+class RunPolicy(_Api, frozen=True):
+    """Whether and how long the job runs; all of it may change while the job exists."""
+
+    suspend: bool
+    startup_deadline_seconds: int
+    active_deadline_seconds: int | None = None
+
+
+class FailurePolicy(_Api, frozen=True):
+    """What happens when a rank fails; only `max_restarts` may change while the job exists."""
+
+    max_restarts: int
+    backoff_seconds: int
+    max_backoff_seconds: int
+    stable_after_seconds: int
+    hang_timeout_seconds: int
+
+
+class EnvVar(_Api, frozen=True):
+    """One environment variable of the trainer."""
+
+    name: str
+    value: str
+
+
+class Resources(_Api, frozen=True):
+    """Quantities by resource name, as the user wrote them: whole numbers or text such as 500m."""
+
+    requests: dict[str, int | str]
+    limits: dict[str, int | str]
+
+
+class Toleration(_Api, frozen=True):
+    """One toleration, as Kubernetes has it."""
+
+    operator: Literal["Exists", "Equal"]
+    key: str | None = None
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+class PersistentVolumeClaimVolume(_Api, frozen=True):
+    """A claim in the job's namespace."""
+
+    claim_name: str
+    read_only: bool
+
+
+class ConfigMapVolume(_Api, frozen=True):
+    """A config map in the job's namespace."""
+
+    name: str
+
+
+class EmptyDirVolume(_Api, frozen=True):
+    """An empty folder that lives as long as the pod."""
+
+
+class NfsVolume(_Api, frozen=True):
+    """A folder of an NFS server."""
+
+    server: str
+    path: str
+    read_only: bool
+
+
+class Volume(_Api, frozen=True):
+    """One volume; exactly one of its sources is there."""
+
+    name: str
+    persistent_volume_claim: PersistentVolumeClaimVolume | None = None
+    config_map: ConfigMapVolume | None = None
+    empty_dir: EmptyDirVolume | None = None
+    nfs: NfsVolume | None = None
+
+
+class VolumeMount(_Api, frozen=True):
+    """Where the trainer sees a volume."""
+
+    name: str
+    mount_path: str
+    read_only: bool
+    sub_path: str | None = None
+
+
+class Template(_Api, frozen=True):
+    """What the pods get beside what the operator sets."""
+
+    image: str
+    image_pull_policy: PullPolicy
+    env: tuple[EnvVar, ...]
+    resources: Resources
+    node_selector: dict[str, str]
+    tolerations: tuple[Toleration, ...]
+    volumes: tuple[Volume, ...]
+    volume_mounts: tuple[VolumeMount, ...]
+
+
+class Spec(_Api, frozen=True):
+    """What the user asked for, with every default filled in."""
+
+    seed: int
+    device: Device
+    model: Model
+    dataset: Dataset
+    stages: tuple[Stage, ...]
+    checkpoint: Checkpoint
+    run_policy: RunPolicy
+    failure_policy: FailurePolicy
+    template: Template
+
+
+class Job(_Api, frozen=True):
+    """A job as the plan sees it; `uid` is empty and `generation` 1 for a file that no cluster has seen."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: Spec
+
+
+def parse(obj: dict[str, Any]) -> Job:
+    """Read an object that `schema.check` found right and `schema.defaulted` completed."""
+    metadata = obj["metadata"]
+    return Job(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", "default"),
+        uid=metadata.get("uid", ""),
+        generation=metadata.get("generation", 1),
+        spec=msgspec.convert(obj["spec"], Spec),
+    )

@@ -1,0 +1,92 @@
+"""Who brought a gang down and what is known about it; what follows from it is the plan's business."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from resnetboost_operator import verdicts
+from resnetboost_operator.pods import PodView
+from resnetboost_operator.status import MESSAGE_LIMIT, Attempt, Progress, Status
+from resnetboost_operator.verdicts import Verdict
+
+LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its node was"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The failure that explains a gang's end. `rank` and the rest are None where nobody can tell."""
+
+    verdict: Verdict
+    rank: int | None = None
+    node: str | None = None
+    exit_code: int | None = None
+    message: str = ""
+    step: int | None = None
+
+
+def first_culprit(gang: Sequence[PodView], lost: Sequence[int]) -> Failure | None:
+    """The failure that explains the others: by class first (communication errors are victims), by time second.
+
+    Time alone would blame the wrong rank: kubelet tells whole seconds, and survivors fail within the same one.
+    """
+    failures = [(_failure(pod), _finished(pod)) for pod in gang if _failed(pod)]
+    failures += [(Failure(verdicts.POD_LOST, rank=index, message=LOST_MESSAGE), 0.0) for index in lost]
+    if not failures:
+        return None
+    return min(failures, key=lambda pair: (pair[0].verdict.culprit_order, pair[1], pair[0].rank or 0))[0]
+
+
+def is_victim(failure: Failure) -> bool:
+    """Whether somebody else's failure, not seen yet, probably explains this one."""
+    return failure.verdict in (verdicts.COMMUNICATION_ERROR, verdicts.INTERRUPTED)
+
+
+def attempt(failure: Failure, status: Status, end_time: str) -> Attempt:
+    """The record of the current attempt's end. The status' progress already knows what the pods reported."""
+    progress = status.progress or Progress()
+    known = current(progress, status)
+    return Attempt(
+        attempt=status.attempt,
+        stage=status.stage,
+        reason=failure.verdict.name,
+        start_time=status.attempt_start_time,
+        end_time=end_time,
+        exit_code=failure.exit_code,
+        rank=failure.rank,
+        node=failure.node,
+        last_step=highest([failure.step, progress.step if known else None]),
+        checkpoint_step=progress.checkpoint_step if known else None,
+        message=failure.message[-MESSAGE_LIMIT:],
+    )
+
+
+def current(progress: Progress | None, status: Status) -> bool:
+    """Whether a progress belongs to the current attempt."""
+    return progress is not None and (progress.stage, progress.attempt) == (status.stage, status.attempt)
+
+
+def _failed(pod: PodView) -> bool:
+    return pod.phase == "Failed" or (pod.termination is not None and pod.termination.exit_code != 0)
+
+
+def _failure(pod: PodView) -> Failure:
+    ended = pod.termination
+    if ended is None:
+        return Failure(verdicts.POD_LOST, rank=pod.index, node=pod.node, message=LOST_MESSAGE)
+    report = ended.report
+    return Failure(
+        verdict=verdicts.classify(ended.exit_code, ended.reason, report.verdict),
+        rank=pod.index,
+        node=pod.node,
+        exit_code=ended.exit_code,
+        message=report.message,
+        step=report.step,
+    )
+
+
+def _finished(pod: PodView) -> float:
+    return pod.termination.finished_at if pod.termination is not None else 0.0
+
+
+def highest(steps: Sequence[int | None]) -> int | None:
+    """The furthest of the steps that are known."""
+    return max((step for step in steps if step is not None), default=None)

@@ -1,0 +1,113 @@
+"""This machine as a cluster: runs pods as processes, as a kubelet would; it never decides what should run."""
+
+import asyncio
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from resnetboost_operator import names
+from resnetboost_operator.local import machine, podfiles
+from resnetboost_operator.local.podprocess import PodProcess
+
+Manifest = dict[str, Any]
+
+
+class LocalCluster:
+    """The pods, config maps and services of one run, in `folder`.
+
+    `changed` is called whenever what `observe` returns may have changed. Nothing outlives `close`, nor this
+    process.
+    """
+
+    def __init__(self, folder: Path, changed: Callable[[], None], cores: Sequence[int] | None = None) -> None:
+        self._folder = folder.resolve()
+        self._changed = changed
+        self._cores = tuple(cores or machine.usable_cores())
+        self._addresses = machine.Addresses()
+        self._config_maps: dict[str, Manifest] = {}
+        self._services: dict[str, Manifest] = {}
+        self._pods: dict[str, PodProcess] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether any pod's process has not ended yet."""
+        return any(pod.running for pod in self._pods.values())
+
+    def observe(self) -> tuple[Manifest, ...]:
+        """All pods in Kubernetes' form. A deleted pod shows its end once, as in a watch, and is then gone."""
+        seen = tuple(pod.to_dict() for pod in self._pods.values())
+        gone = [pod for pod in self._pods.values() if pod.deleting_since is not None and not pod.running]
+        for pod in gone:
+            del self._pods[pod.name]
+        if gone:
+            self._changed()
+        return seen
+
+    def create(self, manifests: Iterable[Manifest]) -> None:
+        """Create what is not there yet. The pods of one call share the cores."""
+        new_pods = []
+        for manifest in manifests:
+            name = manifest["metadata"]["name"]
+            if manifest["kind"] == "ConfigMap":
+                self._config_maps[name] = manifest
+            elif manifest["kind"] == "Service":
+                self._services[name] = manifest
+            elif name not in self._pods:
+                new_pods.append(manifest)
+        self._start(new_pods)
+        self._changed()
+
+    def _start(self, manifests: Sequence[Manifest]) -> None:
+        """Every pod gets its address before the first one starts: they find each other through services."""
+        node = platform.node()
+        new = [PodProcess(_bound(manifest, node), self._addresses.next(), self._changed) for manifest in manifests]
+        hosts = self._hosts([*self._pods.values(), *new])
+        for index, pod in enumerate(new):
+            self._run(pod, machine.share(self._cores, index, len(new)), hosts)
+
+    def _run(self, pod: PodProcess, cores: Sequence[int], hosts: Mapping[str, str]) -> None:
+        own, logs = self._folder / "pods" / pod.name, self._folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        mounts = podfiles.mount(pod.manifest, self._config_maps, own, self._folder)
+        environment = podfiles.environment(pod.manifest, pod.address, len(cores), mounts, hosts)
+        pod.start(environment, cores, logs / f"{pod.name}.log", own / "termination-log")
+        self._pods[pod.name] = pod
+
+    def _hosts(self, pods: Sequence[PodProcess]) -> dict[str, str]:
+        """The cluster's DNS: the address behind each service's name."""
+        found = {}
+        for name, service in self._services.items():
+            host = names.service_host(name, service["metadata"].get("namespace", "default"))
+            selected = [pod for pod in pods if _selects(service, pod.manifest)]
+            if selected:
+                found[host] = selected[0].address
+        return found
+
+    def delete(self, name: str, uid: str, grace_seconds: float) -> None:
+        """Delete that very pod: SIGTERM, after the grace SIGKILL."""
+        pod = self._pods.get(name)
+        if pod is not None and pod.uid == uid:
+            pod.delete(grace_seconds)
+            self._changed()
+
+    def kill(self) -> None:
+        """SIGKILL to everything that runs, without grace."""
+        for pod in self._pods.values():
+            pod.kill()
+
+    async def close(self) -> None:
+        """Kill what is left and wait until it is gone."""
+        self.kill()
+        await asyncio.gather(*(pod.gone.wait() for pod in self._pods.values()))
+        self._addresses.close()
+
+
+def _bound(manifest: Manifest, node: str) -> Manifest:
+    """The pod as the scheduler leaves it: on this node."""
+    return {**manifest, "spec": {**manifest["spec"], "nodeName": node}}
+
+
+def _selects(service: Manifest, pod: Manifest) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return all(labels.get(key) == value for key, value in service["spec"]["selector"].items())

@@ -1,0 +1,125 @@
+"""Runs one job on the local cluster: observe, plan, write, delete, create, wait; it never decides."""
+
+import asyncio
+import time
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from resnetboost_operator import api
+from resnetboost_operator import status as statuses
+from resnetboost_operator.local import poll
+from resnetboost_operator.local.cluster import LocalCluster
+from resnetboost_operator.plan import Event, Plan, plan
+from resnetboost_operator.pods import PodView
+from resnetboost_operator.runs import metricsfile, resumption
+from resnetboost_operator.runs.runfolder import RunFolder
+from resnetboost_operator.status import Progress, Status
+from resnetboost_operator.world import Observed
+
+POLL_SECONDS = 1.0
+ASLEEP_SECONDS = 5.0
+
+
+class Audience(Protocol):
+    """Whoever is told what happens."""
+
+    def show(self, status: Status) -> None:
+        """The newest status."""
+
+    def event(self, event: Event) -> None:
+        """Something that happened, as it happens."""
+
+
+class RunLoop:
+    """One run of one job. Each pass looks at everything there is, so one too many does no harm."""
+
+    def __init__(self, job: api.Job, folder: RunFolder, audience: Audience) -> None:
+        self._job = job
+        self._folder = folder
+        self._audience = audience
+        self._changed = asyncio.Event()
+        self._cluster = LocalCluster(folder.path, self._changed.set)
+        self._status = resumption.reopened(folder.read_status(), folder.attempts_on_disk())
+        self._progress: Progress | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._since = self._awake = 0.0
+
+    def suspend(self) -> None:
+        """Let every rank stop after its step and keep a checkpoint."""
+        policy = replace(self._job.spec.run_policy, suspend=True)
+        self._job = replace(self._job, spec=replace(self._job.spec, run_policy=policy))
+        self._changed.set()
+
+    def kill(self) -> None:
+        """Stop without grace: what was not checkpointed is lost."""
+        self.suspend()
+        self._cluster.kill()
+
+    async def run(self) -> Status:
+        """Bring the job to its end, or to Suspended; returns the last status."""
+        try:
+            while not self._over(decided := self._pass()):
+                self._poll(decided.poll)
+                await self._wait(decided.wake_seconds)
+        finally:
+            if self._polling is not None:
+                self._polling.cancel()
+            await self._cluster.close()
+            metricsfile.merge(self._folder)
+        return self._status
+
+    def _pass(self) -> Plan:
+        """The order matters: what is decided is written before anything is done about it."""
+        self._changed.clear()
+        now = time.time()
+        observed = Observed(self._cluster.observe(), self._progress, self._watching_since(now))
+        decided = plan(self._job, self._status, observed, now)
+        self._write(decided.status)
+        for event in decided.events:
+            self._audience.event(event)
+        for deletion in decided.delete:
+            self._cluster.delete(deletion.name, deletion.uid, deletion.grace_seconds)
+        if decided.create:
+            self._cluster.create(decided.create)
+        return decided
+
+    def _watching_since(self, now: float) -> float:
+        """Since when somebody looks: since the start, or since this machine last woke up from sleep."""
+        awake = now - time.monotonic()  # the monotonic clock stands still in sleep
+        if self._since == 0.0 or awake - self._awake > ASLEEP_SECONDS:
+            self._since = now
+        self._awake = awake
+        return self._since
+
+    def _write(self, status: Status) -> None:
+        before, self._status = self._status, status
+        if status != before:
+            self._folder.write_status(status)
+        if len(status.attempts) != len(before.attempts) or status.stage != before.stage:
+            metricsfile.merge(self._folder)  # before anything prunes what an ended attempt has left
+        self._audience.show(status)
+
+    def _over(self, decided: Plan) -> bool:
+        """Whether nothing is left to do and nothing runs."""
+        status = decided.status
+        at_rest = statuses.is_terminal(status) or statuses.is_true(status, "Suspended")
+        return at_rest and not self._cluster.running
+
+    def _poll(self, pod: PodView | None) -> None:
+        if pod is not None and (self._polling is None or self._polling.done()):
+            self._polling = asyncio.create_task(self._ask(pod))
+
+    async def _ask(self, pod: PodView) -> None:
+        await asyncio.sleep(POLL_SECONDS)
+        try:
+            self._progress = await poll.progress(pod.address) or self._progress
+        finally:
+            self._changed.set()  # whatever happens, the next pass asks again
+
+    async def _wait(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass

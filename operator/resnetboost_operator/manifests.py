@@ -1,0 +1,190 @@
+"""The Kubernetes objects of one attempt, as dicts, from the job alone; it talks to no cluster and knows no time."""
+
+from typing import Any
+
+import msgspec
+import yaml
+
+from resnetboost_operator import api, names
+from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG
+
+Manifest = dict[str, Any]
+
+# What a rank gets to save its state after SIGTERM; kubelet kills it afterwards.
+TERMINATION_GRACE_SECONDS = 60
+THREADS = "OMP_NUM_THREADS"
+
+
+def gang(job: api.Job, stage: api.Stage, attempt: int) -> tuple[Manifest, ...]:
+    """Everything an attempt of a stage consists of, in the order of creation: what pods refer to comes first."""
+    pods = tuple(pod(job, stage, attempt, index) for index in range(job.spec.device.count))
+    if job.spec.device.count == 1:
+        return (config_map(job, stage, attempt), *pods)
+    return (config_map(job, stage, attempt), service(job, stage, attempt), *pods)
+
+
+def config_map(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
+    """The trainer's config file: immutable, because an attempt never changes its mind."""
+    text = yaml.safe_dump(trainer_config(job, stage, attempt), sort_keys=False)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(job, stage, attempt, names.gang(job.name, stage.name, attempt)),
+        "immutable": True,
+        "data": {names.CONFIG_KEY: text},
+    }
+
+
+def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
+    """The stage as the trainer reads it: the job's own words, without anything of Kubernetes."""
+    spec = job.spec
+    position = spec.stages.index(stage)
+    config = {
+        "job": {"name": job.name, "namespace": job.namespace, "uid": job.uid},
+        "stage": stage.name,
+        "attempt": attempt,
+        "seed": spec.seed,
+        "device": {"type": spec.device.type},
+        "model": _plain(spec.model),
+        "dataset": _plain(spec.dataset),
+        "checkpoint": {"everySteps": spec.checkpoint.every_steps, "keep": spec.checkpoint.keep},
+    }
+    config |= {key: value for key, value in _plain(stage).items() if key != "name"}
+    if position > 0:
+        config["startFrom"] = spec.stages[position - 1].name
+    return config
+
+
+def service(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
+    """A name for the coordinator of this very attempt.
+
+    It selects index 0 alone: endpoints for every rank cost seconds at 1000 pods. Name and selector carry the attempt,
+    because a terminating pod keeps its endpoint and would hand out the dead coordinator's address.
+    """
+    labels = _labels(job, stage, attempt)
+    port = {"name": "coordinator", "port": names.PORT_COORDINATOR, "targetPort": names.PORT_COORDINATOR}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job, stage, attempt, names.gang(job.name, stage.name, attempt)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # ranks meet before any of them is ready
+            "selector": {**labels, names.LABEL_INDEX: "0"},
+            "ports": [port],
+        },
+    }
+
+
+def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
+    """One rank. It gets no API token: a trainer has no business with the API server."""
+    template = job.spec.template
+    metadata = _metadata(job, stage, attempt, names.pod(job.name, stage.name, attempt, index))
+    metadata["labels"][names.LABEL_INDEX] = str(index)
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(job, stage, attempt, index)],
+        "volumes": _volumes(job, stage, attempt, index),
+    }
+    if template.node_selector:
+        spec["nodeSelector"] = dict(template.node_selector)
+    if template.tolerations:
+        spec["tolerations"] = _plain(template.tolerations)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
+    template = job.spec.template
+    container: Manifest = {
+        "name": names.CONTAINER,
+        "image": template.image,
+        "imagePullPolicy": template.image_pull_policy,
+        "command": list(names.TRAINER_COMMAND),
+        "env": [*_environment(job, stage, attempt, index), *_plain(template.env)],
+        "ports": [{"name": "metrics", "containerPort": names.PORT_METRICS}],
+        "terminationMessagePath": names.PATH_TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the log tail of a crash, for nothing
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": _mounts(job, index),
+    }
+    resources = {kind: amounts for kind, amounts in _plain(template.resources).items() if amounts}
+    if resources:
+        container["resources"] = resources
+    return container
+
+
+def _environment(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[Manifest]:
+    """The trainer's environment. With every rank on the CPU the rank may be the index, known before binding."""
+    count = job.spec.device.count
+    values = {
+        names.ENV_CONFIG: f"{PATH_CONFIG}/{names.CONFIG_KEY}",
+        names.ENV_TERMINATION_LOG: names.PATH_TERMINATION_LOG,
+        names.ENV_RANK: str(index),
+        names.ENV_WORLD_SIZE: str(count),
+    }
+    if index == 0:
+        values[names.ENV_CHECKPOINTS] = PATH_CHECKPOINTS
+    if count > 1:
+        host = names.service_host(names.gang(job.name, stage.name, attempt), job.namespace)
+        values[names.ENV_COORDINATOR] = f"{host}:{names.PORT_COORDINATOR}"
+    own: list[Manifest] = [{"name": name, "value": value} for name, value in values.items()]
+    if all(given.name != THREADS for given in job.spec.template.env):
+        own.append({"name": THREADS, "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}})
+    return own
+
+
+def _volumes(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[Manifest]:
+    """Only index 0 touches checkpoints (the others get its state by broadcast), so a ReadWriteOnce claim serves."""
+    volumes = [{"name": names.VOLUME_CONFIG, "configMap": {"name": names.gang(job.name, stage.name, attempt)}}]
+    if index == 0:
+        claim = job.spec.checkpoint.claim_name
+        source = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+        volumes.append({"name": names.VOLUME_CHECKPOINTS, **source})
+    return [*volumes, *_plain(job.spec.template.volumes)]
+
+
+def _mounts(job: api.Job, index: int) -> list[Manifest]:
+    mounts = [{"name": names.VOLUME_CONFIG, "mountPath": PATH_CONFIG, "readOnly": True}]
+    if index == 0:
+        mounts.append({"name": names.VOLUME_CHECKPOINTS, "mountPath": PATH_CHECKPOINTS})
+    return [*mounts, *_plain(job.spec.template.volume_mounts)]
+
+
+def _metadata(job: api.Job, stage: api.Stage, attempt: int, name: str) -> Manifest:
+    """Name, labels and owner: deleting the job deletes everything it became, also while the operator is down."""
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": _labels(job, stage, attempt),
+        "ownerReferences": [owner],
+    }
+
+
+def _labels(job: api.Job, stage: api.Stage, attempt: int) -> dict[str, str]:
+    return {
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_JOB: job.name,
+        names.LABEL_JOB_UID: job.uid,
+        names.LABEL_STAGE: stage.name,
+        names.LABEL_ATTEMPT: str(attempt),
+    }
+
+
+def _plain(value: object) -> Any:
+    """A piece of the job as the user wrote it, without fields that were never set."""
+    return msgspec.to_builtins(value)

@@ -1,0 +1,53 @@
+"""Every name that crosses a border (labels, objects, environment, ports, paths), decided once; no logic."""
+
+GROUP = "resnetboost.io"
+VERSION = "v1alpha1"
+KIND = "ResNetBoostJob"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+# Labels on everything a job owns. The attempt label is the restart counter that makes a gang restart crash-safe
+# (JobSet's `restart-attempt`): a pod whose attempt is not the status' is stale, whoever created it.
+LABEL_JOB = f"{GROUP}/job"
+LABEL_JOB_UID = f"{GROUP}/job-uid"
+LABEL_STAGE = f"{GROUP}/stage"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+LABEL_INDEX = f"{GROUP}/index"
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY = "resnetboost-operator"
+
+CONTAINER = "trainer"
+TRAINER_COMMAND = ("python", "-m", "resnetboost_trainer")
+
+# The environment is the whole contract with the trainer, beside the config file.
+ENV_CONFIG = "RESNETBOOST_CONFIG"
+ENV_CHECKPOINTS = "RESNETBOOST_CHECKPOINTS"
+ENV_RANK = "RESNETBOOST_RANK"
+ENV_WORLD_SIZE = "RESNETBOOST_WORLD_SIZE"
+ENV_COORDINATOR = "RESNETBOOST_COORDINATOR"
+ENV_TERMINATION_LOG = "RESNETBOOST_TERMINATION_LOG"
+ENV_BIND_ADDRESS = "RESNETBOOST_BIND_ADDRESS"
+
+VOLUME_CONFIG = "config"
+VOLUME_CHECKPOINTS = "checkpoints"
+PATH_CONFIG = "/etc/resnetboost"
+PATH_CHECKPOINTS = "/checkpoints"
+PATH_TERMINATION_LOG = "/dev/termination-log"
+CONFIG_KEY = "config.yaml"
+
+PORT_METRICS = 9400
+PORT_COORDINATOR = 8118  # msrun's default
+
+
+def gang(job: str, stage: str, attempt: int) -> str:
+    """Name of an attempt's config map, headless service and prefix of its pods."""
+    return f"{job}-{stage}-{attempt}"
+
+
+def pod(job: str, stage: str, attempt: int, index: int) -> str:
+    """Name of one pod; within 63 characters because the CRD bounds job and stage (hostnames are cut there)."""
+    return f"{gang(job, stage, attempt)}-{index}"
+
+
+def service_host(service: str, namespace: str) -> str:
+    """DNS name of a service, without the cluster's domain, which nobody but kubelet knows."""
+    return f"{service}.{namespace}.svc"

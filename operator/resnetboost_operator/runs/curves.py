@@ -1,0 +1,178 @@
+"""Draws report.png from a run's metrics: loss, accuracy and a step's time; it knows no job and no HTML."""
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from resnetboost_operator.runs.metricsfile import Measured
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette: distinct to colour-blind readers too.
+_TRAIN, _TEST, _MARK = "#0072B2", "#D55E00", "#7f7f7f"
+_PARTS = (
+    ("compute_seconds", "compute", "#56B4E9"),
+    ("collective_seconds", "collective", "#E69F00"),
+    ("data_wait_seconds", "data wait", "#009E73"),
+)
+_OTHER = "#CCCCCC"
+_STYLE: Any = {
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "font.size": 10,
+}
+
+
+def draw(measured: Measured, title: str) -> bytes:
+    """The picture as PNG."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(10, 10.5), dpi=110, layout="constrained")
+        loss, accuracy, time = figure.subplots(3, 1, sharex=True)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+        _draw_loss(loss, measured)
+        _draw_accuracy(accuracy, measured)
+        _draw_step_time(time, measured)
+        time.set_xlabel("step")
+        for index, axes in enumerate((loss, accuracy, time)):
+            _mark_attempts(axes, measured, labelled=index == 0)
+            axes.set_xlim(0, 1.01 * max(1, len(measured.steps)))
+        png = BytesIO()
+        figure.savefig(png, format="png")
+    return png.getvalue()
+
+
+def _draw_loss(axes: "Axes", measured: Measured) -> None:
+    axes.set_title("Loss")
+    axes.set_ylabel("cross entropy")
+    raw = measured.column("loss")
+    axes.plot(measured.steps, raw, color=_TRAIN, alpha=0.25, linewidth=0.8)
+    _plot_by_stage(axes, measured, raw, "train, labels smoothed as the job says; moving mean", smooth=True)
+    _plot_by_stage(axes, measured, measured.column("test_loss"), "test")
+    axes.legend(loc="upper right", fontsize=9)
+
+
+def _draw_accuracy(axes: "Axes", measured: Measured) -> None:
+    axes.set_title("Accuracy, top-1")
+    axes.set_ylabel("%")
+    axes.set_ylim(0, 102)
+    tests = [100 * value for value in measured.column("top1")]
+    last = next((f", {value:.1f} % at the end" for value in reversed(tests) if value == value), "")
+    train = [100 * value for value in measured.column("accuracy")]
+    _plot_by_stage(axes, measured, train, "train, moving mean", smooth=True)
+    _plot_by_stage(axes, measured, tests, f"test{last}")
+    axes.legend(loc="lower right", fontsize=9)
+
+
+def _plot_by_stage(axes: "Axes", measured: Measured, values: Sequence[float], label: str, smooth: bool = False) -> None:
+    """A line for each stage: between the end of one and the beginning of the next there is no trend."""
+    window = max(1, len(values) // 100)
+    style: Any = {"color": _TRAIN} if smooth else {"color": _TEST, "marker": "o", "markersize": 3.5}
+    for stage in dict.fromkeys(measured.stages):
+        places = [index for index, name in enumerate(measured.stages) if name == stage]
+        part = [values[index] for index in places]
+        shown = _moving_mean(part, window) if smooth else part
+        points = [(measured.steps[index], value) for index, value in zip(places, shown, strict=True)]
+        known = [point for point in points if point[1] == point[1]] or [(0, float("nan"))]
+        axes.plot(*zip(*known, strict=True), label=label, **style)
+        label = "_"  # one entry in the legend for all stages
+
+
+def _moving_mean(values: Sequence[float], window: int) -> list[float]:
+    """Mean over `window` values on either side; nan is passed over."""
+    sums = list(accumulate((_or_zero(value) for value in values), initial=0.0))
+    counts = list(accumulate((value == value for value in values), initial=0))
+    result = []
+    for index in range(len(values)):
+        first, last = max(0, index - window), min(len(values), index + window + 1)
+        count = counts[last] - counts[first]
+        result.append((sums[last] - sums[first]) / count if count else float("nan"))
+    return result
+
+
+def _draw_step_time(axes: "Axes", measured: Measured) -> None:
+    """Stacked parts of a step. What no part explains is shown too, so that nothing hides."""
+    axes.set_title("Time of a step")
+    axes.set_ylabel("ms")
+    whole = [1000 * value for value in measured.column("step_seconds")]
+    top = 1.45 * _quantile(whole, 0.95)  # a first step compiles for seconds and would flatten all others
+    known = [part for part in _PARTS if any(value == value for value in measured.column(part[0]))]
+    parts = [[1000 * _or_zero(value) for value in measured.column(name)] for name, _, _ in known]
+    rest = [max(0.0, all_ - sum(some)) for all_, *some in zip(whole, *parts, strict=True)]
+    usual = [index for index, value in enumerate(whole) if value <= top]
+    labels, colors = [label for _, label, _ in known], [color for _, _, color in known]
+    axes.stackplot(
+        _binned([measured.steps[index] for index in usual]),
+        *(_binned([part[index] for index in usual]) for part in (*parts, rest)),
+        labels=[*labels, "other"],
+        colors=[*colors, _OTHER],
+        linewidth=0,
+    )
+    axes.set_ylim(0, top)
+    axes.legend(loc="upper right", ncols=4, fontsize=9)
+    _note_outliers(axes, whole, top)
+
+
+def _note_outliers(axes: "Axes", whole: Sequence[float], top: float) -> None:
+    beyond = [value for value in whole if value > top]
+    if beyond:
+        text = f"not shown: {len(beyond)} of {len(whole)} steps, up to {max(beyond) / 1000:.1f} s"
+        axes.set_title(text, loc="right", fontsize=8, color=_MARK, fontweight="normal")
+
+
+def _binned(values: Sequence[float]) -> list[float]:
+    """Means of neighbours, so that a long run is not a block of noise."""
+    size = max(1, len(values) // 200)
+    bins = [values[first : first + size] for first in range(0, len(values), size)]
+    return [sum(some) / len(some) for some in bins]
+
+
+def _mark_attempts(axes: "Axes", measured: Measured, labelled: bool) -> None:
+    """A line where another attempt or stage takes over; labels of close lines go below each other."""
+    row, last = 0, -len(measured.steps)
+    for step, text in _takeovers(measured):
+        axes.axvline(step - 0.5, color=_MARK, linestyle="--", linewidth=1)
+        row = row + 1 if step - last < 0.12 * len(measured.steps) else 0
+        last = step
+        if labelled:
+            _label_line(axes, step, row, text)
+
+
+def _takeovers(measured: Measured) -> Iterator[tuple[int, str]]:
+    before: tuple[str, int] | None = None
+    for step, stage, attempt in zip(measured.steps, measured.stages, measured.attempts, strict=True):
+        if before is not None and (stage, attempt) != before:
+            yield step, f"attempt {attempt}" if stage == before[0] else f"stage {stage}"
+        before = (stage, attempt)
+
+
+def _label_line(axes: "Axes", step: int, row: int, text: str) -> None:
+    axes.annotate(
+        text,
+        (step, 1),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(3, -2 - 11 * (row % 12)),
+        textcoords="offset points",
+        va="top",
+        color=_MARK,
+        fontsize=8,
+    )
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    finite = sorted(value for value in values if value == value)
+    return finite[min(len(finite) - 1, int(share * len(finite)))] if finite else 1.0
+
+
+def _or_zero(value: float) -> float:
+    return value if value == value else 0.0

@@ -1,0 +1,95 @@
+"""Merges what the attempts of a run measured into metrics.csv, and reads that; it computes nothing."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from resnetboost_operator.runs.runfolder import RunFolder, write
+
+Row = dict[str, str]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """The columns of metrics.csv, one value a step, absent ones as nan; `steps` counts over all stages."""
+
+    steps: Sequence[int]
+    stages: Sequence[str]
+    attempts: Sequence[int]
+    columns: dict[str, Sequence[float]]
+
+    def column(self, name: str) -> Sequence[float]:
+        """That column, or nothing but nan where the file has none."""
+        return self.columns.get(name) or [float("nan")] * len(self.steps)
+
+
+def read(path: Path) -> Measured:
+    """The merged metrics of a run; empty without a file."""
+    rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+    names = [name for name in (rows[0] if rows else ()) if name not in ("stage", "attempt", "step")]
+    return Measured(
+        steps=range(1, len(rows) + 1),
+        stages=[row["stage"] for row in rows],
+        attempts=[int(row["attempt"]) for row in rows],
+        columns={name: [_number(row[name]) for row in rows] for name in names},
+    )
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return float("nan")
+
+
+def merge(folder: RunFolder) -> None:
+    """Write metrics.csv: every stage in its order, every step once, from the last attempt that made it."""
+    job = folder.read_job()
+    root = folder.checkpoints / job["metadata"]["uid"]
+    stages = [stage["name"] for stage in job["spec"]["stages"]]
+    rows = [row for stage in stages for row in merged(_attempts(root / stage, stage))]
+    if rows:
+        columns = list(dict.fromkeys(column for row in rows[:1] for column in row))
+        write(folder.metrics_file, _csv(columns, rows))
+
+
+def merged(attempts: Iterable[Sequence[Row]]) -> list[Row]:
+    """Rows of one stage over its attempts: a later one replaces the same and all later steps before it.
+
+    An attempt that was killed may have gone on after its last checkpoint; those steps were done again.
+    """
+    result: list[Row] = []
+    for rows in attempts:
+        if rows:
+            first = int(rows[0]["step"])
+            result = [row for row in result if int(row["step"]) < first] + list(rows)
+    return result
+
+
+def _attempts(stage: Path, name: str) -> Iterable[list[Row]]:
+    found = [
+        (int(path.parent.name.removeprefix("attempt-")), path) for path in stage.glob("attempt-[0-9]*/metrics.csv")
+    ]
+    return [_read(path, {"stage": name, "attempt": str(attempt)}) for attempt, path in sorted(found)]
+
+
+def _read(path: Path, labels: Row) -> list[Row]:
+    """The rows of one file; a line that a killed rank left half written is left out."""
+    with path.open(newline="", errors="replace") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        return [
+            labels | dict(zip(header, line, strict=True))
+            for line in reader
+            if len(line) == len(header) and line[0].isdecimal()
+        ]
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

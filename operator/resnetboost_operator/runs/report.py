@@ -1,0 +1,164 @@
+"""Writes report.html and report.png of a run from its folder alone; it never runs or changes the run."""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from string import Template
+from typing import Any
+
+from resnetboost_operator import pods, readable, yamltext
+from resnetboost_operator import status as statuses
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.runs import curves, metricsfile
+from resnetboost_operator.runs.runfolder import RunFolder, write
+from resnetboost_operator.status import Attempt, StageStatus, Status
+
+Manifest = Mapping[str, Any]
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff }
+body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.6rem; margin-bottom: 0 }
+h2 { font-size: 1.15rem; margin: 2rem 0 .5rem }
+.result { font-size: 1.1rem; margin: .3rem 0 1.5rem }
+.Complete { color: #176f3d } .Failed { color: #a8201a } .other { color: #8a5a00 }
+img { width: 100%; height: auto }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0 }
+th, td { border-bottom: 1px solid #e6e6e6 }
+th { font-weight: 600; color: #555 }
+td { overflow-wrap: anywhere; white-space: pre-wrap }
+pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px }
+</style>
+</head>
+<body>
+<h1>$title</h1>
+<p class="result $tone">$result</p>
+$picture
+$sections
+</body>
+</html>
+""")
+
+_ATTEMPT_COLUMNS = (
+    "Attempt",
+    "Stage",
+    "Ended with",
+    "Rank",
+    "Exit code",
+    "Last step",
+    "Checkpoint",
+    "Ran",
+    "Message",
+)
+_STAGE_COLUMNS = ("Stage", "State", "Attempts", "Top-1", "Top-5", "Test loss")
+
+
+def write_report(folder: RunFolder) -> None:
+    """Both files, anew. Without any measured step there is no picture, but still a page."""
+    metricsfile.merge(folder)
+    job, status = folder.read_job(), folder.read_status()
+    measured = metricsfile.read(folder.metrics_file)
+    png = _drawn(measured, title(job))
+    if png:
+        write(folder.report_png, png)
+    write(folder.report_html, page(job, status, folder.read_environment(), png))
+
+
+def _drawn(measured: metricsfile.Measured, heading: str) -> bytes:
+    try:
+        return curves.draw(measured, heading) if measured.steps else b""
+    except ImportError as error:
+        raise UserError(f"a report needs {error.name}; pip install 'resnetboost-operator[report]'") from None
+
+
+def title(job: Manifest) -> str:
+    """The job in a line."""
+    spec = job["spec"]
+    ranks = readable.plural(spec["device"]["count"], f"{spec['device']['type']} rank")
+    return f"{job['metadata']['name']}: {spec['model']['name']} on {spec['dataset']['name']}, {ranks}"
+
+
+def page(job: Manifest, status: Status, environment: Mapping[str, str], png: bytes) -> str:
+    """The whole document. Everything in it that is not ours is escaped: messages and logs are untrusted."""
+    sections = (
+        _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
+        _section("Failed attempts", _table(_ATTEMPT_COLUMNS, map(_attempt_cells, status.attempts))),
+        _section("Job", f"<pre>{escape(yamltext.dump(dict(job)))}</pre>"),
+        _section("Environment", _table((), environment.items())),
+    )
+    return _PAGE.substitute(
+        title=escape(title(job)),
+        tone=status.phase if status.phase in ("Complete", "Failed") else "other",
+        result=escape(result(status)),
+        picture=_picture(png),
+        sections="\n".join(section for section in sections if section),
+    )
+
+
+def result(status: Status) -> str:
+    """How the run came out, in a line."""
+    restarts = readable.plural(status.restarts, "restart")
+    if status.phase == "Complete" and status.stages:
+        top1 = status.stages[-1].top1
+        reached = f", top-1 {readable.share(top1)}" if top1 is not None else ""
+        return f"Complete{reached}, {restarts}{_took(status)}"
+    failed = statuses.condition(status, "Failed")
+    if failed is not None:
+        return f"Failed: {failed.message}"
+    step = f" at step {status.progress.step}" if status.progress is not None else ""
+    return f"{status.phase if status.stage or status.progress else 'Not begun'}{step}, {restarts}"
+
+
+def _took(status: Status) -> str:
+    seconds = pods.seconds(status.completion_time) - pods.seconds(status.start_time)
+    return f", {readable.duration(seconds)}" if seconds > 0 else ""
+
+
+def _picture(png: bytes) -> str:
+    if not png:
+        return "<p>No step was measured.</p>"
+    data = base64.b64encode(png).decode()
+    return f'<img alt="loss, accuracy and step time over steps" src="data:image/png;base64,{data}">'
+
+
+def _stage_cells(stage: StageStatus) -> Sequence[object]:
+    shares = [readable.share(value) if value is not None else None for value in (stage.top1, stage.top5)]
+    loss = readable.quantity(stage.test_loss) if stage.test_loss is not None else None
+    return (stage.name, stage.state, stage.attempts, *shares, loss)
+
+
+def _attempt_cells(attempt: Attempt) -> Sequence[object]:
+    ran = pods.seconds(attempt.end_time) - pods.seconds(attempt.start_time) if attempt.start_time else None
+    return (
+        attempt.attempt,
+        attempt.stage,
+        attempt.reason,
+        attempt.rank,
+        attempt.exit_code,
+        attempt.last_step,
+        attempt.checkpoint_step,
+        readable.duration(ran) if ran is not None else None,
+        attempt.message,
+    )
+
+
+def _section(heading: str, content: str) -> str:
+    return f"<h2>{escape(heading)}</h2>\n{content}" if content else ""
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    body = "\n".join(_row("td", row) for row in rows)
+    head = _row("th", columns) if columns else ""
+    return f"<table>\n{head}\n{body}\n</table>" if body else ""
+
+
+def _row(tag: str, cells: Sequence[object]) -> str:
+    texts = ("–" if cell is None else escape(str(cell)) for cell in cells)
+    return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>"

@@ -1,0 +1,80 @@
+"""What a second run of the same folder may change and where it starts; pure, it reads and writes nothing."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from resnetboost_operator import status as statuses
+from resnetboost_operator.status import Ranks, Status
+from resnetboost_operator.validation import schema
+
+Manifest = Mapping[str, Any]
+
+_MISSING = "nothing"
+
+
+def refusal(kept: Manifest, job: Manifest) -> str:
+    """What makes `job` another training than the `kept` one, in words, or ''.
+
+    The CRD's transition rules decide, as they would for `kubectl apply` over an existing job.
+    """
+    before, after = kept["metadata"]["name"], job["metadata"]["name"]
+    if before != after:
+        return _sentence("metadata.name", before, after)
+    refused = [problem.field for problem in schema.check(job, kept)]
+    for path, before, after in _differences("spec", kept["spec"], job["spec"]):
+        if any(path.startswith(field) for field in refused):
+            return _sentence(path, before, after)
+    return refused[0] if refused else ""
+
+
+def _sentence(path: str, before: Any, after: Any) -> str:
+    return f"{path} is {_shown(before)} there and {_shown(after)} here"
+
+
+def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Every leaf that differs."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys([*before, *after]):
+            yield from _differences(f"{path}.{key}", before.get(key, _MISSING), after.get(key, _MISSING))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, pair in enumerate(zip(before, after, strict=True)):
+            yield from _differences(f"{path}[{index}]", *pair)
+    elif before != after:
+        yield path, before, after
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return "set" if isinstance(value, Mapping) else str(value)
+
+
+def reopened(status: Status, attempts_on_disk: int = 0) -> Status:
+    """The status a run starts from. A failed job is tried again: its user may have mended something.
+
+    Where the status is lost but checkpoints are not, the attempts that left them count: the next one resumes from
+    them instead of writing over them.
+
+    On a cluster Failed is for ever; here the user asks for the same folder by name. The next attempt resumes
+    from the newest checkpoint and has the whole budget of restarts again.
+    """
+    if not status.stage and attempts_on_disk > status.attempt:
+        return replace(status, attempt=attempts_on_disk)
+    if not statuses.is_true(status, "Failed"):
+        return status
+    stages = tuple(replace(stage, state="Pending") if stage.state == "Failed" else stage for stage in status.stages)
+    return replace(
+        status,
+        phase="Pending",
+        conditions=tuple(found for found in status.conditions if found.type != "Failed"),
+        attempt=status.attempt + 1,
+        attempt_start_time=None,
+        restart_time=None,
+        restarts_count_towards_max=0,
+        ranks=Ranks(desired=status.ranks.desired),
+        start_time=None,
+        completion_time=None,
+        stages=stages,
+    )

@@ -1,0 +1,186 @@
+"""A run's folder: everything that is needed to look at a run and to resume it; it runs nothing."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from resnetboost_operator import status as statuses
+from resnetboost_operator import yamltext
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.runs import resumption
+from resnetboost_operator.status import Status
+
+Manifest = dict[str, Any]
+
+_OURS = (
+    "job.yaml",
+    "status.yaml",
+    "environment.yaml",
+    "metrics.csv",
+    "report.html",
+    "report.png",
+    "logs",
+    "pods",
+    "checkpoints",
+    "volumes",
+)
+_LOCK = ".lock"
+
+
+class RunFolderError(UserError):
+    """The folder cannot be used for this run; says why and what to do in one sentence."""
+
+
+class RunFolder:
+    """Paths and files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.job_file = path / "job.yaml"
+        self.status_file = path / "status.yaml"
+        self.environment_file = path / "environment.yaml"
+        self.metrics_file = path / "metrics.csv"
+        self.checkpoints = path / "checkpoints"
+        self.logs = path / "logs"
+        self.report_html = path / "report.html"
+        self.report_png = path / "report.png"
+
+    def read_job(self) -> Manifest:
+        """The job of this run, defaulted and with its uid."""
+        return _read(self.job_file)
+
+    def read_status(self) -> Status:
+        """The last status written; empty before the first."""
+        if not self.status_file.exists():
+            return Status()
+        try:
+            return statuses.from_dict(_read(self.status_file))
+        except ValueError as error:
+            raise RunFolderError(f"{self.status_file} is damaged ({error}); start over with --fresh") from None
+
+    def write_status(self, status: Status) -> None:
+        """Replace the status; a reader sees the old or the new one, never half of it."""
+        write(self.status_file, yamltext.dump(statuses.to_dict(status)))
+
+    def read_environment(self) -> Manifest:
+        """The machine and versions of the last run; empty if it never began."""
+        return _read(self.environment_file) if self.environment_file.exists() else {}
+
+    def write_environment(self, environment: Mapping[str, str]) -> None:
+        """Keep what the results depend on beside the job."""
+        write(self.environment_file, yamltext.dump(dict(environment)))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out of the folder."""
+        with (self.path / _LOCK).open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise RunFolderError(
+                    f"{self.path} is in use by another resnetboost run (process {file.read(20).strip()}); "
+                    "wait for it or choose another folder with --out"
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+
+    def in_use(self) -> bool:
+        """Whether a run has the folder now."""
+        try:
+            with self.locked():
+                return False
+        except RunFolderError:
+            return True
+
+    def is_barren(self) -> bool:
+        """Whether an earlier run left nothing worth keeping: no step was made, so any job may start here."""
+        if not self.job_file.exists() or any(self.checkpoints.glob("*/*/attempt-*/step-*")):
+            return False
+        status = self.read_status()
+        return status.phase != "Complete" and (status.progress is None or status.progress.step == 0)
+
+    def attempts_on_disk(self) -> int:
+        """One more than the highest attempt that left something here."""
+        found = [path.name.removeprefix("attempt-") for path in self.checkpoints.glob("*/*/attempt-*")]
+        return max((int(number) + 1 for number in found if number.isdigit()), default=0)
+
+    def clear(self) -> None:
+        """Remove everything an earlier run left here, and nothing else."""
+        for name in _OURS:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def enter(self, job: Manifest) -> Manifest:
+        """Write the job of a new run, or find the one to resume; returns it with its uid."""
+        if not self.job_file.exists():
+            job = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1}}
+            write(self.job_file, yamltext.dump(job))
+            return job
+        kept = self.read_job()
+        refusal = resumption.refusal(kept, job)
+        if refusal:
+            raise RunFolderError(
+                f"{self.path} holds a run of another job: {refusal}; "
+                "choose another folder with --out, or start over with --fresh"
+            )
+        return self._with_mutable_fields(kept, job)
+
+    def _with_mutable_fields(self, kept: Manifest, job: Manifest) -> Manifest:
+        if kept["spec"] == job["spec"]:
+            return kept
+        generation = kept["metadata"].get("generation", 1) + 1
+        job = {**kept, "metadata": {**kept["metadata"], "generation": generation}, "spec": job["spec"]}
+        write(self.job_file, yamltext.dump(job))
+        return job
+
+
+def open_for_run(path: Path) -> RunFolder:
+    """The folder of a run that begins or is resumed; made if needed, refused if it holds other things."""
+    folder = RunFolder(path)
+    path.mkdir(parents=True, exist_ok=True)
+    names = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
+    if names and not folder.job_file.exists():
+        raise RunFolderError(f"{path} is neither empty nor a run folder: it holds {names[0]}; choose another --out")
+    return folder
+
+
+def open_existing(path: Path) -> RunFolder:
+    """The folder of a run that was at least begun."""
+    folder = RunFolder(path)
+    if not folder.job_file.is_file():
+        raise RunFolderError(f"{path} is not a run folder: it has no job.yaml; resnetboost run makes one")
+    return folder
+
+
+def write(path: Path, text: str | bytes) -> None:
+    """Replace a file in one step: the new text is complete and on the disk before it takes the name."""
+    data = text.encode() if isinstance(text, str) else text
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _read(path: Path) -> Manifest:
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise RunFolderError(f"{path} is damaged: it is not a YAML mapping; start over with --fresh")
+    return found

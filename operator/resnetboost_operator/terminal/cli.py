@@ -1,0 +1,186 @@
+"""The command line: what it takes and says; its commands import what does the work when they are called."""
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from resnetboost_operator import __version__
+from resnetboost_operator.errors import UserError, storage_error
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class _Group(click.Group):
+    """Errors a user can mend become sentences on stderr and an exit code, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            _fail(str(error), error.exit_code)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            found = storage_error(error)
+            _fail(str(found), found.exit_code)
+
+
+def _fail(sentences: str, code: int) -> NoReturn:
+    for line in sentences.splitlines():
+        click.echo(f"resnetboost: {line}", err=True)
+    sys.exit(code)
+
+
+_FILE = click.argument("file", type=click.Path(path_type=Path))
+_FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+_SET: Callable[[Any], Any] = click.option(
+    "--set",
+    "assignments",
+    metavar="PATH=VALUE",
+    multiple=True,
+    help="Change a field of the job: stages[0].epochs=3. May be repeated; 'spec.' may be left out; the value is YAML.",
+)
+
+
+@click.group(cls=_Group, context_settings=_SETTINGS)
+@click.version_option(__version__, prog_name="resnetboost")
+def main() -> None:
+    """Train ResNets from a job file, on this machine or (with kubectl apply) on Kubernetes.
+
+    \b
+    Examples:
+      resnetboost run examples/digits.yaml
+      resnetboost validate examples/digits.yaml
+      resnetboost COMMAND --help
+    """
+
+
+@main.command()
+@_FILE
+@_SET
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder. [default: runs/<job name>]")
+@click.option("--fresh", is_flag=True, help="Remove what an earlier run left in the run folder and start over.")
+@click.pass_context
+def run(ctx: click.Context, file: Path, assignments: tuple[str, ...], out: Path | None, fresh: bool) -> None:
+    """Run the job FILE on this machine, one process for each rank.
+
+    Progress, metrics, logs, checkpoints and the report go to the run folder. Running the same job with the
+    same folder again resumes it from its newest checkpoint.
+
+    Ctrl-C (or SIGTERM) stops all ranks after the same step and keeps a checkpoint; a second one kills them.
+
+    \b
+    Exit codes:
+      0 complete              12 numerics (NaN or divergence)   15 storage
+      10 job file or option   13 out of memory                  16 interrupted, resumable
+      11 data set             14 communication between ranks    1 anything else
+
+    \b
+    Examples:
+      resnetboost run examples/digits.yaml
+      resnetboost run examples/digits.yaml --set stages[0].epochs=3 --set device.count=1
+      resnetboost run examples/digits.yaml --out /tmp/try --fresh
+    """
+    from resnetboost_operator.terminal import runcommand
+
+    ctx.exit(runcommand.run(file, assignments, out, fresh, _command(file, assignments, out)))
+
+
+def _command(file: Path, assignments: tuple[str, ...], out: Path | None) -> str:
+    """The command that resumes this run."""
+    options = [word for assignment in assignments for word in ("--set", assignment)]
+    folder = ["--out", str(out)] if out is not None else []
+    return shlex.join([_program(), "run", str(file), *options, *folder])
+
+
+def _program() -> str:
+    """This program as the user can call it again: by its name if that finds it, else by its path."""
+    name = Path(sys.argv[0]).name
+    if name != "resnetboost" or shutil.which(name) == sys.argv[0]:
+        return "resnetboost"
+    return sys.argv[0]
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+def validate(files: tuple[Path, ...]) -> None:
+    """Check job files against the API, without a cluster.
+
+    Types, unknown fields, ranges and the rules between fields are those that kubectl apply would meet.
+    Exit code 10 if any file has a problem.
+
+    \b
+    Example:
+      resnetboost validate examples/*.yaml
+    """
+    from resnetboost_operator.terminal import loadjob
+
+    problems: list[str] = []
+    for file in files:
+        try:
+            job = loadjob.load(file)
+            click.echo(f"{file}: ok ({job['metadata']['name']})")
+        except loadjob.JobError as error:
+            problems += error.problems
+    if problems:
+        raise loadjob.JobError(problems)
+
+
+@main.command()
+@_FILE
+@_SET
+def plan(file: Path, assignments: tuple[str, ...]) -> None:
+    """Print the Kubernetes objects of the first attempt of the job FILE, as YAML.
+
+    Nothing is created. The job's uid is a placeholder: a cluster gives the real one.
+
+    \b
+    Examples:
+      resnetboost plan examples/digits.yaml
+      resnetboost plan examples/digits.yaml --set device.count=4 | less
+    """
+    from resnetboost_operator import yamltext
+    from resnetboost_operator.terminal import firstattempt, loadjob
+
+    click.echo(yamltext.dump_all(firstattempt.objects(loadjob.load(file, assignments))), nl=False)
+
+
+@main.command()
+@_FOLDER
+def report(folder: Path) -> None:
+    """Write report.html and report.png of the run folder DIR anew.
+
+    A run does this by itself at its end; this works at any time, also while it runs.
+
+    \b
+    Example:
+      resnetboost report runs/digits
+    """
+    from resnetboost_operator.runs import report as reports
+    from resnetboost_operator.runs import runfolder
+
+    found = runfolder.open_existing(folder)
+    reports.write_report(found)
+    click.echo(found.report_html)
+
+
+@main.command()
+@_FOLDER
+def status(folder: Path) -> None:
+    """Tell how the run in the folder DIR goes or went.
+
+    \b
+    Example:
+      resnetboost status runs/digits
+    """
+    from resnetboost_operator.runs import runfolder
+    from resnetboost_operator.terminal import summary
+
+    for line in summary.description(runfolder.open_existing(folder), time.time()):
+        click.echo(line)

@@ -1,0 +1,87 @@
+"""A run's status in short phrases, the most telling first; pure, it knows nothing of terminals."""
+
+from collections.abc import Sequence
+
+from resnetboost_operator import api, pods, readable
+from resnetboost_operator.status import Attempt, Progress, StageStatus, Status
+
+SEPARATOR = " · "
+
+
+def headline(job: api.Job) -> str:
+    """The job in a line: what is trained on what."""
+    return f"{job.name}: " + SEPARATOR.join(facts(job))
+
+
+def facts(job: api.Job) -> list[str]:
+    """What a reader wants to know of the job before anything happens."""
+    spec = job.spec
+    ranks = readable.plural(spec.device.count, f"{spec.device.type} rank")
+    batches = {spec.device.count * stage.local_batch_size for stage in spec.stages}
+    batch = "/".join(str(size) for size in sorted(batches))
+    return [f"{spec.model.name} on {spec.dataset.name}", ranks, f"global batch {batch}", f"seed {spec.seed}"]
+
+
+def position(progress: Progress) -> list[str]:
+    """How far a stage is, in epochs and steps."""
+    if progress.total_steps == 0:
+        return []  # it has not begun to count
+    epoch = min(int(progress.epoch) + 1, progress.total_epochs) if progress.step < progress.total_steps else None
+    shown = progress.total_epochs if epoch is None else epoch
+    return [f"epoch {shown}/{progress.total_epochs}", f"step {progress.step}/{progress.total_steps}"]
+
+
+def figures(progress: Progress) -> list[str]:
+    """What training measures now; what is not known is left out."""
+    found = (
+        ("loss {}", progress.loss, readable.quantity),
+        ("accuracy {}", progress.accuracy, readable.share),
+        ("test {}", progress.top1, readable.share),
+        ("{} images/s", progress.images_per_second, readable.quantity),
+        ("ETA {}", progress.eta_seconds, readable.duration),
+    )
+    return [text.format(written(value)) for text, value, written in found if value is not None]
+
+
+def result(stage: StageStatus) -> list[str]:
+    """How a finished stage came out."""
+    found = (("top-1", stage.top1, readable.share), ("top-5", stage.top5, readable.share))
+    told = [f"{name} {written(value)}" for name, value, written in found if value is not None]
+    return told if stage.test_loss is None else [*told, f"test loss {readable.quantity(stage.test_loss)}"]
+
+
+def waiting(status: Status, now: float) -> str:
+    """Why the current stage makes no steps at the moment; '' if it does."""
+    ranks = status.ranks
+    if status.phase == "Restarting" or (status.restart_time and pods.seconds(status.restart_time) > now):
+        return f"restarting in {readable.duration(pods.seconds(status.restart_time) - now)}"
+    if status.phase == "Starting":
+        compiling = status.progress is not None and status.progress.state == "Compiling"
+        return "compiling the graphs" if compiling else f"starting, {ranks.running}/{ranks.desired} ranks run"
+    return {"Suspending": "stopping", "Suspended": "stopped", "Pending": "waiting"}.get(status.phase, "")
+
+
+def fit(phrases: Sequence[str], width: int) -> str:
+    """As many phrases as fit, the first ones first; at least one, cut if it must be."""
+    text = phrases[0] if phrases else ""
+    for phrase in phrases[1:]:
+        if len(text) + len(SEPARATOR) + len(phrase) > width:
+            break
+        text += SEPARATOR + phrase
+    return readable.cut(text, width)
+
+
+def attempt(ended: Attempt) -> str:
+    """How an attempt ended, and who is to blame."""
+    who = f"rank {ended.rank}" if ended.rank is not None else None
+    code = f"exit code {ended.exit_code}" if ended.exit_code is not None else None
+    step = f"after step {ended.last_step}" if ended.last_step is not None else None
+    killed = (ended.exit_code or 0) > 128  # the end of its log says what it did, not why it ended
+    words = [] if killed else ended.message.strip().splitlines()[-1:]
+    return SEPARATOR.join(filter(None, [f"{ended.stage} ended with {ended.reason}", who, code, step, *words]))
+
+
+def progress_of(stage: StageStatus, status: Status) -> Progress | None:
+    """The progress, if it is this stage's."""
+    progress = status.progress
+    return progress if progress is not None and progress.stage == stage.name else None

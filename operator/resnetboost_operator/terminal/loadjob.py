@@ -1,0 +1,32 @@
+"""A job file and `--set` into a checked, defaulted object, or sentences about mistakes; it runs nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.terminal import overrides
+from resnetboost_operator.validation import jobfile, schema
+
+Manifest = dict[str, Any]
+
+
+class JobError(UserError):
+    """A job that cannot be run; `problems` are sentences, one for each thing that is wrong."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
+    """The defaulted job."""
+    try:
+        written = jobfile.load(path)
+    except jobfile.JobFileError as error:
+        raise JobError([str(error)]) from None
+    job = overrides.apply(written, assignments)
+    problems = schema.check(job)
+    if problems:
+        raise JobError([f"{path}: {problem}" for problem in problems])
+    return schema.defaulted(job)

@@ -1,0 +1,107 @@
+"""Changes fields of a job object as `--set a.b[0].c=value` says; the schema judges whether it may be so."""
+
+import copy
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.validation import jobfile
+
+Manifest = dict[str, Any]
+
+_ROOTS = ("apiVersion", "kind", "metadata", "spec")
+# A name, or after it .name, [3] or ["a name with dots"].
+_PART = re.compile(r"""(?:^|\.)(?P<name>[^.\[\]"'=\s]+)|\[(?P<index>[0-9]+)\]|\[(["'])(?P<key>.+?)\3\]""")
+
+
+class OverrideError(UserError):
+    """A `--set` that cannot be followed."""
+
+
+def apply(job: Manifest, assignments: Sequence[str]) -> Manifest:
+    """The job with each assignment followed, in order; the job itself stays as it is."""
+    changed = copy.deepcopy(job)
+    for assignment in assignments:
+        path, value = _split(assignment)
+        _set(changed, _parse_path(path, assignment), _parse_value(value, assignment), assignment)
+    return changed
+
+
+def _split(assignment: str) -> tuple[str, str]:
+    """The first `=` outside brackets separates path and value."""
+    end = _path_end(assignment)
+    if end == 0 or assignment[end : end + 1] != "=":
+        raise OverrideError(f"--set {assignment}: write it as path=value, for example stages[0].epochs=3")
+    return assignment[:end], assignment[end + 1 :]
+
+
+def _path_end(assignment: str) -> int:
+    end = 0
+    while found := _PART.match(assignment, end):
+        if found.end() == end:
+            break
+        end = found.end()
+    return end
+
+
+def _parse_path(path: str, assignment: str) -> list[str | int]:
+    parts: list[str | int] = []
+    for found in _PART.finditer(path):
+        index = found["index"]
+        parts.append(int(index) if index is not None else found["name"] or found["key"])
+    if parts[0] not in _ROOTS:
+        parts.insert(0, "spec")
+    if len(parts) == 1:
+        raise OverrideError(f"--set {assignment}: name a field below {parts[0]}")
+    return parts
+
+
+def _parse_value(text: str, assignment: str) -> Any:
+    try:
+        return jobfile.parse(text)
+    except jobfile.JobFileError as error:
+        reason = re.sub("^(, line [0-9]+)?: ", "", str(error))
+        raise OverrideError(f"--set {assignment}: {reason}") from None
+
+
+def _set(job: Manifest, parts: Sequence[str | int], value: Any, assignment: str) -> None:
+    holder: Any = job
+    for depth, part in enumerate(parts[:-1]):
+        holder = _step(holder, part, parts[: depth + 1], assignment)
+        if holder is None:
+            holder = _fill(job, parts[: depth + 1])
+    _step(holder, parts[-1], parts, assignment)
+    holder[parts[-1]] = value
+
+
+def _fill(job: Manifest, parts: Sequence[str | int]) -> Manifest:
+    """A field that is not there becomes an empty mapping: the schema tells if it must not be one."""
+    holder: Any = job
+    for part in parts[:-1]:
+        holder = holder[part]
+    empty: Manifest = {}
+    holder[parts[-1]] = empty
+    return empty
+
+
+def _step(holder: Any, part: str | int, parts: Sequence[str | int], assignment: str) -> Any:
+    """What is at `part`, None if nothing; refuses indexes past the end and names in what holds none."""
+    above = _written(parts[:-1])
+    if isinstance(part, int):
+        if not isinstance(holder, list):
+            raise OverrideError(f"--set {assignment}: {above} is not a list, so [{part}] means nothing")
+        if part >= len(holder):
+            raise OverrideError(
+                f"--set {assignment}: {above} has no [{part}]; its {len(holder)} entries count from [0]"
+            )
+        return holder[part]
+    if not isinstance(holder, dict):
+        kind = "a list, name an entry such as [0]" if isinstance(holder, list) else f"{holder}, it has no fields"
+        raise OverrideError(f"--set {assignment}: {above} is {kind}")
+    return holder.get(part)
+
+
+def _written(parts: Sequence[str | int]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return text.removeprefix(".")

@@ -1,0 +1,122 @@
+"""`resnetboost run`: a job file and a folder into a finished, failed or interrupted run; it plans nothing."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from resnetboost_operator import api, errors
+from resnetboost_operator import status as statuses
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.local import environment, machine
+from resnetboost_operator.local.runloop import RunLoop
+from resnetboost_operator.runs import runfolder
+from resnetboost_operator.runs.runfolder import RunFolder
+from resnetboost_operator.status import Status
+from resnetboost_operator.terminal import display, loadjob, summary
+from resnetboost_operator.terminal.output import Output, console, standard_output
+
+Manifest = dict[str, Any]
+
+RANK_BYTES = 600 << 20  # resident memory of a rank that trains a small network, and its share of the coordinator
+
+
+def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, command: str) -> int:
+    """Run or resume, report, and return the exit code."""
+    began = time.monotonic()
+    wanted = _with_absolute_path(loadjob.load(file, assignments))
+    _check_room(wanted["spec"]["device"]["count"], machine.memory_bytes())
+    output = standard_output()
+    try:
+        folder = runfolder.open_for_run(out or Path("runs") / wanted["metadata"]["name"])
+        with folder.locked():
+            status = _enter_and_train(folder, wanted, fresh, output)
+    except OSError as error:
+        raise errors.storage_error(error) from None
+    screen = console(output)
+    screen.print()
+    for line in summary.closing_lines(folder, status, command, time.monotonic() - began):
+        screen.print(line, soft_wrap=True)
+    return summary.exit_code(status)
+
+
+def _check_room(ranks: int, memory_bytes: int) -> None:
+    """Refuse a gang that would bring the machine down: each rank imports MindSpore for itself."""
+    most = max(1, memory_bytes // RANK_BYTES)
+    if ranks > most:
+        need = f"{ranks} ranks need about {ranks * RANK_BYTES >> 30} GiB of memory"
+        raise errors.UserError(f"device.count: {need}, this machine has {memory_bytes >> 30} GiB; use at most {most}")
+
+
+def _with_absolute_path(job: Manifest) -> Manifest:
+    """A data set's relative path is meant from here, not from the folders the pods run in."""
+    dataset = job["spec"]["dataset"]
+    if "path" not in dataset:
+        return job
+    path = str(Path(dataset["path"]).expanduser().absolute())
+    return {**job, "spec": {**job["spec"], "dataset": {**dataset, "path": path}}}
+
+
+def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> Status:
+    if fresh or folder.is_barren():
+        folder.clear()
+    job = api.parse(folder.enter(wanted))
+    status = folder.read_status()
+    if statuses.is_true(status, "Complete"):
+        output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")
+        return status
+    folder.write_environment(environment.describe())
+    return asyncio.run(_train(job, folder, output))
+
+
+async def _train(job: api.Job, folder: RunFolder, output: Output) -> Status:
+    shown = display.choose(job, console(output))
+    try:
+        loop = RunLoop(job, folder, shown)
+        Interrupts(loop, shown, output).listen()
+        status = await loop.run()
+        shown.notice("drawing the report")
+        _write_report(folder)
+        return status
+    finally:
+        shown.close()
+
+
+class Interrupts:
+    """Ctrl-C and its relatives: the first one stops with a checkpoint, the second one kills."""
+
+    def __init__(self, loop: RunLoop, shown: display.Display, output: Output) -> None:
+        self._loop = loop
+        self._display = shown
+        self._output = output
+        self._count = 0
+
+    def listen(self) -> None:
+        """Take the signals over; one that is ignored (nohup) stays so."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+
+    def _stop(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._output.close()
+        self._count += 1
+        if self._count == 1:
+            self._display.notice(display.STOPPING)
+            self._loop.suspend()
+        else:
+            self._display.notice(display.KILLING)
+            self._loop.kill()
+
+
+def _write_report(folder: RunFolder) -> None:
+    """A report that cannot be drawn must not spoil the result of the run."""
+    from resnetboost_operator.runs import report
+
+    try:
+        report.write_report(folder)
+    except (UserError, OSError) as error:
+        print(f"resnetboost: no report: {error}", file=sys.stderr)

@@ -1,0 +1,103 @@
+"""How a run came out: its exit code and the closing lines; it reads the run folder and changes nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from resnetboost_operator import pods, readable, verdicts
+from resnetboost_operator import status as statuses
+from resnetboost_operator.runs.runfolder import RunFolder
+from resnetboost_operator.status import Status
+from resnetboost_operator.terminal import displaytext
+
+_FAILED_OTHERWISE = verdicts.INTERNAL_ERROR
+
+
+def exit_code(status: Status) -> int:
+    """0 for a complete job only; a failed one has its last attempt's class, a stopped one is interrupted."""
+    if statuses.is_true(status, "Complete"):
+        return 0
+    last = verdicts.BY_NAME.get(status.attempts[-1].reason) if status.attempts else None
+    if not statuses.is_true(status, "Failed"):
+        stopped = last is None or last.policy == "disruption" or last.exit_code is None
+        return _code(verdicts.INTERRUPTED if stopped else last)
+    return _code(last)
+
+
+def _code(verdict: verdicts.Verdict | None) -> int:
+    """The exit code of a class; a class that no process can report about itself has the general one."""
+    return (verdict.exit_code if verdict is not None else None) or _FAILED_OTHERWISE.exit_code or 1
+
+
+def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_seconds: float) -> Iterator[str]:
+    """The result first, then where everything is, then how to go on."""
+    name = folder.read_job()["metadata"]["name"]
+    yield f"{name} {_outcome(status)}"
+    yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
+    if folder.report_html.exists():
+        yield _line("report", folder.report_html)
+    checkpoint = newest_checkpoint(folder)
+    if checkpoint is not None:
+        yield _line("checkpoint", checkpoint)
+    yield _line("logs", folder.logs)
+    if exit_code(status) != 0:
+        yield _line("resume" if checkpoint is not None else "try again", command)
+
+
+def _line(what: str, value: object) -> str:
+    return f"  {what:<11}{value}"
+
+
+def _outcome(status: Status) -> str:
+    if statuses.is_true(status, "Complete"):
+        return "is complete: " + displaytext.SEPARATOR.join(displaytext.result(status.stages[-1]) or ["no result"])
+    failed = statuses.condition(status, "Failed")
+    if failed is not None and failed.status == "True":
+        return f"failed: {failed.message}"
+    return f"was interrupted in stage {status.stage}{_stopped_at(status)}"
+
+
+def _stopped_at(status: Status) -> str:
+    """Ranks checkpoint the step they stop at, and tell it with their last words; progress may be a poll behind."""
+    if status.progress is None:
+        return " before its first step"
+    return f" at step {max(status.progress.step, status.progress.checkpoint_step or 0)}"
+
+
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    """The newest checkpoint of the last attempt that has one: the next attempt resumes from it."""
+    job = folder.read_job()
+    for stage in reversed(job["spec"]["stages"]):
+        place: Path = folder.checkpoints / job["metadata"]["uid"] / stage["name"]
+        found = [path.parent for path in place.glob("attempt-[0-9]*/step-[0-9]*/manifest.json")]
+        if found:
+            return max(found, key=_age)
+    return None
+
+
+def _age(checkpoint: Path) -> tuple[int, str]:
+    return int(checkpoint.parent.name.removeprefix("attempt-")), checkpoint.name
+
+
+def description(folder: RunFolder, now: float) -> Iterator[str]:
+    """The state of a run, for people."""
+    status = folder.read_status()
+    job = folder.read_job()
+    phase = status.phase if status.stage else "not begun"
+    yield f"{job['metadata']['name']} in {folder.path}: {phase}{_alive(folder, status)}"
+    for stage in status.stages:
+        progress = status.progress if status.progress is not None and status.progress.stage == stage.name else None
+        told = displaytext.result(stage)
+        if stage.state != "Complete" and progress is not None:
+            told = [*displaytext.position(progress), *displaytext.figures(progress)]
+        yield _line(f"stage {stage.name}", displaytext.SEPARATOR.join([stage.state, *told]))
+    yield _line("restarts", status.restarts)
+    for attempt in status.attempts:
+        yield _line(f"attempt {attempt.attempt}", displaytext.attempt(attempt))
+    if status.start_time is not None:
+        end = pods.seconds(status.completion_time) or now
+        yield _line("active", readable.duration(end - pods.seconds(status.start_time)))
+
+
+def _alive(folder: RunFolder, status: Status) -> str:
+    at_rest = statuses.is_terminal(status) or statuses.is_true(status, "Suspended")
+    return "" if at_rest or folder.in_use() else ", but nothing runs it: run it again to resume"

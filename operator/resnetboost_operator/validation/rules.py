@@ -1,0 +1,203 @@
+"""Evaluates the CEL rules of a schema; to be imported late, as the evaluator takes long to load."""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import celpy
+from celpy import celtypes
+from celpy.evaluation import CELEvalError
+
+from resnetboost_operator.validation import wording
+from resnetboost_operator.validation.structure import INT64_MAX, Problem
+from resnetboost_operator.validation.wording import Schema
+
+ABSENT: Any = object()  # what `old` is where there is nothing to compare with
+
+_REFERENCE = re.compile(r"\bself((?:\.[A-Za-z]\w*(?![\w(]))*)")
+
+
+class Rule:
+    """One of `x-kubernetes-validations`, at the field of the object it speaks of."""
+
+    def __init__(self, rule: Mapping[str, str], field: str) -> None:
+        self.text = rule["rule"]
+        self.message = rule["message"]
+        self.expression = rule.get("messageExpression")
+        self.place = rule.get("fieldPath", "")
+        self.field = (field + self.place).removeprefix(".")
+        self.is_transition = "oldSelf" in self.text
+        self.references = tuple(dict.fromkeys(_REFERENCE.findall(self.text)))
+        self.fields = tuple((field + reference).removeprefix(".") for reference in self.references)
+
+    def problem(self, value: Any, old: Any, schema: Schema) -> Problem | None:
+        """The problem if the value breaks the rule; a rule that fails to evaluate counts as broken."""
+        names = {"self": _cel(value, schema)}
+        if self.is_transition:
+            names["oldSelf"] = _cel(old, schema)
+        if _evaluate(self.text, names) is True:
+            return None
+        return Problem(self.field, _at(value, self.place), self._sentence(value, old, names))
+
+    def _sentence(self, value: Any, old: Any, names: dict[str, Any]) -> str:
+        if self.is_transition:
+            return self.message + self._first_change(value, old)
+        told = _evaluate(self.expression, names) if self.expression else None
+        return told if isinstance(told, str) else self.message + self._numbers(value)
+
+    def _first_change(self, value: Any, old: Any) -> str:
+        for reference in self.references:
+            new, before = _at(value, reference), _at(old, reference)
+            if new != before:
+                return _change(new, before, reference.removeprefix(".") or self.field.rpartition(".")[2])
+        return ""  # only the order of a keyed list
+
+    def _numbers(self, value: Any) -> str:
+        """The numbers a rule compares; the API server's cost limits keep them out of messageExpression."""
+        found = {reference.rpartition(".")[2]: _at(value, reference) for reference in self.references if reference}
+        told = [f"{name} is {number}" for name, number in found.items() if type(number) in (int, float)]
+        return f" ({' and '.join(told)})" if told else ""
+
+
+def problems(value: Any, old: Any, schema: Schema, known: Sequence[Problem]) -> list[Problem]:
+    """What is wrong by the rules. Rules that look at a field with a known problem are left out."""
+    return [problem for _, problem in broken(value, old, schema, known)]
+
+
+def broken(value: Any, old: Any, schema: Schema, known: Sequence[Problem] = ()) -> Iterator[tuple[Rule, Problem]]:
+    """The broken rules of a defaulted object, each with its problem."""
+    return _walk(value, old, schema, "", [problem.field for problem in known])
+
+
+def _walk(value: Any, old: Any, schema: Schema, field: str, known: Sequence[str]) -> Iterator[tuple[Rule, Problem]]:
+    for given in schema.get("x-kubernetes-validations", ()):
+        rule = Rule(given, field)
+        if (rule.is_transition and old is ABSENT) or any(_related(a, b) for a in known for b in rule.fields):
+            continue
+        problem = rule.problem(value, old, schema)
+        if problem is not None:
+            yield rule, problem
+    for child, before, inner, place in _children(value, old, schema):
+        yield from _walk(child, before, inner, field + place, known)
+
+
+def _children(value: Any, old: Any, schema: Schema) -> Iterator[tuple[Any, Any, Schema, str]]:
+    if isinstance(value, Mapping):
+        for name, inner in schema.get("properties", {}).items():
+            if name in value:
+                before = old.get(name, ABSENT) if isinstance(old, Mapping) else ABSENT
+                yield value[name], before, inner, f".{name}"
+    elif isinstance(value, list) and "items" in schema:
+        for index, item in enumerate(value):
+            yield item, _counterpart(item, old, schema), schema["items"], f"[{index}]"
+
+
+def _counterpart(item: Any, old: Any, schema: Schema) -> Any:
+    """The old item with the same key; only keyed lists have one."""
+    names = schema.get("x-kubernetes-list-map-keys", ())
+    if not names or not isinstance(old, list) or not isinstance(item, Mapping):
+        return ABSENT
+    same = (
+        before
+        for before in old
+        if isinstance(before, Mapping) and all(before.get(name) == item.get(name) for name in names)
+    )
+    return next(same, ABSENT)
+
+
+def _related(one: str, other: str) -> bool:
+    """Whether one field is the other, or lies in it."""
+    short, long = sorted((one, other), key=len)
+    return long.startswith(short) and (long == short or not short or long[len(short)] in ".[")
+
+
+def _at(value: Any, place: str) -> Any:
+    for name in filter(None, place.split(".")):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _change(new: Any, old: Any, field: str) -> str:
+    """The first difference, for a person: ` (device.count was 2 and is now 3)`."""
+    if isinstance(new, Mapping) and isinstance(old, Mapping):
+        differing = [name for name in (*old, *new) if new.get(name) != old.get(name)]
+        return _change(new.get(differing[0]), old.get(differing[0]), f"{field}.{differing[0]}") if differing else ""
+    if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
+        index = next((index for index in range(len(new)) if new[index] != old[index]), None)
+        return _change(new[index], old[index], f"{field}[{index}]") if index is not None else ""
+    if isinstance(new, list) and isinstance(old, list):
+        return f" ({field} had {len(old)} items, now {len(new)})"
+    return f" ({field} was {wording.shown(old)} and is now {wording.shown(new)})"
+
+
+class _KeyedList(celtypes.ListType):
+    """A list of type map: equality does not look at the order, as on the API server."""
+
+    def __init__(self, items: Sequence[Any], names: Sequence[str]) -> None:
+        super().__init__(items)
+        self.by_key = {tuple(item[name] for name in names): item for item in items}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _KeyedList) and bool(
+            len(self) == len(other)
+            and self.by_key.keys() == other.by_key.keys()
+            and all(item == other.by_key[key] for key, item in self.by_key.items())
+        )
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _cel(value: Any, schema: Schema) -> Any:
+    """Any value in CEL's types; the schema decides, since 1 is a double in a field of numbers."""
+    if isinstance(value, Mapping):
+        return _cel_map(value, schema)
+    if isinstance(value, list):
+        return _cel_list(value, schema)
+    if isinstance(value, bool):
+        return celtypes.BoolType(value)
+    if isinstance(value, float) or (isinstance(value, int) and schema.get("type") == "number"):
+        return celtypes.DoubleType(value)
+    if isinstance(value, int) and abs(value) <= INT64_MAX:
+        return celtypes.IntType(value)
+    return None if value is None else celtypes.StringType(value)
+
+
+def _cel_map(value: Mapping[Any, Any], schema: Schema) -> celtypes.MapType:
+    fields, free = schema.get("properties", {}), schema.get("additionalProperties", {})
+    return celtypes.MapType(
+        {celtypes.StringType(name): _cel(item, fields.get(name, free)) for name, item in value.items()}
+    )
+
+
+def _cel_list(value: list[Any], schema: Schema) -> celtypes.ListType:
+    items = [_cel(item, schema.get("items", {})) for item in value]
+    names = schema.get("x-kubernetes-list-map-keys", ())
+    if names and all(isinstance(item, Mapping) and all(isinstance(item.get(n), str) for n in names) for item in value):
+        return _KeyedList(items, names)
+    return celtypes.ListType(items)
+
+
+def _evaluate(text: str, names: dict[str, Any]) -> Any:
+    """The result as a plain Python bool or str; None for an error."""
+    try:
+        result = _program(text).evaluate(names)
+    except (CELEvalError, TypeError, ValueError):
+        return None
+    if isinstance(result, celtypes.BoolType):
+        return bool(result)
+    return str(result) if isinstance(result, str) else None
+
+
+@functools.cache
+def _program(text: str) -> celpy.Runner:
+    environment = _environment()
+    return environment.program(environment.compile(text))
+
+
+@functools.cache
+def _environment() -> celpy.Environment:
+    return celpy.Environment()

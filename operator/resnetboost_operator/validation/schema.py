@@ -1,0 +1,177 @@
+"""Checks and defaults a job object by the CRD alone: this machine and the API server give one verdict.
+
+It reads one schema, crds/resnetboostjobs.yaml, and holds no default, range or rule of its own.
+"""
+
+import copy
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from resnetboost_operator import names
+from resnetboost_operator.validation import wording
+from resnetboost_operator.validation.structure import Problem, Structure
+from resnetboost_operator.validation.wording import Schema
+
+__all__ = ["Problem", "check", "check_status", "crd", "defaulted", "openapi"]
+
+_CRD = Path("crds", "resnetboostjobs.yaml")
+_HERE = Path(__file__).parent
+
+_LABEL_KEY = re.compile(
+    r"(?P<prefix>[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+)
+_KEY_RULE = "use letters, digits, '-', '_' and '.', after a domain and '/' if need be"
+_TEXT = {"type": "string"}
+_ANY: Schema = {"x-kubernetes-preserve-unknown-fields": True}
+_LABEL_VALUE = {
+    "type": "string",
+    "maxLength": 63,
+    "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+    "title": "letters, digits, '-', '_' and '.', starting and ending with a letter or digit",
+}
+# Kubernetes' ObjectMeta, of which a CRD may speak of the name alone.
+_METADATA: Schema = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 253, "title": "a name for the job"},
+        "namespace": {
+            "type": "string",
+            "maxLength": 63,
+            "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            "title": "a-z, 0-9 and '-', starting and ending with a letter or digit",
+        },
+        "labels": {"type": "object", "additionalProperties": _LABEL_VALUE},
+        "annotations": {"type": "object", "additionalProperties": _TEXT},
+        "finalizers": {"type": "array", "items": _TEXT},
+        "generateName": _TEXT,
+        "uid": _TEXT,
+        "resourceVersion": _TEXT,
+        "generation": {"type": "integer"},
+        **dict.fromkeys(("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"), _ANY),
+        **dict.fromkeys(("ownerReferences", "managedFields", "selfLink"), _ANY),
+    },
+}
+
+
+@functools.cache
+def crd() -> dict[str, Any]:
+    """The CustomResourceDefinition: a copy in the installed package, else the checkout's own file."""
+    places = [_HERE.parent / _CRD, _HERE.parents[2] / _CRD]
+    path = next((place for place in places if place.is_file()), places[-1])
+    loaded: dict[str, Any] = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return loaded
+
+
+@functools.cache
+def openapi() -> Schema:
+    """The OpenAPI schema of a whole ResNetBoostJob."""
+    schema: Schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def check(obj: Any, old: Any = None) -> list[Problem]:
+    """Everything that keeps the API server from taking the object, as a new one or in place of `old`.
+
+    Status is not looked at: the API server drops what a user writes there. It never raises.
+    """
+    if not isinstance(obj, dict):
+        message = f"a job is a mapping with apiVersion, kind, metadata and spec, not {wording.shown(obj)}"
+        return [Problem("", obj, message)]
+    found = list(_type_problems(obj))
+    if found:
+        return found  # an object of another kind: nothing else here would help
+    job = _without_status(defaulted(obj))
+    found = [*_structure().problems(job), *_key_problems(job.get("metadata"))]
+    from resnetboost_operator.validation import rules  # the evaluator takes a third of a second to load
+
+    before = rules.ABSENT if old is None else _without_status(defaulted(old))
+    return [*found, *rules.problems(job, before, openapi(), found)]
+
+
+def check_status(status: Any) -> list[Problem]:
+    """Everything that keeps the API server from taking the object as the `.status` of a job."""
+    schema = openapi()["properties"]["status"]
+    return list(Structure(schema).problems(_pruned(status, schema), "status"))
+
+
+def defaulted(obj: Any) -> dict[str, Any]:
+    """A copy with the CRD's defaults filled in, nulls dropped and 1.0 made 1 where an integer is due."""
+    schema = _structure().schema
+    return _filled(_pruned(obj, schema), schema)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _structure() -> Structure:
+    properties = {**openapi()["properties"], "metadata": _METADATA}
+    return Structure({**openapi(), "properties": properties, "required": ["metadata", "spec"]})
+
+
+def _without_status(obj: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in obj.items() if name != "status"}
+
+
+def _type_problems(obj: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, right in (("apiVersion", names.API_VERSION), ("kind", names.KIND)):
+        value = obj.get(name)
+        if value != right:
+            message = f"{wording.shown(value)} is not what is read here" if value is not None else "is missing"
+            yield Problem(name, value, f"{message}; use {right}")
+
+
+def _key_problems(metadata: Any) -> Iterator[Problem]:
+    """Labels and annotations whose key Kubernetes refuses."""
+    for kind in ("labels", "annotations"):
+        given = metadata.get(kind) if isinstance(metadata, dict) else None
+        for name in given if isinstance(given, dict) else ():
+            if not _is_label_key(name):
+                field = f"metadata.{kind}{wording.key(name)}"
+                yield Problem(field, name, f"{wording.shown(name)} does not fit as a key; {_KEY_RULE}")
+
+
+def _is_label_key(name: Any) -> bool:
+    match = _LABEL_KEY.fullmatch(name) if isinstance(name, str) else None
+    return match is not None and len(match["prefix"] or "") <= 254  # a DNS name and the slash
+
+
+def _pruned(value: Any, schema: Schema | None) -> Any:
+    """A copy without the nulls that have no default, as the API server drops them first."""
+    if isinstance(value, dict):
+        kept = {name: item for name, item in value.items() if item is not None or _keeps_null(schema, name)}
+        return {name: _pruned(item, _inner(schema, name)) for name, item in kept.items()}
+    if isinstance(value, list | tuple):  # msgspec leaves the tuples of structs as they are
+        return [_pruned(item, schema.get("items") if schema else None) for item in value]
+    return value
+
+
+def _keeps_null(schema: Schema | None, name: Any) -> bool:
+    inner = _inner(schema, name)
+    return inner is None or "default" in inner
+
+
+def _filled(value: Any, schema: Schema | None) -> Any:
+    """Defaults put in from the outside in, so that a default {} gets those of its fields."""
+    if schema is None:
+        return value
+    if isinstance(value, dict):
+        for name, inner in schema.get("properties", {}).items():
+            if "default" in inner and value.get(name) is None:
+                value[name] = copy.deepcopy(inner["default"])
+        return {name: _filled(item, _inner(schema, name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, schema.get("items")) for item in value]
+    whole = schema.get("type") == "integer" or schema.get("x-kubernetes-int-or-string")
+    return int(value) if whole and isinstance(value, float) and value.is_integer() else value
+
+
+def _inner(schema: Schema | None, name: Any) -> Schema | None:
+    if schema is None:
+        return None
+    found: Schema | None = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+    return found

@@ -1,0 +1,161 @@
+"""Checks a value against an OpenAPI schema as the API server does; it leaves combinations to the rules."""
+
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from resnetboost_operator.validation import wording
+from resnetboost_operator.validation.wording import Schema
+
+INT64_MAX = 2**63 - 1
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing to correct: a field's path, the value found there and a sentence on what would be right."""
+
+    field: str
+    value: Any
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class Structure:
+    """A schema with an index of its fields, for hints on where a misplaced one belongs."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def problems(self, value: Any, field: str = "") -> Iterator[Problem]:
+        """Everything about a value that does not fit the schema, in the order of the value."""
+        return self._check(value, self.schema, field)
+
+    def _check(self, value: Any, schema: Schema, field: str) -> Iterator[Problem]:
+        if schema.get("x-kubernetes-preserve-unknown-fields"):
+            return  # anything goes, at any depth
+        if not _is_type(value, schema):
+            yield Problem(field, value, wording.wrong_type(value, schema))
+        elif "enum" in schema and value not in schema["enum"]:
+            yield Problem(field, value, wording.not_in_enum(value, schema["enum"]))
+        elif isinstance(value, Mapping):
+            yield from self._mapping(value, schema, field)
+        elif isinstance(value, list):
+            yield from self._list(value, schema, field)
+        elif isinstance(value, str):
+            yield from _text(value, schema, field)
+        elif not isinstance(value, bool):
+            yield from _number(value, schema, field)
+
+    def _mapping(self, value: Mapping[Any, Any], schema: Schema, field: str) -> Iterator[Problem]:
+        properties = schema.get("properties", {})
+        free = schema.get("additionalProperties")
+        yield from _length(value, "key", "Properties", schema, field)
+        for name in schema.get("required", ()):
+            if name not in value:
+                yield Problem(_join(field, name), None, wording.missing(properties[name]))
+        for name, item in value.items():
+            inner = properties.get(name, free)
+            if inner is not None:
+                yield from self._check(item, inner, _join(field, name))
+            else:
+                places = self._places.get(str(name), ())
+                yield Problem(_join(field, name), item, wording.unknown(name, properties, places))
+
+    def _list(self, value: list[Any], schema: Schema, field: str) -> Iterator[Problem]:
+        yield from _length(value, "item", "Items", schema, field)
+        for index, item in enumerate(value):
+            yield from self._check(item, schema["items"], f"{field}[{index}]")
+        yield from _duplicates(value, schema, field)
+
+    @functools.cached_property
+    def _places(self) -> dict[str, tuple[str, ...]]:
+        """Where under spec each field name exists."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, place in _walk(self.schema.get("properties", {}).get("spec", {}), "spec"):
+            found[name] = (*found.get(name, ()), place)
+        return found
+
+
+def _walk(schema: Schema, field: str) -> Iterator[tuple[str, str]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield name, field
+        yield from _walk(inner, f"{field}.{name}")
+    if "items" in schema:
+        yield from _walk(schema["items"], f"{field}[]")
+
+
+def _join(field: str, name: object) -> str:
+    return (field + wording.key(name)).removeprefix(".")
+
+
+def _is_type(value: Any, schema: Schema) -> bool:
+    if schema.get("x-kubernetes-int-or-string"):
+        return isinstance(value, str) or _is_integer(value)
+    match schema.get("type"):
+        case "object":
+            return isinstance(value, Mapping)
+        case "array":
+            return isinstance(value, list)
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            return _is_integer(value)
+        case "number":
+            return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+    return True
+
+
+def _is_integer(value: Any) -> bool:
+    """1.0 has been made 1 by the defaulting, as on its way to the API server."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= INT64_MAX
+
+
+def _number(value: Any, schema: Schema, field: str) -> Iterator[Problem]:
+    least, above = schema.get("minimum"), bool(schema.get("exclusiveMinimum"))
+    most, below = schema.get("maximum"), bool(schema.get("exclusiveMaximum"))
+    if least is not None and (value < least or (above and value == least)):
+        yield Problem(field, value, wording.too_small(value, least, above))
+    elif most is not None and (value > most or (below and value == most)):
+        yield Problem(field, value, wording.too_large(value, most, below))
+
+
+def _text(value: str, schema: Schema, field: str) -> Iterator[Problem]:
+    wrong_length = list(_length(value, "character", "Length", schema, field))
+    yield from wrong_length
+    if not wrong_length and "pattern" in schema and not _pattern(schema["pattern"]).search(value):
+        yield Problem(field, value, wording.not_matching(value, schema))
+    if schema.get("format") == "date-time" and not _DATE_TIME.fullmatch(value):
+        yield Problem(field, value, f"{wording.shown(value)} is no time; use one such as 2026-01-31T12:00:00Z")
+
+
+@functools.cache
+def _pattern(pattern: str) -> re.Pattern[str]:
+    """The pattern with RE2's meaning: $ is the very end, \\s is ASCII."""
+    return re.compile(pattern.replace("$", r"\Z"), re.ASCII)
+
+
+def _length(value: Any, unit: str, kind: str, schema: Schema, field: str) -> Iterator[Problem]:
+    least, most = schema.get(f"min{kind}", 0), schema.get(f"max{kind}", math.inf)
+    if not least <= len(value) <= most:
+        yield Problem(field, value, wording.bad_length(len(value), unit, least, most))
+
+
+def _duplicates(value: list[Any], schema: Schema, field: str) -> Iterator[Problem]:
+    """Items of a keyed list whose key came before."""
+    names = schema.get("x-kubernetes-list-map-keys", ())
+    seen: list[list[Any]] = []
+    for index, item in enumerate(value):
+        if not isinstance(item, Mapping) or any(name not in item for name in names):
+            continue
+        keys = [item[name] for name in names]
+        if keys and keys in seen:
+            yield Problem(f"{field}[{index}].{names[0]}", keys[0], wording.duplicate(keys[0]))
+        seen.append(keys)

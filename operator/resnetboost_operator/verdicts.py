@@ -1,0 +1,77 @@
+"""What a rank's end means: failure classes, their exit codes, what the plan does about each; it observes nothing."""
+
+from typing import Literal
+
+import msgspec
+
+Policy = Literal["fail", "restart", "disruption"]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One failure class.
+
+    `policy`: `fail` ends the job at once (a retry would fail the same way), `restart` restarts the gang and uses the
+    budget, `disruption` restarts it without using the budget (nobody's fault: an eviction, a deleted pod).
+    `culprit_order` ranks the failures of one gang: the lowest explains the others (a communication error is a victim).
+    """
+
+    name: str
+    exit_code: int | None
+    policy: Policy
+    culprit_order: int
+
+
+SUCCEEDED = Verdict("Succeeded", 0, "restart", 99)
+INTERNAL_ERROR = Verdict("InternalError", 1, "restart", 5)
+CONFIG_ERROR = Verdict("ConfigError", 10, "fail", 0)
+DATA_ERROR = Verdict("DataError", 11, "fail", 0)
+NUMERICS_ERROR = Verdict("NumericsError", 12, "fail", 1)
+OUT_OF_MEMORY = Verdict("OutOfMemory", 13, "restart", 2)
+COMMUNICATION_ERROR = Verdict("CommunicationError", 14, "restart", 8)
+STORAGE_ERROR = Verdict("StorageError", 15, "restart", 3)
+INTERRUPTED = Verdict("Interrupted", 16, "disruption", 9)
+# Classes a trainer cannot report about itself.
+KILLED = Verdict("Killed", None, "restart", 4)
+POD_LOST = Verdict("PodLost", None, "disruption", 6)
+HANG = Verdict("Hang", None, "restart", 7)
+STARTUP_DEADLINE = Verdict("StartupDeadlineExceeded", None, "restart", 7)
+DEADLINE = Verdict("DeadlineExceeded", None, "fail", 10)
+SUSPENDED = Verdict("Suspended", None, "disruption", 10)
+
+ALL = (
+    SUCCEEDED,
+    INTERNAL_ERROR,
+    CONFIG_ERROR,
+    DATA_ERROR,
+    NUMERICS_ERROR,
+    OUT_OF_MEMORY,
+    COMMUNICATION_ERROR,
+    STORAGE_ERROR,
+    INTERRUPTED,
+    KILLED,
+    POD_LOST,
+    HANG,
+    STARTUP_DEADLINE,
+    DEADLINE,
+    SUSPENDED,
+)
+BY_NAME = {verdict.name: verdict for verdict in ALL}
+BY_EXIT_CODE = {verdict.exit_code: verdict for verdict in ALL if verdict.exit_code is not None}
+
+
+def classify(exit_code: int, reason: str, reported_class: str) -> Verdict:
+    """Class of a container that ended with `exit_code`.
+
+    `reason` is kubelet's (`OOMKilled`, `Evicted` ...), `reported_class` the class the trainer wrote into its
+    termination message, which is untrusted: it counts only when the exit code agrees with it.
+    """
+    if reason == "OOMKilled":
+        return OUT_OF_MEMORY
+    if reason in ("Evicted", "Preempting", "Terminated", "NodeLost", "NodeShutdown"):
+        return POD_LOST
+    reported = BY_NAME.get(reported_class)
+    if reported is not None and reported.exit_code == exit_code:
+        return reported
+    if exit_code > 128:
+        return KILLED
+    return BY_EXIT_CODE.get(exit_code, INTERNAL_ERROR)

@@ -1,0 +1,155 @@
+"""What is, brought into the shape decisions need: a job, its pods sorted, its deadlines; it decides nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from resnetboost_operator import api, evidence, pods
+from resnetboost_operator import status as statuses
+from resnetboost_operator.pods import PodView
+from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """What a cluster tells: every pod of the job in Kubernetes' form, and rank 0's progress where it was polled.
+
+    `since` (unix seconds): nobody looked before. A gang that went on unwatched while the operator was down, or the
+    laptop asleep, has not been silent.
+    """
+
+    pods: tuple[dict[str, Any], ...] = ()
+    progress: Progress | None = None
+    since: float = 0.0
+
+
+class World(msgspec.Struct, frozen=True):
+    """Everything a decision may look at. `gang`: pods of the current attempt; `stale`: of any earlier one."""
+
+    job: api.Job
+    status: Status
+    stage: api.Stage
+    gang: tuple[PodView, ...]
+    stale: tuple[PodView, ...]
+    now: float
+    since: float
+
+    @property
+    def time(self) -> str:
+        """Now, as Kubernetes writes it."""
+        return pods.timestamp(self.now)
+
+    @property
+    def count(self) -> int:
+        """World size: the pods a whole gang has."""
+        return self.job.spec.device.count
+
+    @property
+    def succeeded(self) -> frozenset[int]:
+        """Ranks that are done; sticky, because finished pods may be garbage-collected (training-operator #1186)."""
+        return statuses.parse_indexes(self.status.ranks.succeeded)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Indexes that have no pod and are not done. A pod being deleted still has its checkpoint to write."""
+        there = self.succeeded | {pod.index for pod in self.gang}
+        return tuple(index for index in range(self.count) if index not in there)
+
+    @property
+    def progress(self) -> Progress | None:
+        """The current attempt's progress, if it told any."""
+        return self.status.progress if evidence.current(self.status.progress, self.status) else None
+
+    def seconds_until_deadline(self) -> float:
+        """Seconds left of `activeDeadlineSeconds`; infinite without one or while suspended."""
+        limit = self.job.spec.run_policy.active_deadline_seconds
+        if limit is None or self.status.start_time is None:
+            return float("inf")
+        return pods.seconds(self.status.start_time) + limit - self.now
+
+    def seconds_until_startup_deadline(self) -> float:
+        """Seconds left to finish a first step; collectives hang when a rank never comes."""
+        if self.status.attempt_start_time is None or (self.progress is not None and self.progress.heartbeat > 0):
+            return float("inf")
+        limit = self.job.spec.run_policy.startup_deadline_seconds
+        return max(pods.seconds(self.status.attempt_start_time), self.since) + limit - self.now
+
+    def seconds_until_hang(self) -> float:
+        """Seconds left until a training gang counts as hung."""
+        if self.progress is None or self.progress.heartbeat == 0:
+            return float("inf")  # not training yet
+        limit = self.job.spec.failure_policy.hang_timeout_seconds
+        return max(pods.seconds(self.progress.heartbeat_time), self.since) + limit - self.now
+
+
+def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
+    """Sort the pods and bring the status' counts and progress up to date."""
+    views = tuple(pods.view(pod) for pod in observed.pods)
+    status = _begun(job, status, now)
+    gang = tuple(pod for pod in views if _is_current(pod, status))
+    if not statuses.is_terminal(status):
+        progress = _progress(status, observed.progress, gang, now)
+        status = replace(status, ranks=_ranks(job, status, gang), progress=progress)
+    stage = next(stage for stage in job.spec.stages if stage.name == status.stage)
+    stale = tuple(pod for pod in views if not _is_current(pod, status) and not _is_kept(pod, status))
+    return World(job, status, stage, gang, stale, now, observed.since)
+
+
+def _begun(job: api.Job, status: Status, now: float) -> Status:
+    """The status of a job that was never planned before, or that is resumed: its active time begins now."""
+    status = replace(status, observed_generation=job.generation)
+    if not status.stage:
+        stages = tuple(StageStatus(stage.name) for stage in job.spec.stages)
+        status = replace(status, phase="Pending", stage=stages[0].name, stages=stages)
+    if job.spec.run_policy.suspend or statuses.is_terminal(status):
+        return status
+    if statuses.is_true(status, "Suspended"):
+        time = pods.timestamp(now)
+        status = statuses.with_condition(status, "Suspended", False, "Resumed", "runPolicy.suspend is false", time)
+    return status if status.start_time is not None else replace(status, start_time=pods.timestamp(now))
+
+
+def _ranks(job: api.Job, status: Status, gang: Sequence[PodView]) -> Ranks:
+    done = {pod.index for pod in gang if pod.phase == "Succeeded"} | statuses.parse_indexes(status.ranks.succeeded)
+    return Ranks(
+        desired=job.spec.device.count,
+        running=sum(pod.phase == "Running" for pod in gang),
+        ready=sum(pod.ready for pod in gang),
+        failed=sum(pod.phase == "Failed" for pod in gang),
+        succeeded=statuses.format_indexes(done),
+    )
+
+
+def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], now: float) -> Progress | None:
+    """The newest progress known, from polls and from the last words of pods that ended.
+
+    `heartbeat_time` moves only when the trainer's heartbeat does; steps never go back within an attempt.
+    """
+    known = status.progress if evidence.current(status.progress, status) else None
+    if polled is not None and evidence.current(polled, status):
+        alive = known is None or polled.heartbeat != known.heartbeat
+        since = pods.timestamp(now) if alive or known is None else known.heartbeat_time
+        saved = evidence.highest([polled.checkpoint_step, known.checkpoint_step if known is not None else None])
+        known = replace(polled, heartbeat_time=since, checkpoint_step=saved)
+    reports = [pod.termination.report for pod in gang if pod.termination is not None]
+    step = evidence.highest([report.step for report in reports])
+    saved = evidence.highest([report.checkpoint_step for report in reports])
+    if step is None and saved is None:
+        return known if known is not None else status.progress
+    known = known or Progress(stage=status.stage, attempt=status.attempt)
+    return replace(
+        known,
+        step=evidence.highest([known.step, step]) or 0,
+        checkpoint_step=evidence.highest([known.checkpoint_step, saved]),
+    )
+
+
+def _is_current(pod: PodView, status: Status) -> bool:
+    return (pod.stage, pod.attempt) == (status.stage, status.attempt)
+
+
+def _is_kept(pod: PodView, status: Status) -> bool:
+    """Finished pods of finished stages stay, for their logs."""
+    complete = {stage.name for stage in status.stages if stage.state == "Complete"}
+    return pod.stage in complete and pod.termination is not None

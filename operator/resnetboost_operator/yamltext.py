@@ -1,0 +1,40 @@
+"""Objects as YAML that people like to read and every YAML parser reads the same; it reads nothing itself."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that YAML 1.2 takes for a number: PyYAML knows 1.1, where 1e-4 is text."""
+
+
+# PyYAML compares with the resolvers of plain scalars to decide what needs quotes.
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
+    list("-+.0123456789"),
+)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^0o[0-7]+$"), ["0"])
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+# Aliases (&id001) are right but unreadable.
+_Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign]
+
+
+def dump(value: Any) -> str:
+    """One document, keys in their own order."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    return text
+
+
+def dump_all(values: Iterable[Any]) -> str:
+    """Several documents, each behind its own marker, as kubectl apply takes them."""
+    return "".join(f"---\n{dump(value)}" for value in values)

@@ -1,0 +1,60 @@
+"""Operator and trainer share no code; what they must agree on is held together here."""
+
+import inspect
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from resnetboost_operator import api, manifests, names, pods, status, verdicts
+from resnetboost_operator.validation import jobfile, schema
+from resnetboost_trainer import config, progress, verdict
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+def trainer_failures() -> dict[str, int]:
+    classes = [found for _, found in inspect.getmembers(verdict, inspect.isclass)]
+    failures = [found for found in classes if issubclass(found, verdict.TrainingError)]
+    return {failure.name: failure.exit_code for failure in failures}
+
+
+def test_failure_classes_and_exit_codes_are_the_same_on_both_sides() -> None:
+    ours = {found.name: found.exit_code for found in verdicts.ALL if found.exit_code not in (None, 0)}
+    assert ours == trainer_failures()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_trainer_reads_every_stage_of_every_example(example: Path, tmp_path: Path) -> None:
+    job = api.parse(schema.defaulted(jobfile.load(example)))
+    for attempt, stage in enumerate(job.spec.stages):
+        path = tmp_path / f"{stage.name}.yaml"
+        path.write_text(manifests.config_map(job, stage, attempt)["data"][names.CONFIG_KEY])
+        loaded = config.load(path)
+        assert (loaded.stage, loaded.attempt, loaded.epochs) == (stage.name, attempt, stage.epochs)
+        assert loaded.learning_rate.peak == stage.learning_rate.peak
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_trainer_understands_every_pods_environment(example: Path) -> None:
+    job = api.parse(schema.defaulted(jobfile.load(example)))
+    gang = [found for found in manifests.gang(job, job.spec.stages[0], 0) if found["kind"] == "Pod"]
+    for index, pod in enumerate(gang):
+        variables = {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][0]["env"]}
+        environment = config.environment(variables)
+        assert (environment.rank, environment.world_size) == (index, job.spec.device.count)
+        assert (environment.checkpoints is not None) == (index == 0), "rank 0 alone touches checkpoints"
+        assert environment.metrics_port == names.PORT_METRICS
+
+
+def test_progress_means_the_same_on_both_sides() -> None:
+    told = progress.Progress(state="Training", stage="base", attempt=2, step=7, loss=0.5, eta_seconds=9, heartbeat=8)
+    understood = msgspec.json.decode(msgspec.json.encode(told), type=status.Progress)
+    for field in progress.Progress.__struct_fields__:
+        assert getattr(understood, field) == getattr(told, field), field
+
+
+def test_the_termination_message_means_the_same_on_both_sides() -> None:
+    told = verdict.Verdict("DataError", "x", 3, 11, step=7, checkpoint_step=5, top1=0.5, top5=0.9, test_loss=1.5)
+    understood = msgspec.json.decode(msgspec.json.encode(told), type=pods.Report)
+    assert understood == pods.Report("DataError", "x", 7, 5, 0.5, 0.9, 1.5)

@@ -1,0 +1,289 @@
+"""The CRD against everything that follows it: the structs, the checker, the examples and the corpus of job files.
+
+tests/corpus/good and bad hold job files, changes/{good,bad} merge patches to good/everything.yaml. Bad ones start with
+`# expect: ` and the one problem they have. They are written for `kubectl` too: the API server must judge them alike.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from resnetboost_operator import api, names, status
+from resnetboost_operator.validation import jobfile, rules, schema
+from resnetboost_operator.validation.structure import Structure
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "corpus"
+Schema = dict[str, Any]
+
+
+def fields(node: Any, path: str) -> Iterator[tuple[str, Schema]]:
+    """Every field below a schema with its path; [] stands for the items of a list, {} for the values of a map."""
+    children = {f"{path}.{name}": child for name, child in node.get("properties", {}).items()}
+    if "items" in node:
+        children[f"{path}[]"] = node["items"]
+    if "additionalProperties" in node:
+        children[path + "{}"] = node["additionalProperties"]
+    for place, child in children.items():
+        yield place.removeprefix("."), child
+        yield from fields(child, place)
+
+
+FIELDS = {path: node for path, node in fields(schema.openapi(), "") if path != "metadata"}
+LEAVES = {path: node for path, node in FIELDS.items() if node.get("type") not in ("object", "array")}
+PARENTS = {**FIELDS, "": schema.openapi()}
+
+# Text that may be anything; how long it may be is said all the same.
+FREE_TEXT = {
+    "metadata.name",  # which has rules
+    "spec.dataset.path",
+    "status.stage",
+    "status.conditions[].message",
+    "status.stages[].name",
+    "status.progress.stage",
+    "status.attempts[].stage",
+    "status.attempts[].node",
+    "status.attempts[].message",
+}
+# Kubernetes checks these two itself.
+TYPE_META = {"apiVersion", "kind"}
+
+
+class TestFields:
+    """Each test lists the fields that fall short, so that a failure names them."""
+
+    def test_each_has_a_description_of_one_line(self) -> None:
+        texts = {path: node.get("description", "") for path, node in FIELDS.items()}
+        assert [path for path, text in texts.items() if not re.fullmatch(r"[A-Z`a-z].*[.)]", text)] == []
+        assert [path for path, text in texts.items() if text != " ".join(text.split())] == []
+
+    def test_each_leaf_says_what_it_takes(self) -> None:
+        limits = {"default", "minimum", "maximum", "enum", "pattern", "format"}
+        assert {path for path, node in LEAVES.items() if not limits & node.keys()} == FREE_TEXT | TYPE_META
+
+    def test_each_of_the_spec_is_bounded(self) -> None:
+        """Without an upper bound rules cost too much, and numbers make no sense."""
+        spec = {path: node for path, node in FIELDS.items() if path.startswith("spec")}
+        assert [path for path, node in spec.items() if not is_bounded(node)] == []
+
+    def test_each_default_is_right(self) -> None:
+        wrong = {
+            path: list(Structure(node).problems(node["default"])) for path, node in FIELDS.items() if "default" in node
+        }
+        assert {path: problems for path, problems in wrong.items() if problems} == {}
+
+    def test_each_list_says_how_it_merges(self) -> None:
+        lists = {path: node for path, node in FIELDS.items() if node.get("type") == "array"}
+        keys = {path: set(node.get("x-kubernetes-list-map-keys", ())) for path, node in lists.items()}
+        kinds = {path: node.get("x-kubernetes-list-type") for path, node in lists.items()}
+        assert kinds == {path: "map" if keys[path] else "atomic" for path in lists}
+        assert [path for path, node in lists.items() if not keys[path] <= set(node["items"].get("required", ()))] == []
+
+    def test_each_pattern_of_the_spec_has_words_for_it(self) -> None:
+        patterns = {path: node for path, node in FIELDS.items() if "pattern" in node and path.startswith("spec")}
+        assert [path for path, node in patterns.items() if not node.get("title")] == []
+
+    def test_required_fields_have_no_default(self) -> None:
+        required = [(path, name) for path, node in PARENTS.items() for name in node.get("required", ())]
+        assert [(path, name) for path, name in required if "default" in PARENTS[path]["properties"][name]] == []
+
+
+def is_bounded(node: Schema) -> bool:
+    match node.get("type"):
+        case "array":
+            return "maxItems" in node
+        case "object":
+            return "maxProperties" in node or "additionalProperties" not in node
+        case "integer" | "number":
+            return {"minimum", "maximum"} <= node.keys()
+        case "boolean":
+            return True
+    return "maxLength" in node or "enum" in node
+
+
+def agree(kind: Any, node: Schema, path: str, exact: bool) -> None:
+    """Compare a struct's type with a schema, down to the leaves. `exact`: optional here is optional there."""
+    match kind:
+        case msgspec.inspect.UnionType():
+            inner = [part for part in kind.types if not isinstance(part, msgspec.inspect.NoneType)]
+            if node.get("x-kubernetes-int-or-string"):
+                assert {type(part) for part in inner} == {msgspec.inspect.IntType, msgspec.inspect.StrType}, path
+            else:
+                (only,) = inner
+                agree(only, node, path, exact)
+        case msgspec.inspect.StructType():
+            agree_struct(kind, node, path, exact)
+        case msgspec.inspect.VarTupleType():
+            assert node["type"] == "array", path
+            agree(kind.item_type, node["items"], path, exact)
+        case msgspec.inspect.DictType():
+            assert node["type"] == "object", path
+            agree(kind.value_type, node["additionalProperties"], path, exact)
+        case msgspec.inspect.LiteralType():
+            assert set(kind.values) == set(node["enum"]), path
+        case _:
+            names = {"IntType": "integer", "FloatType": "number", "StrType": "string", "BoolType": "boolean"}
+            assert node["type"] == names[type(kind).__name__], path
+            assert not (exact and "enum" in node), f"{path} should be a Literal"
+
+
+def agree_struct(kind: msgspec.inspect.StructType, node: Schema, path: str, exact: bool) -> None:
+    own = {field.encode_name: field for field in kind.fields}
+    assert own.keys() == node.get("properties", {}).keys(), path
+    for name, field in own.items():
+        child = node["properties"][name]
+        always = "default" in child or name in node.get("required", ())
+        assert not exact or field.required == always, f"{path}.{name}"
+        agree(field.type, child, f"{path}.{name}", exact)
+
+
+class TestStructs:
+    def test_the_spec_is_the_crds_field_by_field(self) -> None:
+        agree(msgspec.inspect.type_info(api.Spec), FIELDS["spec"], "spec", exact=True)
+
+    def test_the_status_is_the_crds_field_by_field(self) -> None:
+        agree(msgspec.inspect.type_info(status.Status), FIELDS["status"], "status", exact=False)
+
+    def test_names(self) -> None:
+        crd = schema.crd()["spec"]
+        assert f"{crd['group']}/{crd['versions'][0]['name']}" == names.API_VERSION
+        assert crd["names"]["kind"] == names.KIND
+
+    def test_columns_show_fields_of_their_type(self) -> None:
+        for column in schema.crd()["spec"]["versions"][0]["additionalPrinterColumns"]:
+            path = column["jsonPath"].removeprefix(".")
+            if path != "metadata.creationTimestamp":
+                assert FIELDS[path]["type"] == column["type"]
+
+
+def expected(path: Path) -> str:
+    """The problem that the comment at the top of a bad file tells."""
+    lines = path.read_text().splitlines()
+    comment = lines[: next(index for index, line in enumerate(lines) if not line.startswith("#"))]
+    return " ".join(line.removeprefix("#").strip() for line in comment).removeprefix("expect: ")
+
+
+def files(folder: str) -> pytest.MarkDecorator:
+    paths = sorted((CORPUS / folder).glob("*.yaml"))
+    assert paths
+    return pytest.mark.parametrize("path", paths, ids=[path.stem for path in paths])
+
+
+def everything() -> dict[str, Any]:
+    return schema.defaulted(jobfile.load(CORPUS / "good" / "everything.yaml"))
+
+
+def changed(path: Path) -> Any:
+    return merged(everything(), jobfile.load(path))
+
+
+def merged(value: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7396)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(value) if isinstance(value, dict) else {}
+    for name, item in patch.items():
+        result[name] = merged(result.get(name), item)
+    return {name: item for name, item in result.items() if item is not None}
+
+
+class TestCorpus:
+    @files("good")
+    def test_good_files_are_taken_and_parsed(self, path: Path) -> None:
+        obj = jobfile.load(path)
+        assert schema.check(obj) == []
+        api.parse(schema.defaulted(obj))
+
+    @files("bad")
+    def test_bad_files_have_the_problem_they_tell(self, path: Path) -> None:
+        assert [str(problem) for problem in schema.check(jobfile.load(path))] == [expected(path)]
+
+    @files("changes/good")
+    def test_good_changes_are_taken(self, path: Path) -> None:
+        assert schema.check(changed(path), everything()) == []
+
+    @files("changes/bad")
+    def test_bad_changes_have_the_problem_they_tell(self, path: Path) -> None:
+        assert [str(problem) for problem in schema.check(changed(path), everything())] == [expected(path)]
+
+    @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: str(path.stem))
+    def test_examples_are_right(self, path: Path) -> None:
+        obj = jobfile.load(path)
+        assert schema.check(obj) == []
+        api.parse(schema.defaulted(obj))
+
+    def test_everything_is_everything(self) -> None:
+        """Every field of the spec is given somewhere in good/everything.yaml."""
+        given = set(given_paths(jobfile.load(CORPUS / "good" / "everything.yaml")["spec"], "spec"))
+        assert {path for path in FIELDS if path.startswith("spec.")} <= given
+
+
+def given_paths(value: Any, path: str) -> Iterator[str]:
+    yield path
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if "additionalProperties" in FIELDS[path]:
+                yield path + "{}"
+            else:
+                yield from given_paths(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from given_paths(item, path + "[]")
+
+
+def every_rule() -> dict[tuple[str, str], dict[str, str]]:
+    """Each CEL rule by the field it stands at and its text."""
+    return {
+        (path, rule["rule"]): rule
+        for path, node in PARENTS.items()
+        for rule in node.get("x-kubernetes-validations", ())
+    }
+
+
+def broken_rules() -> dict[tuple[str, str], list[str]]:
+    """The rules that some file of the corpus breaks, with the files."""
+    objects = [(path, schema.defaulted(jobfile.load(path)), rules.ABSENT) for path in (CORPUS / "bad").glob("*.yaml")]
+    objects += [
+        (path, schema.defaulted(changed(path)), everything()) for path in (CORPUS / "changes/bad").glob("*.yaml")
+    ]
+    found: dict[tuple[str, str], list[str]] = {}
+    for path, obj, old in objects:
+        known = list(Structure(schema.openapi()).problems({**obj, "metadata": {}}))
+        for rule, _ in rules.broken(obj, old, schema.openapi(), known):
+            place = re.sub(r"\[\d+\]", "[]", rule.field.removesuffix(rule.place))
+            found.setdefault((place.removesuffix("metadata.name"), rule.text), []).append(path.stem)
+    return found
+
+
+class TestRules:
+    def test_each_is_broken_by_a_file_of_the_corpus(self) -> None:
+        assert every_rule().keys() == broken_rules().keys()
+
+    @pytest.mark.parametrize("rule", every_rule().values(), ids=[text for _, text in every_rule()])
+    def test_has_one_sentence_that_tells_what_would_be_right(self, rule: dict[str, str]) -> None:
+        message = rule["message"]
+        assert re.search(r"[;,] ", message)
+        assert not re.search(r"[.\n]$|\n", message)
+
+    def test_use_only_what_both_the_api_server_and_the_checker_have(self) -> None:
+        """Functions of standard CEL; Kubernetes' own, such as isSorted or quantity, are unknown to cel-python."""
+        texts = [rule[part] for rule in every_rule().values() for part in ("rule", "messageExpression") if part in rule]
+        called = {
+            name for text in texts for name in re.findall(r"([A-Za-z_]+)\(", re.sub(r"'[^']*'|\"[^\"]*\"", "", text))
+        }
+        assert called <= {
+            "all",
+            "double",
+            "exists",
+            "exists_one",
+            "filter",
+            "has",
+            "map",
+            "matches",
+            "size",
+            "startsWith",
+        }

@@ -1,0 +1,227 @@
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mindspore
+import numpy as np
+import numpy.typing as npt
+import pytest
+from mindspore import Tensor, nn
+
+from resnetboost_trainer import loss, model
+from resnetboost_trainer.verdict import ConfigError
+
+# What torchvision documents: 3 channels, 1000 classes.
+TORCHVISION = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+}
+# He et al. 2015, table 6 gives these in millions.
+HE = {"resnet20": 0.27, "resnet32": 0.46, "resnet44": 0.66, "resnet56": 0.85}
+
+Floats = npt.NDArray[Any]
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+REFERENCE = Path(__file__).with_name("torchvision_reference.py")
+SIZE = 64
+BN_NAMES = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graph_mode() -> None:
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    mindspore.set_device("CPU")
+
+
+def normal(shape: tuple[int, ...]) -> Floats:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def parameters(network: nn.Cell) -> int:
+    return sum(int(parameter.size) for parameter in network.trainable_params())
+
+
+def he_parameters(blocks: int, classes: int) -> int:
+    """Layer by layer: convolutions without bias, BN's scale and shift, dense layer with bias."""
+    stem = 3 * 16 * 9 + 2 * 16
+    group = [2 * blocks * (9 * c * c + 2 * c) for c in (16, 32, 64)]
+    halved = sum(9 * c * c // 2 for c in (32, 64))  # the first convolution of a group has half the inputs
+    return stem + sum(group) - halved + 64 * classes + classes
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_exactly_torchvisions_number_of_parameters(name: str) -> None:
+    assert parameters(model.build(name, 1000, 3)) == TORCHVISION[name]
+
+
+@pytest.mark.parametrize("name", HE)
+def test_exactly_he_et_als_number_of_parameters(name: str) -> None:
+    count = parameters(model.build(name, 10, 3))
+    assert count == he_parameters(model.SMALL[name], 10)
+    assert round(count / 1e6, 2) == HE[name]
+    assert name != "resnet20" or count == 269_722
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(ConfigError, match=r"model\.name: resnet19 is not one of resnet18, .*, resnet56"):
+        model.build("resnet19", 10, 3)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "resnet18", "resnet50"])
+@pytest.mark.parametrize("size", [(8, 8), (5, 9)], ids=str)
+def test_small_and_odd_images_are_taken(name: str, size: tuple[int, int]) -> None:
+    network = model.build(name, 7, 1)
+    network.set_train(False)
+    output = network(Tensor(normal((2, 1, *size)))).asnumpy()
+    assert output.shape == (2, 7)
+    assert np.isfinite(output).all()
+
+
+def test_the_free_shortcut_takes_every_second_pixel_and_adds_empty_channels() -> None:
+    images = normal((2, 3, 5, 8))
+    output = model.SubsampleAndPad(2)(Tensor(images)).asnumpy()
+    np.testing.assert_array_equal(output[:, :3], images[:, :, ::2, ::2])
+    assert output.shape == (2, 5, 3, 4)
+    assert not output[:, 3:].any()
+
+
+def test_the_global_mean() -> None:
+    images = normal((3, 4, 5, 7))
+    output = mindspore.jit(model.global_mean)(Tensor(images)).asnumpy()
+    np.testing.assert_allclose(output, images.mean((2, 3)), atol=1e-6)
+
+
+def test_names_are_torchvisions() -> None:
+    names = {name for name, _ in model.build("resnet50", 10, 3).parameters_and_names()}
+    expected = {"conv1.weight", "bn1.gamma", "layer1.0.conv3.weight", "layer4.2.bn2.moving_mean", "fc.bias"}
+    assert expected | {"layer1.0.downsample.0.weight", "layer1.0.downsample.1.beta"} <= names
+
+
+def test_initial_weights_have_the_documented_spread() -> None:
+    network = model.build("resnet18", 1000, 3, seed=5)
+    values = {name: value.asnumpy() for name, value in network.parameters_and_names()}
+    for name in ("conv1.weight", "layer3.0.conv1.weight", "layer4.0.downsample.0.weight"):
+        outputs, _, height, width = values[name].shape
+        assert values[name].std() == pytest.approx(math.sqrt(2 / (outputs * height * width)), rel=0.03)
+        assert abs(values[name].mean()) < 0.03 * values[name].std()
+    for name in ("fc.weight", "fc.bias"):
+        assert np.abs(values[name]).max() == pytest.approx(512**-0.5, rel=0.01)
+    assert (values["layer2.1.bn2.gamma"] == 1).all()
+    assert not values["layer2.1.bn2.beta"].any()
+
+
+SHOW_DIGEST = """
+import hashlib, mindspore
+from resnetboost_trainer import model
+mindspore.set_device("CPU")
+mindspore.set_seed({other})
+network = model.build("resnet20", 10, 1, 3)
+print(hashlib.sha256(b"".join(value.asnumpy().tobytes() for value in network.get_parameters())).hexdigest())
+"""
+
+
+def test_initial_weights_are_the_same_bits_in_every_process() -> None:
+    commands = [[sys.executable, "-c", SHOW_DIGEST.format(other=other)] for other in (1, 2)]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    first, second = (run.communicate(timeout=120)[0].split()[-1] for run in runs)
+    assert first == second
+
+
+def test_initial_weights_differ_with_the_seed_and_from_layer_to_layer() -> None:
+    def draw(seed: int) -> list[Floats]:
+        network = model.build("resnet20", 10, 1, seed)
+        return [value.asnumpy() for value in network.trainable_params() if value.ndim > 1]
+
+    weights = [*draw(3), *draw(4)]
+    assert len({weight.ravel()[:9].tobytes() for weight in weights}) == len(weights)
+
+
+def smoothed(logits: Floats, labels: Floats, smoothing: float) -> Floats:
+    """Cross entropy of each sample in double precision, by its definition."""
+    logits = logits.astype(np.float64)
+    classes = logits.shape[1]
+    shifted = logits - logits.max(1, keepdims=True)
+    log_softmax = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    target = (1 - smoothing) * np.eye(classes)[labels] + smoothing / classes
+    return np.asarray(-(target * log_softmax).sum(1))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("scale", [1, 1000], ids=["small logits", "large logits"])
+def test_cross_entropy_and_its_gradient(smoothing: float, scale: float) -> None:
+    logits, labels = scale * normal((6, 10)), np.arange(6, dtype=np.int32)
+    expected = smoothed(logits, labels, smoothing)
+    each = loss.SampleCrossEntropy(smoothing)(Tensor(logits), Tensor(labels)).asnumpy()
+    np.testing.assert_allclose(each, expected, rtol=1e-5)
+    mean, gradient = mindspore.value_and_grad(loss.CrossEntropy(smoothing))(Tensor(logits), Tensor(labels))
+    assert float(mean) == pytest.approx(expected.mean(), rel=1e-5)
+    softmax = np.exp(logits - logits.max(1, keepdims=True).astype(np.float64))
+    softmax /= softmax.sum(1, keepdims=True)
+    target = (1 - smoothing) * np.eye(10)[labels] + smoothing / 10
+    np.testing.assert_allclose(gradient.asnumpy(), (softmax - target) / 6, atol=1e-6)
+
+
+def test_an_undefined_logit_makes_the_loss_undefined() -> None:
+    logits = normal((2, 3))
+    logits[1, 0] = np.nan
+    assert math.isnan(float(loss.CrossEntropy(0.1)(Tensor(logits), Tensor(np.zeros(2, np.int32)))))
+
+
+@pytest.fixture(scope="module")
+def torchvision_python() -> str:
+    found = subprocess.run([SYSTEM_PYTHON, "-c", "import torchvision"], check=False, capture_output=True, text=True)
+    if found.returncode == 0:
+        return SYSTEM_PYTHON
+    message = f"no reference: {SYSTEM_PYTHON} has no torchvision; apt-get install python3-torchvision"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(params=TORCHVISION)
+def reference(request: pytest.FixtureRequest, torchvision_python: str, tmp_path: Path) -> Iterator[Any]:
+    """torchvision's weights and outputs of one network, (name, arrays); the large file goes at the end."""
+    file = tmp_path / "reference.npz"
+    command = [torchvision_python, str(REFERENCE), str(file), str(SIZE), request.param]
+    subprocess.run(command, check=True, timeout=300)
+    with np.load(file) as arrays:
+        yield request.param, arrays
+    file.unlink()
+
+
+def mindspore_name(name: str, network: nn.Cell) -> str:
+    """torchvision's name of a parameter in MindSpore's words: only BN's differ."""
+    path, _, last = name.rpartition(".")
+    cells = dict(network.cells_and_names())
+    return f"{path}.{BN_NAMES[last]}" if isinstance(cells[path], nn.BatchNorm2d) else name
+
+
+@pytest.mark.slow
+def test_torchvisions_outputs_with_torchvisions_weights(reference: Any) -> None:
+    name, arrays = reference
+    network = model.build(name, 1000, 3)
+    ours = dict(network.parameters_and_names())
+    theirs = {
+        mindspore_name(key.removeprefix("weights/"), network): arrays[key]
+        for key in arrays.files
+        if key.startswith("weights/")
+    }
+    assert {key: value.shape for key, value in theirs.items()} == {key: value.shape for key, value in ours.items()}
+    for key, value in theirs.items():
+        ours[key].set_data(Tensor(value))
+    network.set_train(False)
+    output = network(Tensor(arrays["images"])).asnumpy()
+    assert np.abs(output - arrays["output"]).max() <= 1e-4 * np.abs(arrays["output"]).max()
+    network.set_train(True)
+    network(Tensor(arrays["images"]))
+    for key in arrays.files:
+        if key.startswith("updated/"):
+            value = ours[mindspore_name(key.removeprefix("updated/"), network)].asnumpy()
+            np.testing.assert_allclose(value, arrays[key], rtol=1e-3, atol=1e-3 * np.abs(arrays[key]).max())

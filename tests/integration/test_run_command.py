@@ -1,0 +1,240 @@
+"""`resnetboost run` from the outside: a real runner and real processes; a stub trains, because the runner is tested."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import stubtrainer
+
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "examples" / "digits.yaml"
+SETTINGS = ("failurePolicy.backoffSeconds=0", "stages[0].epochs=2")
+
+
+class Runner:
+    """The command line with a stub instead of the trainer, and one run folder."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        stub = stubtrainer.install(tmp_path)
+        self.folder = tmp_path / "run"
+        self.environment = {**os.environ, "PYTHONPATH": str(stub), "PYTHONWARNINGS": "ignore"}
+
+    def command(self, *settings: str, options: tuple[str, ...] = (), stub: str = "") -> list[str]:
+        words = [sys.executable, "-m", "resnetboost_operator", "run", str(JOB), "--out", str(self.folder), *options]
+        for setting in (*SETTINGS, *settings):
+            words += ["--set", setting]
+        return words + (["--set", f"template.env=[{stub}]"] if stub else [])
+
+    def run(self, *settings: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        command = self.command(*settings, **more)
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+
+    def start(self, *settings: str, **more: Any) -> subprocess.Popen[str]:
+        """Start a run that takes its time."""
+        pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(self.command(*settings, **more), env=self.environment, **pipe)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load((self.folder / "status.yaml").read_text())
+        return found
+
+    def steps(self) -> list[int]:
+        with (self.folder / "metrics.csv").open() as file:
+            return [int(row["step"]) for row in csv.DictReader(file)]
+
+    def until_step(self, step: int) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            found = list(self.folder.glob("checkpoints/*/*/attempt-*/metrics.csv"))
+            if any(len(path.read_text().splitlines()) > step for path in found):
+                return
+            assert time.monotonic() < deadline, f"step {step} never came"
+            time.sleep(0.02)
+
+
+def variable(name: str, value: str) -> str:
+    return f"{{name: {name}, value: '{value}'}}"
+
+
+SLOW = variable("STUB_STEP_SECONDS", "0.1")
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def test_a_run_leaves_status_metrics_logs_and_report(runner: Runner) -> None:
+    ended = runner.run()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert runner.status()["phase"] == "Complete"
+    assert runner.status()["stages"] == [
+        {"name": "base", "state": "Complete", "attempts": 1, "top1": 0.978, "top5": 1.0, "testLoss": 0.7}
+    ]
+    assert runner.steps() == list(range(1, 21))
+    assert {path.name for path in (runner.folder / "logs").iterdir()} == {"digits-base-0-0.log", "digits-base-0-1.log"}
+    assert (runner.folder / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert "data:image/png;base64," in (runner.folder / "report.html").read_text()
+    assert "top-1 97.8 %" in ended.stdout
+    assert str(runner.folder / "report.html") in ended.stdout
+
+
+def test_stages_run_one_after_the_other(runner: Runner) -> None:
+    second = "{name: more, algorithm: Momentum, epochs: 1, localBatchSize: 32}"
+    first = "{name: base, algorithm: Momentum, epochs: 1, localBatchSize: 32}"
+    assert runner.run(f"stages=[{first}, {second}]", "checkpoint.claimName=any").returncode == 0
+    assert [stage["state"] for stage in runner.status()["stages"]] == ["Complete", "Complete"]
+    assert runner.steps() == [*range(1, 11), *range(1, 11)]
+
+
+def test_a_killed_rank_restarts_the_gang_from_its_checkpoint(runner: Runner) -> None:
+    ended = runner.run(stub=variable("STUB", "1,0,15,137"))
+    status = runner.status()
+    assert ended.returncode == 0
+    assert status["restarts"] == 1
+    (attempt,) = status["attempts"]
+    assert (attempt["reason"], attempt["rank"], attempt["exitCode"]) == ("Killed", 1, 137)
+    assert runner.steps() == list(range(1, 21))
+
+
+def test_a_failed_run_ends_with_the_exit_code_of_its_class(runner: Runner) -> None:
+    ended = runner.run(stub=variable("STUB", "0,0,3,11"))
+    assert ended.returncode == 11
+    assert "stub ends with 11" in ended.stdout
+    assert runner.status()["phase"] == "Failed"
+
+
+def test_a_failed_run_goes_on_when_it_is_run_again(runner: Runner) -> None:
+    assert runner.run(stub=variable("STUB", "0,0,15,11")).returncode == 11
+    assert runner.run(stub=variable("STUB", "0,0,15,11")).returncode == 0
+    assert runner.status()["attempt"] == 1
+    assert runner.steps() == list(range(1, 21))
+
+
+def test_sigterm_stops_with_a_checkpoint_and_the_next_run_goes_on(runner: Runner) -> None:
+    process = runner.start(stub=SLOW)
+    runner.until_step(3)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 16
+    assert runner.status()["phase"] == "Suspended"
+    stopped = len(runner.steps())
+    assert 3 <= stopped < 20
+    assert "stopping all ranks" in out
+    assert "resnetboost run" in out
+    ended = runner.run(stub=SLOW)
+    assert ended.returncode == 0
+    assert runner.steps() == list(range(1, 21))
+    assert runner.status()["restarts"] == 0
+
+
+def test_a_second_signal_kills_ranks_that_do_not_stop(runner: Runner) -> None:
+    process = runner.start(stub=f"{SLOW}, {variable('STUB_STUBBORN', '1')}")
+    runner.until_step(2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 16
+
+
+def test_a_run_whose_runner_was_killed_is_resumed(runner: Runner) -> None:
+    process = runner.start(stub=SLOW)
+    runner.until_step(12)
+    process.kill()
+    process.communicate()
+    ended = runner.run(stub=SLOW)
+    assert ended.returncode == 0
+    assert runner.steps() == list(range(1, 21))
+    assert runner.status()["restartsCountTowardsMax"] == 0
+
+
+def test_a_complete_run_is_not_run_again_unless_told(runner: Runner) -> None:
+    assert runner.run().returncode == 0
+    first = runner.status()
+    again = runner.run()
+    assert (again.returncode, runner.status()) == (0, first)
+    assert "--fresh" in again.stdout
+    anew = runner.run(options=("--fresh",))
+    assert anew.returncode == 0
+    job = yaml.safe_load((runner.folder / "job.yaml").read_text())
+    assert [path.name for path in (runner.folder / "checkpoints").iterdir()] == [job["metadata"]["uid"]]
+
+
+def test_a_folder_in_use_is_refused(runner: Runner) -> None:
+    process = runner.start(stub=SLOW)
+    runner.until_step(1)
+    second = runner.run(stub=SLOW)
+    assert second.returncode == 10
+    assert second.stderr.count("\n") == 1
+    assert f"in use by another resnetboost run (process {process.pid})" in second.stderr
+    process.kill()
+    process.communicate()
+
+
+def test_a_folder_of_another_job_is_refused_with_the_field_that_differs(runner: Runner) -> None:
+    assert runner.run().returncode == 0
+    other = runner.run("stages[0].epochs=7")
+    assert other.returncode == 10
+    assert "spec.stages[0].epochs is 2 there and 7 here" in other.stderr
+    assert other.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(runner: Runner) -> None:
+    process = runner.start(stub=SLOW)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(runner: Runner) -> None:
+    runner.folder.mkdir()
+    (runner.folder / "thesis.tex").write_text("years of work")
+    ended = runner.run(options=("--fresh",))
+    assert ended.returncode == 10
+    assert "thesis.tex" in ended.stderr
+    assert (runner.folder / "thesis.tex").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(runner: Runner) -> None:
+    runner.folder.write_text("a file")
+    ended = runner.run()
+    assert ended.returncode == 15
+    assert ended.stderr == (
+        f"resnetboost: cannot use {runner.folder}: File exists; choose another folder with --out, or make room there\n"
+    )
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_running(runner: Runner) -> None:
+    runner.folder.mkdir()
+    (runner.folder / ".status.yaml.new").symlink_to("/dev/full")  # what the status is written to first
+    ended = runner.run(stub=SLOW)
+    assert ended.returncode == 15
+    assert "No space left on device" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_lost_status_does_not_cost_the_checkpoints(runner: Runner) -> None:
+    assert runner.run().returncode == 0
+    (runner.folder / "status.yaml").unlink()
+    assert runner.run().returncode == 0
+    assert runner.status()["attempt"] == 1, "the attempt that left the checkpoints is not written over"
+
+
+def test_a_folder_in_which_nothing_was_trained_takes_another_job(runner: Runner) -> None:
+    assert runner.run(stub=variable("STUB", "0,0,0,11")).returncode == 11
+    assert runner.run("stages[0].epochs=3").returncode == 0
+    assert runner.status()["attempt"] == 0

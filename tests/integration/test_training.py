@@ -1,0 +1,277 @@
+"""Whole runs with real ranks on real data: what is killed, stopped or refused, and what comes out of it."""
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from resnetboost_operator import api, manifests
+from resnetboost_operator.terminal import loadjob
+
+pytestmark = pytest.mark.slow
+
+JOB: dict[str, Any] = {
+    "apiVersion": "resnetboost.io/v1alpha1",
+    "kind": "ResNetBoostJob",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "device": {"type": "CPU", "count": 2},
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "stages": [
+            {"name": "base", "algorithm": "Momentum", "epochs": 4, "localBatchSize": 32, "learningRate": {"peak": 0.1}}
+        ],
+        "checkpoint": {"everySteps": 10, "keep": 3},
+        "failurePolicy": {"backoffSeconds": 0},
+    },
+}
+STEPS = 4 * 22
+
+
+class Run:
+    """`resnetboost run` of that job in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out = folder / "run"
+        self.job = folder / "job.yaml"
+        self.job.write_text(yaml.safe_dump(JOB))
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> "Run":
+        command = [sys.executable, "-m", "resnetboost_operator", "run", str(self.job), "--out", str(self.out)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return self
+
+    def finish(self) -> tuple[int, str]:
+        assert self.process is not None
+        output, _ = self.process.communicate(timeout=400)
+        return self.process.returncode, output
+
+    def status(self) -> dict[str, Any]:
+        path = self.out / "status.yaml"
+        return yaml.safe_load(path.read_text()) if path.exists() else {}
+
+    def wait(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until the written status says so."""
+        deadline = time.monotonic() + 240
+        while not condition(status := self.status()):
+            assert self.process is not None
+            assert self.process.poll() is None, f"the run ended early: {self.process.communicate()[0]}"
+            assert time.monotonic() < deadline, status
+            time.sleep(0.05)
+        return status
+
+    def rank(self, rank: int) -> int:
+        """Process id of that rank."""
+        found = [pid for pid in os.listdir("/proc") if pid.isdigit() and self._is_rank(int(pid), rank)]
+        assert len(found) == 1, found
+        return int(found[0])
+
+    def ask(self, rank: int, path: str) -> str:
+        """The rank's answer to an HTTP request."""
+        variables = Path(f"/proc/{self.rank(rank)}/environ").read_bytes().split(b"\0")
+        prefix = b"RESNETBOOST_BIND_ADDRESS="
+        address = next(entry for entry in variables if entry.startswith(prefix)).removeprefix(prefix).decode()
+        with urllib.request.urlopen(f"http://{address}:9400{path}", timeout=30) as response:
+            body: bytes = response.read()
+        return body.decode()
+
+    def _is_rank(self, pid: int, rank: int) -> bool:
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        ours = any(entry.startswith(b"RESNETBOOST_CONFIG=" + str(self.out).encode()) for entry in variables)
+        return ours and f"RESNETBOOST_RANK={rank}".encode() in variables and b"resnetboost_trainer" in command
+
+    def weights(self) -> dict[str, str]:
+        """Hashes of everything a final checkpoint holds."""
+        (final,) = self.out.glob(f"checkpoints/*/base/attempt-*/step-{STEPS:08d}")
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in final.glob("*.safetensors")}
+
+
+def check_telling(run: Run) -> None:
+    """Every rank tells Prometheus what it does, and /progress names the slowest one."""
+    for rank in (0, 1):
+        told = run.ask(rank, "/metrics")
+        labels = f'{{job_name="digits",job_namespace="default",rank="{rank}",stage="base"}}'
+        for part in ("step", "data_wait", "compute", "collective"):
+            count = next(line for line in told.splitlines() if line.startswith(f"resnetboost_{part}_seconds_count"))
+            assert float(count.removeprefix(f"resnetboost_{part}_seconds_count{labels} ")) > 10, part
+        for name in ("loss", "accuracy_ratio", "learning_rate", "epoch", "step", "images_total"):
+            assert f"resnetboost_{name}{labels}" in told, name
+        assert 'convolution="' in told
+    progress = json.loads(run.ask(0, "/progress"))
+    assert progress["slowestRank"] in (0, 1)
+    assert progress["slowestComputeSeconds"] > 0
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        run.ask(0, "/etc/passwd")
+
+
+def checkpointed(step: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda status: (status.get("progress") or {}).get("checkpointStep", 0) >= step
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(tmp_path_factory.mktemp("undisturbed")).start()
+    code, output = run.finish()
+    assert code == 0, output
+    return run
+
+
+def test_an_undisturbed_run_learns_the_digits_and_leaves_everything_behind(undisturbed: Run) -> None:
+    status = undisturbed.status()
+    assert (status["phase"], status["restarts"]) == ("Complete", 0)
+    assert status["stages"][0]["top1"] >= 0.97
+    for name in ("job.yaml", "metrics.csv", "report.html", "report.png", "logs/digits-base-0-1.log"):
+        assert (undisturbed.out / name).stat().st_size > 0, name
+    assert set(undisturbed.weights()) == {
+        "model.safetensors",
+        "optimizer.safetensors",
+        "rank-0000.safetensors",
+        "rank-0001.safetensors",
+    }
+    rows = csv.DictReader((undisturbed.out / "metrics.csv").open())
+    assert [int(row["step"]) for row in rows] == list(range(1, STEPS + 1))
+
+
+def test_a_killed_rank_costs_a_restart_and_not_a_bit(undisturbed: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path).start()
+    run.wait(checkpointed(20))
+    check_telling(run)
+    os.kill(run.rank(1), signal.SIGKILL)
+    code, output = run.finish()
+    assert code == 0, output
+    status = run.status()
+    (record,) = status["attempts"]
+    assert (status["phase"], status["restarts"]) == ("Complete", 1)
+    assert (record["rank"], record["exitCode"], record["reason"]) == (1, 137, "Killed")
+    assert record["lastStep"] >= 20
+    assert run.weights() == undisturbed.weights()
+
+
+def test_ctrl_c_stops_all_ranks_after_the_same_step_and_a_second_run_goes_on(undisturbed: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path).start()
+    run.wait(checkpointed(10))
+    assert run.process is not None
+    run.process.send_signal(signal.SIGINT)
+    code, output = run.finish()
+    assert code == 16, output
+    stopped = run.status()
+    step = stopped["attempts"][0]["checkpointStep"]
+    assert (stopped["phase"], stopped["restarts"]) == ("Suspended", 0)
+    ends = [json.loads(path.read_text()) for path in run.out.glob("pods/*/termination-log")]
+    assert [(end["class"], end["step"]) for end in ends] == [("Interrupted", step)] * 2
+    code, output = run.start().finish()
+    assert code == 0, output
+    assert run.weights() == undisturbed.weights()
+
+
+def test_a_diverging_run_fails_at_once_with_its_class_and_a_remedy(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    job = yaml.safe_load(run.job.read_text())
+    job["spec"]["device"]["count"] = 1
+    job["spec"]["stages"][0]["learningRate"] = {"schedule": "Constant", "peak": 1000}
+    run.job.write_text(yaml.safe_dump(job))
+    code, output = run.start().finish()
+    assert code == 12, output
+    failed = next(found for found in run.status()["conditions"] if found["type"] == "Failed")
+    assert failed["reason"] == "NumericsError"
+    assert "lower learningRate.peak" in failed["message"]
+
+
+def trainer(tmp_path: Path, undisturbed: Run, attempt: int, **changes: Any) -> subprocess.CompletedProcess[str]:
+    """One rank of the trainer by hand, on the checkpoints of the undisturbed run."""
+    (config,) = undisturbed.out.glob("pods/digits-base-0-0/**/config.yaml")
+    settings = yaml.safe_load(config.read_text()) | {"attempt": attempt} | changes
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    variables = {
+        "RESNETBOOST_CHECKPOINTS": str(undisturbed.out / "checkpoints"),
+        "RESNETBOOST_TERMINATION_LOG": str(tmp_path / "termination-log"),
+        "RESNETBOOST_BIND_ADDRESS": "127.0.99.1",
+    }
+    command = [sys.executable, "-m", "resnetboost_trainer", str(tmp_path / "config.yaml")]
+    return subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({"model": {"name": "resnet32", "numClasses": 10}}, 10, "checkpoint of another job: its model"),
+        ({"seed": 7}, 10, "checkpoint of another job: its seed"),
+        ({"localBatchSize": 2000}, 10, "use at most 1437"),
+        ({"model": {"name": "resnet20", "numClasses": 3}}, 10, "numClasses"),
+        ({"dataset": {"name": "npz", "path": "/nowhere/data.npz"}}, 11, "/nowhere/data.npz"),
+    ],
+    ids=["another model", "another seed", "batch larger than the data", "too few classes", "missing file"],
+)
+def test_what_cannot_work_is_refused_in_one_sentence(
+    changes: dict[str, Any], code: int, says: str, undisturbed: Run, tmp_path: Path
+) -> None:
+    # The batch of both ranks together, so that a checkpoint differs in nothing but what the case is about.
+    ended = trainer(tmp_path, undisturbed, 1, **({"localBatchSize": 64} | changes))
+    assert ended.returncode == code, ended.stderr
+    assert says in json.loads((tmp_path / "termination-log").read_text())["message"]
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_finished_stage_that_is_started_again_only_evaluates(undisturbed: Run, tmp_path: Path) -> None:
+    ended = trainer(tmp_path, undisturbed, 5, localBatchSize=64)
+    assert ended.returncode == 0, ended.stderr
+    verdict = json.loads((tmp_path / "termination-log").read_text())
+    assert verdict["step"] == STEPS
+    assert verdict["top1"] == pytest.approx(undisturbed.status()["stages"][0]["top1"])
+
+
+@pytest.mark.parametrize("steps", [3, 17, 22], ids=["early", "within an epoch", "at its end"])
+def test_one_rank_killed_after_any_checkpoint_resumes_to_the_same_bits(
+    steps: int, one_rank: Path, tmp_path: Path
+) -> None:
+    """The checkpoints of an undisturbed run up to that step are what a rank killed right then would have left."""
+    kept = tmp_path / "checkpoints/uid/base/attempt-0"
+    shutil.copytree(one_rank / f"uid/base/attempt-0/step-{steps:08d}", kept / f"step-{steps:08d}")
+    (kept / f".step-{steps + 1:08d}.partial").mkdir()
+    train_alone(tmp_path, attempt=1)
+    assert final_weights(tmp_path / "checkpoints") == final_weights(one_rank)
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one-rank")
+    train_alone(folder, attempt=0)
+    return folder / "checkpoints"
+
+
+def train_alone(folder: Path, attempt: int) -> None:
+    """One epoch and a bit on one rank, every checkpoint kept."""
+    job = api.parse(loadjob.load(Path(__file__).parents[2] / "examples/digits.yaml", ["stages[0].epochs=2"]))
+    settings = manifests.trainer_config(job, job.spec.stages[0], attempt)
+    changes = {"localBatchSize": 64, "checkpoint": {"everySteps": 1, "keep": 100}}
+    settings |= {"job": {"name": "digits", "namespace": "default", "uid": "uid"}} | changes
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    variables = {"RESNETBOOST_CHECKPOINTS": str(folder / "checkpoints"), "RESNETBOOST_BIND_ADDRESS": "127.0.98.1"}
+    command = [sys.executable, "-m", "resnetboost_trainer", str(folder / "config.yaml")]
+    subprocess.run(command, env=os.environ | variables, cwd=folder, check=True, timeout=300)
+
+
+def final_weights(checkpoints: Path) -> dict[str, bytes]:
+    """The bytes of everything a final checkpoint holds, whichever attempt wrote it."""
+    *_, final = sorted(checkpoints.glob("uid/base/attempt-*/step-00000044"))
+    return {path.name: path.read_bytes() for path in final.glob("*.safetensors")}

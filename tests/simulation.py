@@ -1,0 +1,148 @@
+"""A cluster of nothing but dicts, for tests of the plan: pods do what a test says, writes can be cut off anywhere."""
+
+import copy
+import itertools
+import json
+from typing import Any
+
+from resnetboost_operator import api, names, status
+from resnetboost_operator.plan import Plan, plan
+from resnetboost_operator.pods import timestamp
+from resnetboost_operator.status import Progress, Status
+from resnetboost_operator.validation import schema
+from resnetboost_operator.world import Observed
+
+START = 1_700_000_000.0
+
+
+def job(**spec: Any) -> api.Job:
+    """A job of two CPU ranks and one stage, with the given fields of spec instead."""
+    stage = {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8}
+    minimal = {
+        "device": {"type": "CPU", "count": 2},
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "stages": [stage],
+    }
+    metadata = {"name": "digits", "namespace": "default", "uid": "0000-1111", "generation": 1}
+    obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": minimal | spec}
+    return api.parse(schema.defaulted(obj))
+
+
+class Crash(Exception):
+    """The operator died between two writes."""
+
+
+class Cluster:
+    """Pods by name, one job and its status. `step` is one pass of an operator; `writes` counts what it wrote."""
+
+    def __init__(self, wanted: api.Job) -> None:
+        self.job = wanted
+        self.status = Status()
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.now = START
+        self.progress: Progress | None = None
+        self.events: list[str] = []
+        self.created: list[str] = []
+        self._uids = itertools.count(1)
+
+    def plan(self) -> Plan:
+        observed = Observed(tuple(copy.deepcopy(list(self.pods.values()))), self.progress)
+        return plan(self.job, self.status, observed, self.now)
+
+    def step(self, crash_after: int | None = None) -> Plan:
+        """One pass. With `crash_after` the operator dies after that many writes and Crash is raised."""
+        wanted = self.plan()
+        writes = itertools.count()
+
+        def may_write() -> None:
+            if next(writes) == crash_after:
+                raise Crash
+
+        if status.to_dict(wanted.status) != status.to_dict(self.status):
+            assert schema.check_status(status.to_dict(wanted.status)) == [], "the API server would refuse this status"
+            may_write()
+            self.status = wanted.status
+            self.events += [event.reason for event in wanted.events]
+        for deletion in wanted.delete:
+            may_write()
+            self._delete(deletion.name, deletion.uid)
+        for manifest in wanted.create:
+            may_write()
+            self._check_alone(manifest)
+            self._create(manifest)
+        return wanted
+
+    def _check_alone(self, manifest: dict[str, Any]) -> None:
+        """No pod of a new gang may come while one of an older attempt of its stage is still there."""
+        labels = manifest["metadata"]["labels"]
+        others = [pod["metadata"]["labels"] for pod in self.pods.values()]
+        same_stage = [other for other in others if other[names.LABEL_STAGE] == labels[names.LABEL_STAGE]]
+        assert {other[names.LABEL_ATTEMPT] for other in same_stage} <= {labels[names.LABEL_ATTEMPT]}, "gangs overlap"
+
+    def settle(self) -> None:
+        """Pass until nothing changes, kubelet finishing deletions; fails if it never comes to rest."""
+        for _ in range(20):
+            before = (status.to_dict(self.status), sorted(self.pods))
+            self.step()
+            self.finish_deletions()
+            if (status.to_dict(self.status), sorted(self.pods)) == before:
+                return
+        raise AssertionError("the plan does not come to rest")
+
+    def _create(self, manifest: dict[str, Any]) -> None:
+        if manifest["kind"] != "Pod" or manifest["metadata"]["name"] in self.pods:
+            return
+        created = copy.deepcopy(manifest)
+        created["metadata"] |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": timestamp(self.now)}
+        created["status"] = {"phase": "Pending"}
+        self.pods[created["metadata"]["name"]] = created
+        self.created.append(created["metadata"]["name"])
+
+    def _delete(self, name: str, uid: str) -> None:
+        pod = self.pods.get(name)
+        if pod is not None and pod["metadata"]["uid"] == uid:
+            pod["metadata"]["deletionTimestamp"] = timestamp(self.now)
+
+    # What kubelet and the trainers do
+
+    def finish_deletions(self) -> None:
+        self.pods = {name: pod for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"]}
+
+    def gang(self) -> list[dict[str, Any]]:
+        attempt = str(self.status.attempt)
+        return [pod for pod in self.pods.values() if pod["metadata"]["labels"][names.LABEL_ATTEMPT] == attempt]
+
+    def rank(self, index: int) -> dict[str, Any]:
+        return next(pod for pod in self.gang() if pod["metadata"]["labels"][names.LABEL_INDEX] == str(index))
+
+    def run_all(self) -> None:
+        for index, pod in enumerate(self.gang()):
+            if pod["status"]["phase"] == "Pending":
+                container = {"name": "trainer", "ready": True, "state": {"running": {}}}
+                pod["spec"]["nodeName"] = f"node-{index}"
+                pod["status"] = {"phase": "Running", "podIP": f"127.1.0.{index + 1}", "containerStatuses": [container]}
+
+    def exit(self, index: int, code: int, reason: str = "Error", report: dict[str, Any] | None = None) -> None:
+        ended = {"exitCode": code, "reason": reason, "finishedAt": timestamp(self.now)}
+        ended["message"] = json.dumps(report) if report else ""
+        phase = "Succeeded" if code == 0 else "Failed"
+        container = {"name": "trainer", "ready": False, "state": {"terminated": ended}}
+        self.rank(index)["status"] |= {"phase": phase, "containerStatuses": [container]}
+
+    def vanish(self, index: int) -> None:
+        del self.pods[self.rank(index)["metadata"]["name"]]
+
+    def train_to(self, step: int, checkpoint_step: int | None = None) -> None:
+        stage, attempt = self.status.stage, self.status.attempt
+        self.progress = Progress(
+            state="Training", stage=stage, attempt=attempt, step=step, checkpoint_step=checkpoint_step, heartbeat=step
+        )
+
+    def started(self) -> "Cluster":
+        """The gang of the current attempt created, running and past its first step."""
+        self.settle()
+        self.run_all()
+        self.train_to(1)
+        self.settle()
+        return self

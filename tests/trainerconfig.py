@@ -1,0 +1,21 @@
+"""The contents of a config file as the operator writes it for a stage of the trainer, for tests to change."""
+
+from typing import Any
+
+GOOD: dict[str, Any] = {
+    "job": {"name": "digits", "namespace": "default", "uid": "uid"},
+    "stage": "base",
+    "attempt": 0,
+    "seed": 0,
+    "device": {"type": "CPU"},
+    "model": {"name": "resnet20", "numClasses": 10},
+    "dataset": {"name": "digits"},
+    "algorithm": "Momentum",
+    "epochs": 3,
+    "localBatchSize": 32,
+    "labelSmoothing": 0.1,
+    "evaluateEveryEpochs": 1,
+    "learningRate": {"schedule": "Cosine", "peak": 0.1, "final": 0, "warmupEpochs": 1, "gamma": 0.1},
+    "momentum": {"momentum": 0.9, "weightDecay": 1e-4, "nesterov": False},
+    "checkpoint": {"everySteps": 20, "keep": 3},
+}

@@ -1,0 +1,181 @@
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resnetboost_trainer import checkpoint
+from resnetboost_trainer.checkpoint import Damaged, Manifest
+
+CONTENTS = {"model.safetensors": {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}}
+
+
+def manifest(step: int, attempt: int = 0) -> Manifest:
+    return Manifest(
+        job_uid="uid",
+        stage="base",
+        attempt=attempt,
+        step=step,
+        steps_per_epoch=22,
+        seed=0,
+        world_size=1,
+        local_batch_size=64,
+        model="resnet20/10/1",
+        dataset="digits",
+    )
+
+
+def save(root: Path, step: int, attempt: int = 0) -> Path:
+    directory = checkpoint.attempt_directory(root, "uid", "base", attempt)
+    return checkpoint.write(directory, manifest(step, attempt), CONTENTS)[0]
+
+
+def newest_step(root: Path, before_attempt: int = 9) -> int | None:
+    found = checkpoint.newest(root, "uid", "base", before_attempt, ["model.safetensors"])
+    return None if found is None else found.manifest.step
+
+
+def test_what_was_written_is_read_bit_for_bit(tmp_path: Path) -> None:
+    path = save(tmp_path, 20)
+    assert checkpoint.verify(path).step == 20
+    assert checkpoint.read(path, "model.safetensors")["w"].tobytes() == CONTENTS["model.safetensors"]["w"].tobytes()
+
+
+def test_the_furthest_step_wins_and_the_later_attempt_among_equals(tmp_path: Path) -> None:
+    save(tmp_path, 40, attempt=0)
+    save(tmp_path, 20, attempt=1)
+    assert newest_step(tmp_path) == 40
+    save(tmp_path, 40, attempt=1)
+    found = checkpoint.newest(tmp_path, "uid", "base", 9, [])
+    assert found is not None
+    assert found.manifest.attempt == 1
+
+
+def test_an_attempt_does_not_see_what_later_attempts_write(tmp_path: Path) -> None:
+    save(tmp_path, 20, attempt=0)
+    save(tmp_path, 40, attempt=1)
+    assert newest_step(tmp_path, before_attempt=1) == 20
+
+
+def flip_a_bit(path: Path) -> None:
+    file = path / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def shorten(path: Path) -> None:
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def lose_a_file(path: Path) -> None:
+    (path / "model.safetensors").unlink()
+
+
+def lose_the_manifest(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def garble_the_manifest(path: Path) -> None:
+    (path / "manifest.json").write_text('{"format": 1}')
+
+
+def list_no_files(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"files": {}}))
+
+
+def claim_another_format(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"format": 99}))
+
+
+def point_outside(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"] = {"../../../secret": {"bytes": 1, "sha256": "0"}}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def bloat_the_manifest(path: Path) -> None:
+    (path / "manifest.json").write_text(" " * (1 << 20) + "{}")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip_a_bit,
+        shorten,
+        lose_a_file,
+        lose_the_manifest,
+        garble_the_manifest,
+        list_no_files,
+        claim_another_format,
+        point_outside,
+        bloat_the_manifest,
+    ],
+    ids=lambda damage: damage.__name__,
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(damage, tmp_path, caplog) -> None:  # type: ignore[no-untyped-def]
+    save(tmp_path, 20)
+    damaged = save(tmp_path, 40)
+    damage(damaged)
+    with caplog.at_level(logging.WARNING), pytest.raises(Damaged):
+        assert newest_step(tmp_path) == 20
+        checkpoint.verify(damaged, ["model.safetensors"])
+    assert str(damaged) in caplog.text
+
+
+def test_a_write_cut_off_anywhere_leaves_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 20)
+    monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 40)
+    assert newest_step(tmp_path) == 20
+    assert not list(tmp_path.rglob("*.partial")), "and no rubbish that fills the disk"
+
+
+def test_what_a_killed_writer_left_behind_is_replaced(tmp_path: Path) -> None:
+    partial = checkpoint.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000020.partial"
+    partial.mkdir(parents=True)
+    (partial / "model.safetensors").write_text("half a file")
+    assert newest_step(tmp_path) is None
+    save(tmp_path, 20)
+    assert newest_step(tmp_path) == 20
+
+
+def test_pruning_keeps_the_furthest_over_this_and_older_attempts(tmp_path: Path) -> None:
+    for attempt, step in ((0, 20), (0, 40), (2, 80)):
+        save(tmp_path, step, attempt)
+    newest = save(tmp_path, 60, attempt=1)
+    checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=2, written=newest)
+    left = sorted(path.name for path in tmp_path.rglob("step-*"))
+    assert left == ["step-00000040", "step-00000060", "step-00000080"], "a later attempt's are not ours to touch"
+    assert not list(tmp_path.rglob("*.deleted"))
+
+
+def test_other_jobs_and_stages_are_not_seen(tmp_path: Path) -> None:
+    save(tmp_path, 20)
+    assert checkpoint.newest(tmp_path, "another", "base", 9, []) is None
+    assert checkpoint.newest(tmp_path, "uid", "fine", 9, []) is None
+
+
+def test_a_damaged_checkpoint_further_on_does_not_displace_the_one_just_written(tmp_path: Path) -> None:
+    flip_a_bit(save(tmp_path, 40, attempt=0))
+    written = save(tmp_path, 10, attempt=1)
+    checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=written)
+    assert newest_step(tmp_path) == 10
+
+
+def test_a_manifest_that_tells_of_another_place_is_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, 20).rename(checkpoint.attempt_directory(tmp_path, "uid", "base", 0) / "step-00000099")
+    save(tmp_path, 10)
+    assert newest_step(tmp_path) == 10
+
+
+def test_pruning_sweeps_up_what_killed_writers_left(tmp_path: Path) -> None:
+    rubbish = checkpoint.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000030.partial"
+    rubbish.mkdir(parents=True)
+    checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=save(tmp_path, 40, attempt=1))
+    assert not rubbish.exists()

@@ -1,0 +1,337 @@
+import pytest
+from msgspec.structs import replace
+
+from resnetboost_operator import api, names, status
+from resnetboost_operator.status import from_dict, to_dict
+from simulation import Cluster, job
+
+TWO_STAGES = [
+    {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8},
+    {"name": "fine", "algorithm": "Momentum", "epochs": 1, "localBatchSize": 8},
+]
+
+
+def test_a_new_job_becomes_a_gang_of_one_pod_per_rank() -> None:
+    cluster = Cluster(job(device={"type": "CPU", "count": 3}))
+    cluster.settle()
+    assert sorted(cluster.pods) == ["digits-base-0-0", "digits-base-0-1", "digits-base-0-2"]
+    assert cluster.status.phase == "Starting"
+    assert not status.is_true(cluster.status, "Running")
+
+
+def test_running_is_said_only_after_the_first_step() -> None:
+    cluster = Cluster(job())
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.status.phase == "Starting"
+    cluster.train_to(1)
+    cluster.settle()
+    assert (cluster.status.phase, status.is_true(cluster.status, "Running")) == ("Running", True)
+
+
+def test_a_plan_carried_out_asks_for_nothing_more() -> None:
+    cluster = Cluster(job()).started()
+    again = cluster.plan()
+    assert (again.create, again.delete, again.status) == ((), (), cluster.status)
+
+
+def test_rank_0_is_polled_while_it_runs() -> None:
+    cluster = Cluster(job()).started()
+    polled = cluster.plan().poll
+    assert polled is not None
+    assert (polled.index, polled.address) == (0, "127.1.0.1")
+
+
+def test_all_ranks_done_completes_the_job_with_rank_0s_result() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(1, 0)
+    cluster.settle()
+    assert not status.is_terminal(cluster.status)
+    cluster.exit(0, 0, "Completed", report={"class": "Succeeded", "top1": 0.98, "top5": 1.0})
+    cluster.settle()
+    assert cluster.status.phase == "Complete"
+    assert status.is_true(cluster.status, "Complete")
+    assert cluster.status.stages[0].top1 == 0.98
+
+
+def test_complete_stays_complete_when_its_pods_are_garbage_collected() -> None:
+    cluster = Cluster(job()).started()
+    for index in (0, 1):
+        cluster.exit(index, 0)
+    cluster.settle()
+    cluster.pods.clear()
+    cluster.settle()
+    assert (cluster.status.phase, cluster.pods) == ("Complete", {})
+
+
+def test_a_finished_rank_that_disappears_is_not_run_again() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(1, 0)
+    cluster.settle()
+    cluster.vanish(1)
+    cluster.settle()
+    assert (cluster.status.restarts, cluster.status.ranks.succeeded) == (0, "1")
+
+
+def test_a_killed_rank_restarts_the_whole_gang_and_leaves_evidence() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 10})).started()
+    cluster.train_to(120, checkpoint_step=100)
+    cluster.exit(1, 137)
+    cluster.step()
+    record = cluster.status.attempts[0]
+    assert (record.rank, record.exit_code, record.last_step, record.checkpoint_step) == (1, 137, 120, 100)
+    assert (record.reason, record.node) == ("Killed", "node-1")
+    assert (cluster.status.phase, cluster.status.restarts) == ("Restarting", 1)
+    cluster.settle()
+    assert not cluster.pods, "the new gang waits for the back-off"
+    cluster.now += 10
+    cluster.settle()
+    assert sorted(cluster.pods) == ["digits-base-1-0", "digits-base-1-1"]
+
+
+def test_the_new_gang_waits_until_the_old_one_is_gone() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.exit(0, 1)
+    for _ in range(3):
+        cluster.step()
+    assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in cluster.pods.values()} == {"0"}
+    cluster.finish_deletions()
+    cluster.step()
+    assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in cluster.pods.values()} == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(10, "ConfigError"), (11, "DataError"), (12, "NumericsError")],
+    ids=["configuration", "data", "numerics"],
+)
+def test_an_error_that_would_repeat_fails_the_job_at_once(code: int, reason: str) -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(0, code, report={"class": reason, "message": "dataset.path: no such file"})
+    cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert (failed.reason, cluster.status.restarts) == (reason, 0)
+    assert "no such file" in failed.message
+
+
+def test_a_reported_class_does_not_count_when_the_exit_code_contradicts_it() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(0, 137, report={"class": "ConfigError"})
+    cluster.step()
+    assert cluster.status.attempts[0].reason == "Killed"
+
+
+def test_a_communication_error_waits_for_the_rank_that_caused_it() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(0, 14, report={"class": "CommunicationError"})
+    waiting = cluster.step()
+    assert (cluster.status.restarts, waiting.wake_seconds) == (0, 5.0)
+    cluster.exit(1, 137, "OOMKilled")
+    cluster.step()
+    assert (cluster.status.attempts[0].rank, cluster.status.attempts[0].reason) == (1, "OutOfMemory")
+
+
+def test_a_communication_error_alone_is_believed_after_a_while() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(0, 14, report={"class": "CommunicationError"})
+    cluster.now += 5
+    cluster.step()
+    assert cluster.status.attempts[0].reason == "CommunicationError"
+
+
+def test_a_budget_that_is_used_up_fails_the_job() -> None:
+    cluster = Cluster(job(failurePolicy={"maxRestarts": 1, "backoffSeconds": 0}))
+    for _ in range(2):
+        cluster.started()
+        cluster.train_to(cluster.status.attempt * 10 + 5)
+        cluster.exit(0, 137)
+        cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert failed.reason == "MaxRestartsExceeded"
+    assert len(cluster.status.attempts) == 2
+
+
+def test_a_lost_pod_restarts_at_once_without_using_the_budget() -> None:
+    cluster = Cluster(job(failurePolicy={"maxRestarts": 0, "backoffSeconds": 10})).started()
+    cluster.vanish(1)
+    cluster.settle()
+    assert (cluster.status.restarts, cluster.status.restarts_count_towards_max) == (1, 0)
+    assert cluster.status.attempts[0].reason == "PodLost"
+    assert len(cluster.gang()) == 2
+
+
+def test_pods_that_are_lost_again_and_again_are_not_created_without_end() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 10}))
+    delays = []
+    for _ in range(3):
+        cluster.started()
+        cluster.vanish(0)
+        delays.append(cluster.step().wake_seconds)
+        cluster.finish_deletions()
+        cluster.now += 40
+    assert delays == [0, 20, 40]
+
+
+def test_the_same_internal_error_at_the_same_step_twice_fails_the_job() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0}))
+    for _ in range(2):
+        cluster.started()
+        cluster.train_to(7)
+        cluster.exit(0, 1, report={"class": "InternalError", "step": 7})
+        cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert failed.reason == "RepeatedFailure"
+
+
+def test_back_off_doubles_up_to_its_limit_and_a_stable_attempt_resets_it() -> None:
+    policy = {"backoffSeconds": 10, "maxBackoffSeconds": 25, "stableAfterSeconds": 600, "maxRestarts": 99}
+    cluster = Cluster(job(failurePolicy=policy))
+    delays = []
+    for ran in (0, 0, 0, 600, 0):
+        cluster.started()
+        cluster.now += ran
+        cluster.train_to(int(cluster.now))
+        cluster.exit(0, 137)
+        delays.append(cluster.step().wake_seconds)
+        cluster.finish_deletions()
+        cluster.now += 25
+    assert delays == [10, 20, 25, 10, 10]
+
+
+def test_a_gang_that_never_trains_is_restarted_after_the_startup_deadline() -> None:
+    cluster = Cluster(job(runPolicy={"startupDeadlineSeconds": 60}))
+    cluster.settle()
+    cluster.run_all()
+    assert cluster.step().wake_seconds == 60
+    cluster.now += 60
+    cluster.step()
+    assert cluster.status.attempts[0].reason == "StartupDeadlineExceeded"
+
+
+def test_a_gang_without_heartbeat_is_restarted_as_hung_with_its_last_step() -> None:
+    cluster = Cluster(job(failurePolicy={"hangTimeoutSeconds": 30})).started()
+    cluster.train_to(50)
+    cluster.step()
+    cluster.now += 29
+    cluster.step()
+    assert cluster.status.restarts == 0
+    cluster.now += 1
+    cluster.step()
+    assert (cluster.status.attempts[0].reason, cluster.status.attempts[0].last_step) == ("Hang", 50)
+
+
+def test_progress_of_an_earlier_attempt_is_ignored() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.train_to(500, checkpoint_step=500)
+    cluster.exit(1, 137)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.status.phase == "Starting", "the old gang's steps are not the new one's"
+
+
+def test_suspend_lets_every_rank_save_and_says_where_it_stopped() -> None:
+    cluster = Cluster(job()).started()
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
+    first = cluster.step()
+    assert {deletion.grace_seconds for deletion in first.delete} == {60}
+    cluster.exit(0, 16, report={"class": "Interrupted", "step": 33, "checkpointStep": 33})
+    cluster.step()
+    cluster.settle()
+    assert (cluster.status.phase, cluster.pods) == ("Suspended", {})
+    assert status.is_true(cluster.status, "Suspended")
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.checkpoint_step, cluster.status.restarts) == ("Suspended", 33, 0)
+
+
+def test_a_resumed_job_goes_on_with_a_new_attempt_and_a_new_active_time() -> None:
+    cluster = Cluster(job(runPolicy={"activeDeadlineSeconds": 100})).started()
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
+    cluster.settle()
+    cluster.now += 1000
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, False))
+    cluster.settle()
+    assert not status.is_true(cluster.status, "Suspended")
+    assert sorted(cluster.pods) == ["digits-base-1-0", "digits-base-1-1"]
+
+
+def test_a_stop_while_a_resumed_gang_still_starts_names_the_checkpoint_it_has() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.train_to(30, checkpoint_step=23)
+    cluster.exit(1, 137)
+    cluster.settle()
+    cluster.progress = None
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
+    cluster.settle()
+    stopped = status.condition(cluster.status, "Suspended")
+    assert stopped is not None
+    assert "step 23" in stopped.message
+
+
+def test_a_job_created_suspended_creates_nothing() -> None:
+    cluster = Cluster(job(runPolicy={"suspend": True}))
+    cluster.settle()
+    assert (cluster.status.phase, cluster.created, cluster.status.attempts) == ("Suspended", [], ())
+
+
+def test_the_active_deadline_fails_the_job() -> None:
+    cluster = Cluster(job(runPolicy={"activeDeadlineSeconds": 100})).started()
+    cluster.now += 100
+    cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert failed.reason == "DeadlineExceeded"
+    assert not cluster.pods
+
+
+def test_stages_run_one_after_another_with_attempts_that_never_repeat() -> None:
+    cluster = Cluster(job(stages=TWO_STAGES)).started()
+    for index in (0, 1):
+        cluster.exit(index, 0)
+    cluster.settle()
+    assert {"digits-fine-1-0", "digits-fine-1-1"} <= set(cluster.pods)
+    assert [stage.state for stage in cluster.status.stages] == ["Complete", "Running"]
+
+
+def test_a_failure_restarts_its_stage_and_never_a_finished_one() -> None:
+    cluster = Cluster(job(stages=TWO_STAGES, failurePolicy={"backoffSeconds": 0})).started()
+    for index in (0, 1):
+        cluster.exit(index, 0)
+    cluster.started()
+    cluster.exit(0, 137)
+    cluster.settle()
+    assert {pod["metadata"]["labels"][names.LABEL_STAGE] for pod in cluster.gang()} == {"fine"}
+    assert [stage.attempts for stage in cluster.status.stages] == [1, 2]
+
+
+def test_evidence_is_bounded() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0, "maxRestarts": 1000}))
+    for step in range(25):
+        cluster.started()
+        cluster.train_to(step + 2)
+        cluster.exit(0, 137, report={"message": "x" * 3000})
+        cluster.settle()
+    assert len(cluster.status.attempts) == 20
+    assert max(len(record.message) for record in cluster.status.attempts) <= 1024
+    assert cluster.status.attempts[-1].attempt == 24
+
+
+def test_status_survives_its_kubernetes_form() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(0, 137)
+    cluster.step()
+    assert from_dict(to_dict(cluster.status)) == cluster.status
+
+
+@pytest.mark.parametrize(("indexes", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 5], "0-2,5"), ([7, 0], "0,7")], ids=str)
+def test_indexes_are_written_as_an_indexed_job_does(indexes: list[int], text: str) -> None:
+    assert status.format_indexes(indexes) == text
+    assert status.parse_indexes(text) == frozenset(indexes)
+
+
+def _suspended(spec: api.Spec, value: bool) -> api.Spec:
+    return replace(spec, run_policy=replace(spec.run_policy, suspend=value))

@@ -1,0 +1,149 @@
+"""The plan against random worlds: failures, crashes between writes, lost pods, time. What must not happen, does not."""
+
+import contextlib
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from resnetboost_operator import names, status
+from simulation import Cluster, Crash, job
+
+STAGES = [
+    {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8},
+    {"name": "fine", "algorithm": "Momentum", "epochs": 1, "localBatchSize": 8},
+]
+MAX_RESTARTS = 2
+
+happening = st.one_of(
+    st.tuples(st.just("pass"), st.none() | st.integers(0, 5)),
+    st.tuples(st.just("run"), st.none()),
+    st.tuples(st.just("kubelet"), st.none()),
+    st.tuples(st.just("time"), st.integers(1, 700)),
+    st.tuples(st.just("train"), st.integers(1, 50)),
+    st.tuples(st.just("exit"), st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 1, 13, 14, 16, 137]))),
+    st.tuples(st.just("vanish"), st.integers(0, 2)),
+    st.tuples(st.just("suspend"), st.booleans()),
+)
+
+
+def happen(cluster: Cluster, what: str, how: object) -> None:
+    if what == "pass":
+        with contextlib.suppress(Crash):
+            cluster.step(crash_after=how)  # type: ignore[arg-type]
+    elif what == "run":
+        cluster.run_all()
+    elif what == "kubelet":
+        cluster.finish_deletions()
+    elif what == "time":
+        cluster.now += how  # type: ignore[operator]
+    elif what == "suspend":
+        suspend(cluster, bool(how))
+    elif what == "train":
+        cluster.train_to(how)  # type: ignore[arg-type]
+    else:
+        happen_to_a_pod(cluster, what, how)
+
+
+def suspend(cluster: Cluster, value: bool) -> None:
+    policy = replace(cluster.job.spec.run_policy, suspend=value)
+    cluster.job = replace(cluster.job, spec=replace(cluster.job.spec, run_policy=policy))
+
+
+def happen_to_a_pod(cluster: Cluster, what: str, how: object) -> None:
+    index, code = how if isinstance(how, tuple) else (how, 0)
+    running = {pod["metadata"]["labels"][names.LABEL_INDEX] for pod in cluster.gang() if is_running(pod)}
+    if str(index) not in running:
+        return
+    if what == "exit":
+        cluster.exit(index, code)
+    else:
+        cluster.vanish(index)
+
+
+def is_running(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"]["phase"] == "Running")
+
+
+def check(cluster: Cluster) -> None:
+    now = cluster.status
+    attempts = [record.attempt for record in now.attempts]
+    assert attempts == sorted(set(attempts)), "an attempt was counted twice"
+    assert now.restarts_count_towards_max <= now.restarts
+    assert now.restarts_count_towards_max <= MAX_RESTARTS, "the budget was overdrawn"
+    labels = [pod["metadata"]["labels"] for pod in cluster.pods.values()]
+    alive = [
+        (label[names.LABEL_ATTEMPT], label[names.LABEL_INDEX])
+        for label, pod in zip(labels, cluster.pods.values(), strict=True)
+        if is_running(pod) and "deletionTimestamp" not in pod["metadata"]
+    ]
+    assert len(alive) == len(set(alive)), "a rank runs twice"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(happening, max_size=60))
+def test_no_random_world_breaks_the_invariants(world: list[tuple[str, object]]) -> None:
+    policy = {"maxRestarts": MAX_RESTARTS, "backoffSeconds": 5}
+    cluster = Cluster(job(device={"type": "CPU", "count": 3}, stages=STAGES, failurePolicy=policy))
+    terminal = None
+    for what, how in world:
+        happen(cluster, what, how)
+        check(cluster)
+        if terminal is not None:
+            assert cluster.status.conditions == terminal, "a finished job changed its mind"
+        elif status.is_terminal(cluster.status):
+            terminal = cluster.status.conditions
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(happening, max_size=40))
+def test_from_every_random_world_a_healthy_cluster_finishes_the_job(world: list[tuple[str, object]]) -> None:
+    cluster = Cluster(job(device={"type": "CPU", "count": 3}, stages=STAGES, failurePolicy={"maxRestarts": 1000}))
+    for what, how in world:
+        happen(cluster, what, how)
+    suspend(cluster, False)
+    for _ in range(120):
+        if not live_one_pass(cluster):
+            break
+    reasons = {condition.reason for condition in cluster.status.conditions if condition.status == "True"}
+    assert reasons & {"StagesComplete", "RepeatedFailure"}, cluster.status
+
+
+def live_one_pass(cluster: Cluster) -> bool:
+    """A pass, and what a healthy cluster does next: time moves only as far as the plan asked to be woken."""
+    before = (cluster.status, sorted(cluster.pods))
+    wake = cluster.step().wake_seconds
+    cluster.finish_deletions()
+    cluster.run_all()
+    running = [pod for pod in cluster.gang() if is_running(pod)]
+    for pod in running if len(cluster.gang()) == cluster.job.spec.device.count else []:
+        cluster.exit(int(pod["metadata"]["labels"][names.LABEL_INDEX]), 0)
+    cluster.now += wake or 0.0
+    return bool(running) or wake is not None or before != (cluster.status, sorted(cluster.pods))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=12))
+def test_crashes_between_writes_change_nothing_about_the_end(crashes: list[int]) -> None:
+    undisturbed, disturbed = (Cluster(job(failurePolicy={"backoffSeconds": 0})) for _ in range(2))
+    for cluster, cuts in ((undisturbed, []), (disturbed, list(crashes))):
+        for act in (lambda c: None, fail_rank_1, lambda c: None, succeed):
+            for _ in range(12):
+                happen(cluster, "pass", cuts.pop() if cuts else None)
+                cluster.finish_deletions()
+                cluster.run_all()
+            act(cluster)
+        cluster.settle()
+    assert undisturbed.status == disturbed.status
+    assert undisturbed.created == disturbed.created
+    assert sorted(undisturbed.pods) == sorted(disturbed.pods)
+
+
+def fail_rank_1(cluster: Cluster) -> None:
+    cluster.exit(1, 137)
+
+
+def succeed(cluster: Cluster) -> None:
+    for index in (0, 1):
+        cluster.exit(index, 0)

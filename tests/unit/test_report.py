@@ -1,0 +1,108 @@
+"""report.html and report.png are made from the run folder alone, and nothing in a run can break out of the page."""
+
+import html.parser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnetboost_operator.runs import report
+from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
+from resnetboost_operator.status import Attempt, Condition, Progress, StageStatus, Status
+from resnetboost_operator.validation import jobfile, schema
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
+HOSTILE = "<script>alert('1')</script> & \"quoted\""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return open_for_run(tmp_path / "run")
+
+
+def begin(folder: RunFolder, status: Status, steps: int = 30) -> None:
+    job = folder.enter(schema.defaulted(jobfile.load(EXAMPLE)))
+    folder.write_status(status)
+    folder.write_environment({"host": HOSTILE})
+    own = folder.checkpoints / job["metadata"]["uid"] / "base" / "attempt-0"
+    own.mkdir(parents=True)
+    rows = [f"{n},{1 / n},0.5,0.1,0.08,0.01,0.001,{0.9 if n % 10 == 0 else ''},0.5\n" for n in range(1, steps + 1)]
+    header = "step,loss,accuracy,step_seconds,compute_seconds,collective_seconds,data_wait_seconds,top1,test_loss\n"
+    (own / "metrics.csv").write_text(header + "".join(rows))
+
+
+COMPLETE = Status(
+    phase="Complete",
+    restarts=1,
+    start_time="2026-01-01T00:00:00Z",
+    completion_time="2026-01-01T00:01:12Z",
+    stages=(StageStatus("base", state="Complete", attempts=2, top1=0.978, top5=1.0, test_loss=0.7),),
+    attempts=(
+        Attempt(0, "base", "Killed", "2026-01-01T00:00:20Z", exit_code=137, rank=1, last_step=15, message=HOSTILE),
+    ),
+)
+
+
+class Page(html.parser.HTMLParser):
+    """The tags and the text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, Any]]) -> None:
+        self.tags.append(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_report_is_one_page_with_its_picture_in_it(folder: RunFolder) -> None:
+    begin(folder, COMPLETE)
+    report.write_report(folder)
+    page = Page(folder.report_html.read_text())
+    assert folder.report_png.read_bytes().startswith(b"\x89PNG")
+    assert [source[:22] for source in page.sources] == ["data:image/png;base64,"]
+    assert "digits: resnet20 on digits, 2 CPU ranks" in page.text
+    assert "Complete, top-1 97.8 %, 1 restart, 1:12" in page.text
+
+
+def test_what_a_run_says_is_text_and_never_markup(folder: RunFolder) -> None:
+    begin(folder, COMPLETE)
+    report.write_report(folder)
+    page = Page(folder.report_html.read_text())
+    assert "script" not in page.tags
+    assert page.text.count(HOSTILE) == 2  # the attempt's message and the host
+
+
+def test_a_run_without_a_step_has_a_page_but_no_picture(folder: RunFolder) -> None:
+    begin(folder, Status(phase="Starting"), steps=0)
+    report.write_report(folder)
+    assert not folder.report_png.exists()
+    assert "No step was measured." in folder.report_html.read_text()
+
+
+def test_a_single_step_can_be_drawn(folder: RunFolder) -> None:
+    begin(folder, Status(phase="Running"), steps=1)
+    report.write_report(folder)
+    assert folder.report_png.exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (Status(), "Not begun, 0 restarts"),
+        (Status(phase="Suspended", progress=Progress(step=12)), "Suspended at step 12, 0 restarts"),
+        (
+            Status(phase="Failed", conditions=(Condition("Failed", "True", "DataError", "no such file", ""),)),
+            "Failed: no such file",
+        ),
+    ],
+    ids=["not begun", "stopped", "failed"],
+)
+def test_the_result_line_says_how_it_stands(status: Status, words: str) -> None:
+    assert report.result(status) == words

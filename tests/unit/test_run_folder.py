@@ -1,0 +1,145 @@
+"""A run folder says what may be resumed and with what; what it refuses it refuses in one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnetboost_operator import yamltext
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.runs import resumption, runfolder
+from resnetboost_operator.status import Attempt, Condition, Ranks, StageStatus, Status
+from resnetboost_operator.terminal import summary
+from resnetboost_operator.validation import jobfile, schema
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    found = schema.defaulted(jobfile.load(EXAMPLE))
+    found["spec"] |= spec
+    return found
+
+
+def test_the_job_keeps_its_uid(tmp_path: Path) -> None:
+    first = runfolder.open_for_run(tmp_path / "run").enter(job())
+    again = runfolder.open_for_run(tmp_path / "run").enter(job())
+    assert first == again
+    assert first["metadata"]["uid"]
+
+
+def test_small_numbers_survive_the_folder(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    wanted = job()
+    wanted["spec"]["stages"][0]["momentum"]["weightDecay"] = 1e-5
+    folder.enter(wanted)
+    assert folder.read_job()["spec"] == wanted["spec"]
+
+
+def test_another_training_is_refused_with_the_field_that_differs(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    folder.enter(job())
+    with pytest.raises(UserError, match=r"spec\.seed is 0 there and 5 here"):
+        folder.enter(job(seed=5))
+
+
+def test_another_number_of_stages_is_refused(tmp_path: Path) -> None:
+    more = job()
+    more["spec"]["stages"] = [*more["spec"]["stages"], {**more["spec"]["stages"][0], "name": "more"}]
+    assert resumption.refusal(job(), more) == "spec.stages is a list of 1 there and a list of 2 here"
+
+
+def test_policies_may_change_and_count_as_a_new_generation(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    folder.enter(job())
+    policy = {**job()["spec"]["runPolicy"], "activeDeadlineSeconds": 60}
+    assert folder.enter(job(runPolicy=policy))["metadata"]["generation"] == 2
+
+
+def test_status_survives_the_folder(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    status = Status(phase="Running", ranks=Ranks(2, 2, 2), start_time="2026-01-01T00:00:00Z")
+    folder.write_status(status)
+    assert folder.read_status() == status
+
+
+@pytest.mark.parametrize("text", ["a: [", "just text", "phase: [1]", b"\xff\xfe"], ids=str)
+def test_a_damaged_status_is_one_sentence(tmp_path: Path, text: str | bytes) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    folder.status_file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=r"status.yaml is damaged.*--fresh") as caught:
+        folder.read_status()
+    assert "\n" not in str(caught.value)
+
+
+def test_two_runs_cannot_have_the_folder_at_once(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    with folder.locked():
+        assert folder.in_use()
+        with pytest.raises(UserError, match="in use by another resnetboost run"), folder.locked():
+            pass
+    assert not folder.in_use()
+
+
+def test_clearing_takes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    folder.enter(job())
+    folder.logs.mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    folder.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_that_is_no_run_folder_cannot_be_reported(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run folder"):
+        runfolder.open_existing(tmp_path)
+
+
+FAILED = Status(
+    phase="Failed",
+    stage="base",
+    attempt=3,
+    attempt_start_time="2026-01-01T00:00:00Z",
+    restarts=3,
+    restarts_count_towards_max=3,
+    conditions=(Condition("Failed", "True", "DataError", "no such file", ""),),
+    stages=(StageStatus("base", state="Failed"),),
+    attempts=(Attempt(3, "base", "DataError", "2026-01-01T00:00:09Z", exit_code=11),),
+)
+
+
+def test_a_failed_run_begins_with_a_new_attempt_and_a_new_budget() -> None:
+    again = resumption.reopened(FAILED)
+    assert (again.attempt, again.attempt_start_time, again.restarts_count_towards_max) == (4, None, 0)
+    assert (again.conditions, again.stages[0].state) == ((), "Pending")
+    assert again.attempts == FAILED.attempts
+
+
+def test_a_run_that_did_not_fail_begins_as_it_was_left() -> None:
+    status = Status(phase="Running", attempt=2)
+    assert resumption.reopened(status) is status
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (Status(conditions=(Condition("Complete", "True", "", "", ""),)), 0),
+        (FAILED, 11),
+        (Status(conditions=FAILED.conditions), 1),
+        (Status(conditions=FAILED.conditions, attempts=(Attempt(0, "base", "Killed", "", exit_code=137),)), 1),
+        (Status(conditions=(Condition("Suspended", "True", "", "", ""),)), 16),
+        (Status(), 16),
+    ],
+    ids=["complete", "of the last attempt's class", "without an attempt", "killed", "stopped", "killed before"],
+)
+def test_exit_codes(status: Status, code: int) -> None:
+    assert summary.exit_code(status) == code
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1.", ".5", "+7", "0o17", "on", "null", "2026-01-01", "1_000"])
+def test_text_that_looks_like_something_else_is_quoted(text: str) -> None:
+    assert yamltext.dump({"value": text}) == f"value: '{text}'\n"
+
+
+def test_numbers_are_read_back_by_either_version_of_yaml() -> None:
+    assert yamltext.dump({"a": 1e-5, "b": 0.1, "c": 3, "d": True}) == "a: 1.0e-05\nb: 0.1\nc: 3\nd: true\n"

@@ -1,0 +1,347 @@
+"""The checker beside the corpus: sentences, defaults, nulls and numbers as the API server has them, and junk."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resnetboost_operator import api, names
+from resnetboost_operator.validation import schema
+
+Object = dict[str, Any]
+
+
+def job(**spec: Any) -> Object:
+    """A small right job, with fields of its spec replaced or, where None, taken out."""
+    right: Object = {
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "stages": [{"name": "base", "algorithm": "Momentum", "epochs": 10, "localBatchSize": 32}],
+    }
+    spec = {name: value for name, value in {**right, **spec}.items() if value is not None}
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "job"}, "spec": spec}
+
+
+def stage(**fields: Any) -> Object:
+    return job(stages=[{**job()["spec"]["stages"][0], **fields}])
+
+
+def named(name: Any) -> Object:
+    return {**job(), "metadata": {"name": name}}
+
+
+def told(obj: Any, old: Any = None) -> list[str]:
+    return [str(problem) for problem in schema.check(obj, old)]
+
+
+NOT_JOBS = {
+    "nothing": (None, "a job is a mapping with apiVersion, kind, metadata and spec, not nothing"),
+    "a list": ([1], "a job is a mapping with apiVersion, kind, metadata and spec, not a list"),
+    "no version": ({"kind": names.KIND}, "apiVersion: is missing; use resnetboost.io/v1alpha1"),
+    "another kind": (
+        {"apiVersion": names.API_VERSION, "kind": "Job", "metadata": 1, "junk": 2},
+        "kind: 'Job' is not what is read here; use ResNetBoostJob",
+    ),
+}
+
+
+@pytest.mark.parametrize(("obj", "sentence"), NOT_JOBS.values(), ids=NOT_JOBS.keys())
+def test_what_is_no_job_at_all_gets_one_sentence(obj: Any, sentence: str) -> None:
+    assert told(obj) == [sentence]
+
+
+PROBLEMS = {
+    "a whole number too small": (stage(epochs=0), "spec.stages[0].epochs: 0 is too small; use at least 1"),
+    "a number below an exclusive end": (
+        stage(learningRate={"peak": -0.5}),
+        "spec.stages[0].learningRate.peak: -0.5 is too small; use more than 0",
+    ),
+    "a number as text": (
+        stage(learningRate={"peak": "1e-4"}),
+        "spec.stages[0].learningRate.peak: '1e-4' is text; write the number without quotes",
+    ),
+    "a number where text is due": (
+        named(5),
+        'metadata.name: 5 is not text; write it in quotes: "5"',
+    ),
+    "true where a number is due": (
+        job(seed=True),
+        "spec.seed: true is not a whole number; use a whole number from 0 to 2147483647",
+    ),
+    "not a number": (
+        stage(labelSmoothing=math.nan),
+        "spec.stages[0].labelSmoothing: nan is not a number; use a number from 0 to below 1",
+    ),
+    "a number beyond 64 bits": (
+        job(seed=2**80),
+        f"spec.seed: {2**80} is not a whole number; use a whole number from 0 to 2147483647",
+    ),
+    "an unlikely word": (
+        job(dataset={"name": "cifar"}),
+        "spec.dataset.name: 'cifar' is not known; use digits or npz",
+    ),
+    "a likely word": (
+        stage(learningRate={"schedule": "Cosin"}),
+        "spec.stages[0].learningRate.schedule: 'Cosin' is not known; did you mean Cosine?",
+    ),
+    "a field in other letters": (
+        stage(labelsmoothing=0.1),
+        "spec.stages[0].labelsmoothing: no such field; did you mean labelSmoothing?",
+    ),
+    "a field of another place": (
+        job(suspend=True),
+        "spec.suspend: no such field here; it belongs to spec.runPolicy",
+    ),
+    "a field of many places": (
+        job(name="x"),
+        "spec.name: no such field; use seed, device, model, dataset, stages, checkpoint, runPolicy, failurePolicy "
+        "and template",
+    ),
+    "a key that is no word": (
+        job(template={"resources": {"limits": {"example.com/gpu": "many"}}}),
+        "spec.template.resources.limits[example.com/gpu]: 'many' does not fit; use a quantity such as 2, 500m or 2Gi",
+    ),
+    "text with a line end": (
+        stage(name="base\n"),
+        r"spec.stages[0].name: 'base\n' does not fit; use a-z, 0-9 and '-', starting with a letter and ending with "
+        "a letter or digit",
+    ),
+    "a long text is cut": (
+        job(dataset={"name": "x" * 200}),
+        f"spec.dataset.name: '{'x' * 55}...' is not known; use digits or npz",
+    ),
+    "too many keys": (
+        job(template={"nodeSelector": {f"k{i}": "" for i in range(17)}}),
+        "spec.template.nodeSelector: has 17 keys; use at most 16",
+    ),
+    "no metadata": (
+        {**job(), "metadata": None},
+        "metadata: is missing; use a mapping with name",
+    ),
+    "an empty name": (named(""), "metadata.name: is empty; give at least 1 character"),
+    "a label with a bad key": (
+        {**job(), "metadata": {"name": "job", "labels": {"-a": "b"}}},
+        "metadata.labels.-a: '-a' does not fit as a key; use letters, digits, '-', '_' and '.', after a domain and '/' "
+        "if need be",
+    ),
+}
+
+
+@pytest.mark.parametrize(("obj", "sentence"), PROBLEMS.values(), ids=PROBLEMS.keys())
+def test_a_problem_names_field_value_and_what_would_be_right(obj: Object, sentence: str) -> None:
+    assert told(obj) == [sentence]
+
+
+def test_a_problem_has_the_value_found() -> None:
+    assert schema.check(stage(epochs=0)) == [
+        schema.Problem("spec.stages[0].epochs", 0, "0 is too small; use at least 1")
+    ]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    wrong = stage(epochs="x", learningRate={"final": 1, "warmupEpochs": 99})
+    wrong["metadata"]["name"] = "a.b"
+    assert [problem.field for problem in schema.check(wrong)] == [
+        "spec.stages[0].epochs",
+        "metadata.name",
+        "spec.stages[0].learningRate.final",  # but not warmupEpochs: what it compares with is wrong itself
+    ]
+
+
+ACCEPTED = {
+    "a whole number as a fraction": stage(epochs=10.0),
+    "a whole number for a fraction": stage(learningRate={"peak": 1}),
+    "null for a field with a default": job(seed=None, device=None),
+    "null for an optional field": job(checkpoint={"claimName": None}),
+    "null in metadata": {**job(), "metadata": {"name": "job", "labels": None, "annotations": {"a": None}}},
+    "a status of whatever kind": {**job(), "status": 5},
+    "what a cluster adds to metadata": {
+        **job(),
+        "metadata": {
+            "name": "job",
+            "namespace": "team-a",
+            "uid": "x",
+            "generation": 2,
+            "resourceVersion": "5",
+            "creationTimestamp": "2026-01-31T12:00:00Z",
+            "managedFields": [{}],
+            "labels": {"example.com/a": ""},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("obj", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_what_the_api_server_takes_is_taken(obj: Object) -> None:
+    assert told(obj) == []
+
+
+def test_defaults_go_into_defaults() -> None:
+    spec = schema.defaulted(job())["spec"]
+    assert spec["device"] == {"type": "CPU", "count": 1}
+    assert spec["template"]["resources"] == {"requests": {}, "limits": {}}
+    assert spec["stages"][0]["learningRate"] == {
+        "schedule": "Cosine",
+        "peak": 0.1,
+        "final": 0,
+        "warmupEpochs": 0,
+        "gamma": 0.1,
+    }
+
+
+def test_nulls_become_defaults_or_go() -> None:
+    spec = schema.defaulted(stage(epochs=None, labelSmoothing=None))["spec"]
+    assert "epochs" not in spec["stages"][0]
+    assert spec["stages"][0]["labelSmoothing"] == 0.1
+
+
+def test_numbers_get_the_type_of_their_field() -> None:
+    limits = {"cpu": 2.0, "memory": 1.5}
+    spec = schema.defaulted(job(seed=1.0, template={"resources": {"limits": limits}}))["spec"]
+    assert (spec["seed"], type(spec["seed"])) == (1, int)
+    assert spec["template"]["resources"]["limits"] == {"cpu": 2, "memory": 1.5}
+    assert type(spec["template"]["resources"]["limits"]["cpu"]) is int
+
+
+def test_neither_checking_nor_defaulting_changes_the_object() -> None:
+    obj = job(seed=None)
+    before = copy.deepcopy(obj)
+    schema.check(obj, obj)
+    schema.defaulted(obj)["spec"]["template"]["env"].append(1)
+    assert obj == before
+    assert schema.defaulted(obj)["spec"]["template"]["env"] == []
+
+
+def test_parse_reads_a_defaulted_job() -> None:
+    obj = schema.defaulted(stage(learningRate={"schedule": "Step", "milestones": [3, 5.5]}))
+    parsed = api.parse(obj)
+    assert (parsed.name, parsed.namespace, parsed.uid, parsed.generation) == ("job", "default", "", 1)
+    assert parsed.spec.stages[0].learning_rate.milestones == (3.0, 5.5)
+    assert type(parsed.spec.stages[0].learning_rate.final) is float
+    assert parsed.spec.checkpoint.claim_name is None
+
+
+class TestChanges:
+    def test_the_same_job_with_its_defaults_written_out_is_no_change(self) -> None:
+        assert told(schema.defaulted(job()), job()) == []
+        assert told(job(), schema.defaulted(job())) == []
+
+    def test_the_change_is_named(self) -> None:
+        changed = job(failurePolicy={"maxRestarts": 1, "hangTimeoutSeconds": 5})
+        assert told(changed, job()) == [
+            "spec.failurePolicy: of failurePolicy only maxRestarts can change once the job exists; take back the "
+            "other changes, or delete the job and apply it again "
+            "(failurePolicy.hangTimeoutSeconds was 600 and is now 5)"
+        ]
+
+    def test_keyed_lists_may_be_sorted_anew_but_stages_may_not(self) -> None:
+        one, two = {"name": "A", "value": "1"}, {"name": "B", "value": "2"}
+        assert told(job(template={"env": [two, one]}), job(template={"env": [one, two]})) == []
+        first, second = {**stage()["spec"]["stages"][0], "name": "a"}, {**stage()["spec"]["stages"][0], "name": "b"}
+        claim = {"checkpoint": {"claimName": "claim"}}
+        problems = schema.check(job(stages=[second, first], **claim), job(stages=[first, second], **claim))
+        assert [problem.field for problem in problems] == ["spec.stages"]
+
+    def test_a_broken_old_job_is_an_old_job(self) -> None:
+        assert told(job(), job(stages=[None, 3])) == [
+            "spec.stages: stages cannot change once the job exists; delete the job and apply it again "
+            "(stages had 2 items, now 1)"
+        ]
+
+
+class TestStatus:
+    def test_a_right_one(self) -> None:
+        attempts = [{"attempt": 0, "rank": None, "exitCode": 137, "endTime": "2026-01-31T12:00:00.5Z"}]
+        assert schema.check_status({"phase": "Running", "attempts": attempts}) == []
+        assert schema.check_status({"phase": "Running", "attempts": tuple(attempts)}) == []
+
+    def test_a_wrong_one(self) -> None:
+        wrong = {"phase": "Going", "attempts": [{"attempt": 1}] * 2, "startTime": "now"}
+        assert [str(problem) for problem in schema.check_status(wrong)] == [
+            "status.phase: 'Going' is not known; use Pending, Starting, Running, Restarting, Suspending, Suspended, "
+            "Complete or Failed",
+            "status.attempts[1].attempt: 1 is given twice; use each only once",
+            "status.startTime: 'now' is no time; use one such as 2026-01-31T12:00:00Z",
+        ]
+
+
+WORDS = st.sampled_from(
+    ["name", "spec", "metadata", "stages", "template", "env", "volumes", "epochs", "learningRate", "peak", "", "a.b/c"]
+)
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["npz", "Step"])
+)
+JUNK = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(WORDS | st.integers() | st.booleans() | st.none(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+PLACES: list[tuple[str | int, ...]] = [
+    ("metadata",),
+    ("metadata", "labels"),
+    ("spec",),
+    ("spec", "seed"),
+    ("spec", "model"),
+    ("spec", "dataset"),
+    ("spec", "dataset", "path"),
+    ("spec", "stages"),
+    ("spec", "stages", 0),
+    ("spec", "stages", 0, "learningRate"),
+    ("spec", "stages", 0, "learningRate", "milestones"),
+    ("spec", "stages", 0, "learningRate", "warmupEpochs"),
+    ("spec", "failurePolicy"),
+    ("spec", "failurePolicy", "backoffSeconds"),
+    ("spec", "template"),
+    ("spec", "template", "env"),
+    ("spec", "template", "resources", "limits"),
+    ("spec", "template", "volumes"),
+    ("spec", "template", "volumeMounts"),
+    ("status",),
+]
+
+
+def with_junk(place: tuple[str | int, ...], junk: Any) -> Any:
+    obj: Any = schema.defaulted(job())
+    holder = obj
+    for name in place[:-1]:
+        holder = holder[name]
+    holder[place[-1]] = junk
+    return obj
+
+
+@settings(deadline=None)  # the first check loads the evaluator
+@given(JUNK, st.none() | JUNK)
+def test_junk_gives_sentences_and_never_raises(junk: Any, old: Any) -> None:
+    problems = schema.check(junk, old)
+    assert problems
+    assert all(str(problem) and "\n" not in str(problem) for problem in problems)
+
+
+@settings(deadline=None)  # the first check loads the evaluator
+@given(st.sampled_from(PLACES), JUNK, st.sampled_from(PLACES), JUNK)
+def test_junk_in_a_job_never_raises_and_what_passes_can_be_parsed(
+    place: tuple[str | int, ...], junk: Any, old_place: tuple[str | int, ...], old_junk: Any
+) -> None:
+    obj = with_junk(place, junk)
+    schema.check(obj, with_junk(old_place, old_junk))
+    if not schema.check(obj):
+        api.parse(schema.defaulted(obj))
+
+
+@settings(deadline=None)  # the first check loads the evaluator
+@given(st.sampled_from(PLACES), JUNK)
+def test_defaulting_twice_is_defaulting_once(place: tuple[str | int, ...], junk: Any) -> None:
+    once = schema.defaulted(with_junk(place, junk))
+    assert repr(schema.defaulted(once)) == repr(once)  # repr, as NaN differs from itself
+
+
+@settings(deadline=None)  # the first check loads the evaluator
+@given(JUNK)
+def test_a_status_of_junk_never_raises(junk: Any) -> None:
+    schema.check_status(junk)

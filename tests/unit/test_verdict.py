@@ -1,0 +1,48 @@
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from resnetboost_trainer import verdict
+from resnetboost_trainer.verdict import Verdict
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "says"),
+    [
+        (verdict.DataError("x_train: missing"), "DataError", "x_train: missing"),
+        (MemoryError("cannot allocate 4 GiB"), "OutOfMemory", "4 GiB"),
+        (RuntimeError("Allocate memory failed: alloc 1024"), "OutOfMemory", "out of memory"),
+        (OSError(errno.ENOSPC, "No space left", "/checkpoints/a"), "StorageError", "lower checkpoint.keep"),
+        (OSError(errno.EACCES, "Permission denied", "/checkpoints"), "StorageError", "permission denied"),
+        (OSError(errno.EROFS, "Read-only", "/checkpoints"), "StorageError", "read-only"),
+        (ValueError("first line\nsecond line"), "InternalError", "ValueError: first line"),
+        (ZeroDivisionError(), "InternalError", "ZeroDivisionError"),
+    ],
+    ids=["own class", "memory", "device memory", "disk full", "permission", "read-only", "bug", "bug without text"],
+)
+def test_every_exception_has_a_class_and_one_sentence(error: Exception, name: str, says: str) -> None:
+    found = verdict.classify(error)
+    assert found.name == name
+    assert says in str(found)
+    assert "\n" not in str(found)
+
+
+def test_the_termination_message_stays_within_its_limit_and_stays_json(tmp_path: Path) -> None:
+    path = tmp_path / "termination-log"
+    verdict.write(Verdict("InternalError", "ä" * 5000, 3, 1, step=7), path)
+    assert path.stat().st_size <= 2048
+    written = json.loads(path.read_text())
+    assert (written["class"], written["rank"], written["step"]) == ("InternalError", 3, 7)
+    assert written["message"].endswith("...")
+
+
+def test_a_message_full_of_quotes_stays_within_its_limit(tmp_path: Path) -> None:
+    verdict.write(Verdict("InternalError", '"\\\n' * 2000, 0, 1), tmp_path / "log")
+    assert (tmp_path / "log").stat().st_size <= 2048
+    assert json.loads((tmp_path / "log").read_text())["class"] == "InternalError"
+
+
+def test_a_termination_log_that_cannot_be_written_does_not_hide_the_exit_code(tmp_path: Path) -> None:
+    verdict.write(Verdict("DataError", "x", 0, 11), tmp_path / "missing" / "log")

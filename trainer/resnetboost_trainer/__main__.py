@@ -1,0 +1,119 @@
+"""The trainer's process: config and environment in, verdict and exit code out; one sentence per failure."""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from resnetboost_trainer import __version__, config, verdict
+from resnetboost_trainer.config import Config, Environment
+from resnetboost_trainer.progress import Board, Progress
+from resnetboost_trainer.signals import StopRequest
+from resnetboost_trainer.verdict import CommunicationError, TrainingError, Verdict
+
+log = logging.getLogger("resnetboost_trainer")
+
+EPILOG = """The config file is named by RESNETBOOST_CONFIG or the argument; RESNETBOOST_RANK, RESNETBOOST_WORLD_SIZE and
+RESNETBOOST_COORDINATOR (host:port) place this process in its gang. Exit codes: 0 done, 1 internal error,
+10 configuration, 11 data, 12 numerics, 13 out of memory, 14 communication, 15 storage, 16 interrupted."""
+
+
+def main() -> NoReturn:
+    """Run one rank and leave with its exit code."""
+    arguments = _arguments()
+    os.environ.setdefault("GLOG_v", "3")  # MindSpore: errors only; a warning per graph helps nobody
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        environment = config.environment()
+        if arguments.config:
+            environment = msgspec.structs.replace(environment, config=Path(arguments.config))
+    except TrainingError as error:
+        log.error("%s: %s", error.name, error)
+        _leave(error.exit_code)
+    _leave(_rank(environment))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m resnetboost_trainer", description=__doc__, epilog=EPILOG)
+    parser.add_argument("config", nargs="?", help="config file (default: $RESNETBOOST_CONFIG)")
+    parser.add_argument("--version", action="version", version=__version__)
+    return parser.parse_args()
+
+
+def _rank(environment: Environment) -> int:
+    """Train, and turn every way to end into a termination message and an exit code."""
+    board = Board(Progress(state="Starting", stage="", attempt=0))
+    try:
+        settings = config.load(environment.config)
+        board.update(stage=settings.stage, attempt=settings.attempt, total_epochs=settings.epochs)
+        last = _train(settings, environment, board)
+    except BaseException as error:
+        failure = verdict.classify(error)
+        if type(failure) is TrainingError:
+            log.exception("internal error")
+        log.error("%s: %s", failure.name, failure)
+        last = _verdict(environment, board, failure.name, str(failure), failure.exit_code)
+    verdict.write(last, environment.termination_log)
+    return last.exit_code
+
+
+def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
+    """Everything that can fail quickly comes first; MindSpore takes seconds to import and is imported last."""
+    from resnetboost_trainer import data
+    from resnetboost_trainer.distributed import Rendezvous
+    from resnetboost_trainer.server import Server
+
+    stop = StopRequest()
+    stop.install(lambda: _moves(board), lambda: _give_up(environment, board))
+    server = Server(environment.bind_address, environment.metrics_port, board)
+    log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
+    dataset = data.load(settings.dataset, settings.model.num_classes)
+    data.check_batch(len(dataset.x_train), environment.world_size, settings.local_batch_size)
+    rendezvous = Rendezvous(environment)
+
+    from resnetboost_trainer import device
+    from resnetboost_trainer.train import Training
+
+    device.prepare()
+    result = Training(settings, environment, dataset, board, server, stop).run()
+    rendezvous.close()
+    message = f"{settings.epochs} epochs; top-1 {result.top1:.2%} on the test set"
+    done = _verdict(environment, board, "Succeeded", message, 0)
+    return msgspec.structs.replace(done, top1=result.top1, top5=result.top5, test_loss=result.loss)
+
+
+def _verdict(environment: Environment, board: Board, name: str, message: str, exit_code: int) -> Verdict:
+    progress = board.read()
+    step = progress.step if progress.total_steps else None
+    return Verdict(name, message, environment.rank, exit_code, step, progress.checkpoint_step)
+
+
+def _moves(board: Board) -> object:
+    """What changes while a rank makes progress. Before the first step it compiles or waits for others, unobserved."""
+    progress = board.read()
+    waiting = progress.state in ("Starting", "Compiling")
+    return time.monotonic() if waiting else (progress.state, progress.heartbeat, progress.checkpoint_step)
+
+
+def _give_up(environment: Environment, board: Board) -> None:
+    """Asked to stop long ago and still here: the collective this rank sits in will never end."""
+    error = CommunicationError("asked to stop, but the other ranks never finished the step")
+    verdict.write(_verdict(environment, board, error.name, str(error), error.exit_code), environment.termination_log)
+    os._exit(error.exit_code)
+
+
+def _leave(exit_code: int) -> NoReturn:
+    """Without MindSpore's teardown, which waits for ranks that may be gone; everything of ours is written by now."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Checkpoints on disk: written whole or not at all, verified before use, pruned; their contents are the caller's.
+
+`<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits>/` holds safetensors files and, written last, `manifest.json` with
+their sizes and hashes; the directory gets its name by a rename after everything is on disk. An attempt writes only
+under its own directory, so a stale gang that lives on behind a broken network cannot harm its successor.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+from safetensors import SafetensorError
+
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+MANIFEST_LIMIT_BYTES = 1 << 20
+_STEP = re.compile(r"step-(\d{8})")
+_ATTEMPT = re.compile(r"attempt-(\d+)")
+
+log = logging.getLogger(__name__)
+
+
+class File(msgspec.Struct, frozen=True):
+    """Size and hash of one file."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What a checkpoint is of. Randomness is counter-based (a function of seed and position), so that seed, step and
+    batch sizes are the whole state of the random number generators and of the data order."""
+
+    format: int = FORMAT
+    job_uid: str
+    stage: str
+    attempt: int
+    step: int
+    steps_per_epoch: int
+    seed: int
+    world_size: int
+    local_batch_size: int
+    model: str
+    dataset: str
+    files: dict[str, File] = {}
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A checkpoint that was verified and read."""
+
+    path: Path
+    manifest: Manifest
+    contents: dict[str, dict[str, npt.NDArray[np.float32]]]
+
+
+class Damaged(Exception):
+    """Why a checkpoint cannot be used."""
+
+
+def attempt_directory(root: Path, job_uid: str, stage: str, attempt: int) -> Path:
+    """Where an attempt writes, and nobody else."""
+    return root / job_uid / stage / f"attempt-{attempt}"
+
+
+def write(directory: Path, manifest: Manifest, contents: Mapping[str, Arrays]) -> tuple[Path, int]:
+    """Write a checkpoint under an attempt's directory; returns its path and size in bytes.
+
+    Safe against a crash at any point: what has no final name is not a checkpoint. Raises OSError.
+    """
+    final = directory / f"step-{manifest.step:08d}"
+    partial = directory / f".{final.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        files = {
+            name: _write_file(partial / name, safetensors.numpy.save(dict(arrays))) for name, arrays in contents.items()
+        }
+        _write_file(
+            partial / MANIFEST, msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
+        )
+        _sync(partial)
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        _sync(directory)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return final, sum(file.bytes for file in files.values())
+
+
+def _write_file(path: Path, data: bytes) -> File:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return File(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def candidates(root: Path, job_uid: str, stage: str, before_attempt: int) -> Iterator[Path]:
+    """Checkpoints of a stage by attempts before that one, the furthest step first."""
+    found = []
+    for path in (root / job_uid / stage).glob("attempt-*/step-*"):
+        step, attempt = _STEP.fullmatch(path.name), _ATTEMPT.fullmatch(path.parent.name)
+        if step and attempt and int(attempt[1]) < before_attempt:
+            found.append((int(step[1]), int(attempt[1]), path))
+    yield from (path for _, _, path in sorted(found, reverse=True))
+
+
+def newest(root: Path, job_uid: str, stage: str, before_attempt: int, needed: Sequence[str]) -> Found | None:
+    """The furthest checkpoint that is whole and has the needed files, read; damaged ones are named and passed over."""
+    for path in candidates(root, job_uid, stage, before_attempt):
+        try:
+            manifest = verify(path, needed)
+            _check_place(path, manifest)
+            return Found(path, manifest, {name: read(path, name) for name in manifest.files})
+        except Damaged as damage:
+            log.warning("checkpoint %s is damaged (%s); trying the one before", path, damage)
+    return None
+
+
+def _check_place(path: Path, manifest: Manifest) -> None:
+    place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
+    if place / f"step-{manifest.step:08d}" != path:
+        raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
+
+
+def verify(path: Path, needed: Sequence[str] = ()) -> Manifest:
+    """Read a checkpoint's manifest and hold every file against it. Raises Damaged."""
+    try:
+        encoded = _read_limited(path / MANIFEST, MANIFEST_LIMIT_BYTES)
+        manifest = msgspec.json.decode(encoded, type=Manifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Damaged(f"{MANIFEST}: {error}") from error
+    if manifest.format != FORMAT:
+        raise Damaged(f"{MANIFEST}: format {manifest.format} is not {FORMAT}, the one this trainer reads")
+    for name in needed:
+        if name not in manifest.files:
+            raise Damaged(f"{MANIFEST}: it lists no {name}")
+    for name, expected in manifest.files.items():
+        if Path(name).name != name:
+            raise Damaged(f"{MANIFEST}: {name!r} is not a plain file name")
+        _verify_file(path / name, expected)
+    return manifest
+
+
+def _verify_file(path: Path, expected: File) -> None:
+    try:
+        size = path.stat().st_size
+        if size != expected.bytes:
+            raise Damaged(f"{path.name}: {size} bytes instead of {expected.bytes}")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Damaged(f"{path.name}: {error.strerror}") from error
+    if digest != expected.sha256:
+        raise Damaged(f"{path.name}: its contents have changed since it was written")
+
+
+def _read_limited(path: Path, limit: int) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise Damaged(f"{path.name}: larger than {limit} bytes")
+    return data
+
+
+def read(path: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
+    """One file of a verified checkpoint. Raises Damaged."""
+    try:
+        arrays: dict[str, npt.NDArray[np.float32]] = safetensors.numpy.load_file(path / name)
+    except (OSError, SafetensorError) as error:
+        raise Damaged(f"{name}: {error}") from error
+    return arrays
+
+
+def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written: Path) -> None:
+    """Keep `written`, the newest, and the furthest others up to `keep`, among this attempt's and older ones'.
+
+    What lies further than the newest was passed over as damaged when this attempt began: it must not displace it.
+    """
+    others = [path for path in candidates(root, job_uid, stage, attempt + 1) if path != written]
+    for path in others[keep - 1 :]:
+        _remove(path)
+    for rubbish in (root / job_uid / stage).glob("attempt-*/.step-*"):  # of writers that were killed
+        if int(rubbish.parent.name.removeprefix("attempt-")) <= attempt:
+            shutil.rmtree(rubbish, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Out of sight first: a half-deleted checkpoint must not look like a damaged one."""
+    condemned = path.with_name(f".{path.name}.deleted")
+    try:
+        path.rename(condemned)
+    except FileNotFoundError:
+        return  # a stale gang that lives on may prune the same ones
+    shutil.rmtree(condemned, ignore_errors=True)

@@ -1,0 +1,163 @@
+"""What a rank is asked to do: the config file and the environment, read once, strictly; it holds no defaults.
+
+The operator's CRD fills every default before a config file is written, so nothing is defaulted twice.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import yaml
+
+from resnetboost_trainer.verdict import ConfigError
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Base of the file's types: the CRD's words, unknown fields refused."""
+
+
+class Job(_Struct, frozen=True):
+    """Whose training this is."""
+
+    name: str
+    namespace: str
+    uid: str
+
+
+class Device(_Struct, frozen=True):
+    """What kind of device each rank has."""
+
+    type: Literal["CPU"]
+
+
+class Model(_Struct, frozen=True):
+    """Which network, and how many classes it tells apart."""
+
+    name: str
+    num_classes: int
+
+
+class Dataset(_Struct, frozen=True):
+    """Which data; `path` for the kinds that live in a file."""
+
+    name: Literal["digits", "npz"]
+    path: str | None = None
+
+
+class LearningRate(_Struct, frozen=True):
+    """Learning rate over a stage; epochs may be fractions."""
+
+    schedule: Literal["Cosine", "Linear", "Step", "Constant"]
+    peak: float
+    final: float
+    warmup_epochs: float
+    gamma: float
+    milestones: tuple[float, ...] = ()
+    schedule_epochs: float | None = None
+
+
+class Momentum(_Struct, frozen=True):
+    """Momentum SGD; weight decay applies to convolution and dense weights only."""
+
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+
+
+class Checkpoint(_Struct, frozen=True):
+    """How often to save, and how many to keep."""
+
+    every_steps: int
+    keep: int
+
+
+class Config(_Struct, frozen=True):
+    """One attempt of one stage."""
+
+    job: Job
+    stage: str
+    attempt: int
+    seed: int
+    device: Device
+    model: Model
+    dataset: Dataset
+    algorithm: Literal["Momentum"]
+    epochs: int
+    local_batch_size: int
+    label_smoothing: float
+    evaluate_every_epochs: int
+    learning_rate: LearningRate
+    momentum: Momentum
+    checkpoint: Checkpoint
+    start_from: str | None = None
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs from rank to rank, and where things are. `coordinator` is host:port; None for a single rank."""
+
+    config: Path
+    checkpoints: Path | None
+    rank: int
+    world_size: int
+    coordinator: tuple[str, int] | None
+    bind_address: str
+    metrics_port: int
+    termination_log: Path | None
+
+
+def load(path: Path) -> Config:
+    """Read the config file.
+
+    Raises ConfigError naming the field and what is wrong. Numbers may be written as text ("1e-4" is text to YAML 1.1).
+    """
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the config file: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error
+    try:
+        return msgspec.convert(document, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def environment(variables: Mapping[str, str] = os.environ) -> Environment:
+    """Read the environment. Raises ConfigError naming the variable, its value and what would be right."""
+    rank, world_size = _integer(variables, "RESNETBOOST_RANK", 0), _integer(variables, "RESNETBOOST_WORLD_SIZE", 1)
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"RESNETBOOST_RANK: {rank} must be at least 0 and below RESNETBOOST_WORLD_SIZE: {world_size}")
+    coordinator = variables.get("RESNETBOOST_COORDINATOR", "")
+    if world_size > 1 and not coordinator:
+        raise ConfigError(f"RESNETBOOST_COORDINATOR: {world_size} ranks need one, as host:port")
+    return Environment(
+        config=Path(variables.get("RESNETBOOST_CONFIG", "config.yaml")),
+        checkpoints=_path(variables, "RESNETBOOST_CHECKPOINTS"),
+        rank=rank,
+        world_size=world_size,
+        coordinator=_address(coordinator) if world_size > 1 else None,
+        bind_address=variables.get("RESNETBOOST_BIND_ADDRESS", ""),
+        metrics_port=_integer(variables, "RESNETBOOST_METRICS_PORT", 9400),
+        termination_log=_path(variables, "RESNETBOOST_TERMINATION_LOG"),
+    )
+
+
+def _integer(variables: Mapping[str, str], name: str, default: int) -> int:
+    text = variables.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {text!r} is not a whole number") from error
+
+
+def _path(variables: Mapping[str, str], name: str) -> Path | None:
+    return Path(variables[name]) if variables.get(name) else None
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"RESNETBOOST_COORDINATOR: {text!r} is not host:port, e.g. 10.0.0.7:8118")
+    return host, int(port)

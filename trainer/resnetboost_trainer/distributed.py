@@ -1,0 +1,150 @@
+"""The gang as one rank sees it: joining it and the few collectives training needs; it knows nothing of networks.
+
+Only operators every MindSpore backend has are used (the CPU has no Send, Receive or ReduceScatter), and tensors are
+fused into flat buffers before they get here: a collective costs about a millisecond whatever its size.
+"""
+
+import atexit
+import logging
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resnetboost_trainer import coordinator
+from resnetboost_trainer.config import Environment
+from resnetboost_trainer.verdict import CommunicationError
+
+Floats = npt.NDArray[np.float32]
+
+log = logging.getLogger(__name__)
+
+RESOLVE_TIMEOUT_SECONDS = 600.0
+RETRY_SECONDS = 0.2
+
+
+class Rendezvous:
+    """Where the gang meets. Started before MindSpore is imported, since rank 0's child needs as long to import it."""
+
+    def __init__(self, environment: Environment) -> None:
+        """Resolve the coordinator's name (MindSpore takes addresses only) and, as rank 0, start it."""
+        self.process: subprocess.Popen[bytes] | None = None
+        if environment.coordinator is None:
+            return
+        host, port = environment.coordinator
+        variables = {
+            "MS_SCHED_HOST": resolve(host),
+            "MS_SCHED_PORT": str(port),
+            "MS_WORKER_NUM": str(environment.world_size),
+        }
+        os.environ.update(variables, MS_ROLE="MS_WORKER", MS_NODE_ID=str(environment.rank))
+        for bound in ("LOWER", "UPPER"):  # MindSpore's own 3 to 5 s double the time a small gang takes to meet
+            os.environ.setdefault(f"MS_RETRY_INTERVAL_{bound}", "1")
+        if environment.rank == 0:
+            self.process = coordinator.start(variables)
+            atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the coordinator; every rank has left the last collective by then."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def resolve(host: str, timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS) -> str:
+    """Address of the coordinator. Its name appears only when rank 0's pod has an address, so it is asked again.
+
+    Raises CommunicationError naming the host when it stays unknown.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            return str(socket.getaddrinfo(host, None, family=socket.AF_INET)[0][4][0])
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                reason = f"the coordinator's name {host} does not resolve: {error.strerror}"
+                raise CommunicationError(reason) from error
+            time.sleep(RETRY_SECONDS)
+
+
+def await_coordinator(timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS) -> None:
+    """Return when the coordinator accepts connections: MindSpore, refused once, waits half a minute to ask again.
+
+    Raises CommunicationError naming its address.
+    """
+    address = os.environ["MS_SCHED_HOST"], int(os.environ["MS_SCHED_PORT"])
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            socket.create_connection(address, timeout=RETRY_SECONDS).close()
+            return
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise CommunicationError(f"the coordinator at {address[0]}:{address[1]} does not answer") from error
+            time.sleep(RETRY_SECONDS)
+
+
+class Communicator:
+    """Collectives over the whole gang, on numpy arrays; with one rank they are the identity."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        """Join the gang (blocks until every rank is there). Raises CommunicationError."""
+        self.rank, self.size = rank, size
+        if size > 1:
+            self._join()
+
+    def _join(self) -> None:
+        from mindspore import communication, ops
+
+        started = time.monotonic()
+        await_coordinator()
+        try:
+            communication.init()
+        except RuntimeError as error:
+            raise CommunicationError(f"the gang of {self.size} ranks did not come together: {_brief(error)}") from error
+        log.info("rank %d has joined its gang of %d in %.1f s", self.rank, self.size, time.monotonic() - started)
+        self._all_reduce, self._all_gather, self._broadcast = ops.AllReduce(), ops.AllGather(), ops.Broadcast(0)
+
+    def sum(self, values: Floats) -> Floats:
+        """Sum over the ranks, the same bits on each of them."""
+        return values if self.size == 1 else _run(self._all_reduce, values)
+
+    def mean(self, values: Floats) -> Floats:
+        """Mean over the ranks, the same bits on each of them."""
+        return values if self.size == 1 else self.sum(values) / np.float32(self.size)
+
+    def broadcast(self, values: Floats) -> Floats:
+        """Rank 0's values on every rank, bit for bit (shapes must agree)."""
+        return values if self.size == 1 else _run(lambda tensor: self._broadcast((tensor,))[0], values)
+
+    def gather(self, values: Floats) -> Floats:
+        """Every rank's values, stacked: shape (n,) -> (size, n)."""
+        return values[None] if self.size == 1 else _run(self._all_gather, values[None])
+
+    def barrier(self) -> None:
+        """Return when every rank is here."""
+        self.sum(np.zeros(1, np.float32))
+
+
+def _run(operator: Callable[[Any], Any], values: Floats) -> Floats:
+    from mindspore import Tensor
+
+    try:
+        result: Floats = operator(Tensor(np.ascontiguousarray(values))).asnumpy()
+    except RuntimeError as error:
+        raise lost(error) from error
+    return result
+
+
+def lost(error: RuntimeError) -> CommunicationError:
+    """The failure a collective's error amounts to: almost always another rank has died."""
+    return CommunicationError(f"a collective failed, another rank has probably died: {_brief(error)}")
+
+
+def _brief(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else "no message"

@@ -1,0 +1,69 @@
+"""Evaluation over the whole test set: every sample counts exactly once, whatever the number of ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from resnetboost_trainer import data
+from resnetboost_trainer.data import Dataset
+from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.loss import SampleCrossEntropy
+
+
+class Result(msgspec.Struct, frozen=True):
+    """Top-1 and top-5 accuracy (0..1) and mean cross entropy over the test set."""
+
+    top1: float
+    top5: float
+    loss: float
+
+
+class Scores(nn.Cell):
+    """(images, labels, mask) -> sums over the batch: [loss, top-1 hits, top-5 hits, samples]."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__()
+        self.network = network
+        self.cross_entropy = SampleCrossEntropy()
+
+    def construct(self, images: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        """Shapes: images (n, c, h, w), labels (n,), mask (n,) of 0 and 1 -> (4,).
+
+        A label's place is the number of logits that beat it, ties going to the lower class as in a stable sort. The
+        comparison is written so that an undefined logit beats everything: it must not count as a hit.
+        """
+        logits = self.network(images)
+        column = labels.reshape(-1, 1)
+        own = ops.gather_elements(logits, 1, column)
+        classes = ops.arange(logits.shape[1]).astype(labels.dtype).reshape(1, -1)
+        beats = ops.logical_or(ops.logical_not(logits <= own), ops.logical_and(logits == own, classes < column))
+        place = beats.astype(mask.dtype).sum(1)
+        loss = self.cross_entropy(logits, labels)
+        hits = [(place < k).astype(mask.dtype) for k in (1, 5)]
+        sums = [(values * mask).sum().reshape(1) for values in (loss, *hits)]
+        return ops.concat([*sums, mask.sum().reshape(1)])
+
+
+class Evaluation:
+    """Evaluates a network on this rank's share of the test set and adds up the gang's."""
+
+    def __init__(self, network: nn.Cell, dataset: Dataset, communicator: Communicator, batch_size: int) -> None:
+        self.scores = Scores(network)
+        self.dataset, self.communicator = dataset, communicator
+        size, rank = communicator.size, communicator.rank
+        self.slices = list(data.evaluation_slices(len(dataset.x_test), size, rank, batch_size))
+
+    def run(self, beat: Callable[[], None]) -> Result:
+        """Result over the whole test set, the same on every rank. A collective. `beat` is called for each batch."""
+        self.scores.set_train(False)
+        sums = np.zeros(4, np.float64)
+        for indices, mask in self.slices:
+            images, labels = Tensor(self.dataset.x_test[indices]), Tensor(self.dataset.y_test[indices])
+            sums += self.scores(images, labels, Tensor(mask)).asnumpy()
+            beat()
+        total: Any = self.communicator.sum(sums.astype(np.float32)).astype(np.float64)
+        loss, top1, top5, count = (float(value) for value in total)
+        return Result(top1=top1 / count, top5=top5 / count, loss=loss / count)

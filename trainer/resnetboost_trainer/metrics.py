@@ -1,0 +1,56 @@
+"""Prometheus metrics of one rank (base units, `resnetboost_` prefix); it measures nothing itself."""
+
+from importlib import metadata
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from resnetboost_trainer import __version__
+from resnetboost_trainer.config import Config
+
+LABELS = ("job_name", "job_namespace", "stage", "rank")
+# From a millisecond (a collective among threads) to minutes (a first step that compiles), factor 2 to 2.5.
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
+
+
+class Metrics:
+    """Every series a rank exposes, in a registry of its own. Label `rank` lets the slowest one be found."""
+
+    def __init__(self, config: Config, rank: int, convolution: str) -> None:
+        self.registry = CollectorRegistry()
+        self._labels = (config.job.name, config.job.namespace, config.stage, str(rank))
+        self.step_seconds = self._histogram("step_seconds", "A whole training step.")
+        self.data_wait_seconds = self._histogram("data_wait_seconds", "Waiting for the next batch.")
+        self.compute_seconds = self._histogram("compute_seconds", "Forward, backward and update of this rank.")
+        self.collective_seconds = self._histogram("collective_seconds", "The gradients' all-reduce, with its wait.")
+        self.checkpoint_seconds = self._histogram("checkpoint_seconds", "Writing a checkpoint, in the background.")
+        self.checkpoint_stall_seconds = self._histogram(
+            "checkpoint_stall_seconds", "Training stopped for a checkpoint."
+        )
+        self.evaluation_seconds = self._histogram("evaluation_seconds", "An evaluation of the whole test set.")
+        self.checkpoint_bytes = self._gauge("checkpoint_bytes", "Size of the newest checkpoint.")
+        self.checkpoint_step = self._gauge("checkpoint_step", "Step of the newest checkpoint.")
+        self.loss = self._gauge("loss", "Training loss, mean over the gang.")
+        self.accuracy = self._gauge("accuracy_ratio", "Training top-1 accuracy, mean over the gang.")
+        self.gradient_norm = self._gauge("gradient_norm", "Euclidean norm of the mean gradient.")
+        self.learning_rate = self._gauge("learning_rate", "Learning rate of the last step.")
+        self.epoch = self._gauge("epoch", "Epochs done, as a fraction.")
+        self.step = self._gauge("step", "Steps done.")
+        self.total_steps = self._gauge("steps_planned", "Steps the stage has.")
+        self.top1 = self._gauge("test_top1_ratio", "Top-1 accuracy on the test set.")
+        self.top5 = self._gauge("test_top5_ratio", "Top-5 accuracy on the test set.")
+        self.test_loss = self._gauge("test_loss", "Cross entropy on the test set.")
+        images = Counter("resnetboost_images", "Images this rank has trained on.", LABELS, registry=self.registry)
+        self.images = images.labels(*self._labels)
+        self._build_info(convolution)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        metric = Histogram(f"resnetboost_{name}", text, LABELS, registry=self.registry, buckets=SECONDS)
+        return metric.labels(*self._labels)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"resnetboost_{name}", text, LABELS, registry=self.registry).labels(*self._labels)
+
+    def _build_info(self, convolution: str) -> None:
+        names = (*LABELS, "version", "mindspore", "convolution")
+        info = Gauge("resnetboost_trainer_build_info", "Versions; always 1.", names, registry=self.registry)
+        info.labels(*self._labels, __version__, metadata.version("mindspore"), convolution).set(1)

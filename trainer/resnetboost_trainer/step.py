@@ -1,0 +1,55 @@
+"""The compiled graphs a training step is made of: gradient, reduction, and (in optimizers/) update.
+
+On the CPU they are separate graphs, so that compute and collective time can be told apart; between them travels one
+flat float32 buffer: [gradients ..., loss, accuracy, tail ...]. The tail carries what ranks tell each other in passing.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+
+class Gradient(nn.Cell):
+    """Forward and backward over a local batch: (images, labels, tail) -> the flat buffer."""
+
+    def __init__(self, network: nn.Cell, loss: Callable[..., Any], parameters: Sequence[Parameter]) -> None:
+        super().__init__()
+        self.network = network
+        self.loss = loss
+        self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple(parameters), has_aux=True)
+
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss of the local batch and the logits."""
+        logits = self.network(images)
+        return self.loss(logits, labels), logits
+
+    def construct(self, images: Tensor, labels: Tensor, tail: Tensor) -> Tensor:
+        """Shapes: images (n, c, h, w), labels (n,), tail (t,) -> (parameters + 2 + t,)."""
+        (loss, logits), gradients = self.gradient(images, labels)
+        correct = ops.equal(logits.argmax(1).astype(labels.dtype), labels).astype(loss.dtype).mean()
+        pieces = [gradient.reshape(-1) for gradient in gradients]
+        return ops.concat([*pieces, loss.reshape(1), correct.reshape(1), tail])
+
+
+class Reduction(nn.Cell):
+    """Mean over the ranks: flat buffer -> (mean gradients, [squared gradient norm, loss, accuracy, summed tail ...]).
+
+    The squared norm doubles as the finite check: one infinite or undefined gradient makes it so.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], world_size: int) -> None:
+        super().__init__()
+        self.count = sum(math.prod(parameter.shape) for parameter in parameters)
+        self.scale = 1.0 / world_size
+        self.reduce = ops.AllReduce() if world_size > 1 else None
+
+    def construct(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Shape (parameters + 2 + t,) -> (parameters,), (3 + t,)."""
+        if self.reduce is not None:
+            flat = self.reduce(flat)
+        mean = flat[: self.count + 2] * self.scale
+        gradients = mean[: self.count]
+        norm = ops.square(gradients).sum().reshape(1)
+        return gradients, ops.concat([norm, mean[self.count :], flat[self.count + 2 :]])

@@ -1,0 +1,178 @@
+"""One stage of training on one rank, top to bottom: build, resume, step, evaluate, save, stop; no Kubernetes here."""
+
+import logging
+import time
+from collections.abc import Iterator
+
+from mindspore import Tensor
+
+from resnetboost_trainer import checkpoint, data, model, resume, schedule
+from resnetboost_trainer.checkpoint import Manifest
+from resnetboost_trainer.config import Config, Environment
+from resnetboost_trainer.data import Dataset
+from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.evaluate import Evaluation, Result
+from resnetboost_trainer.history import History
+from resnetboost_trainer.metrics import Metrics
+from resnetboost_trainer.program import Outcome, Program
+from resnetboost_trainer.progress import Board
+from resnetboost_trainer.saving import Saver
+from resnetboost_trainer.server import Server
+from resnetboost_trainer.signals import StopRequest
+from resnetboost_trainer.telling import Step, Teller
+from resnetboost_trainer.verdict import Interrupted
+
+log = logging.getLogger(__name__)
+
+
+class Training:
+    """A stage being trained by this rank and, in step with it, by all the others."""
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        dataset: Dataset,
+        board: Board,
+        server: Server,
+        stop: StopRequest,
+    ) -> None:
+        self.config, self.environment, self.dataset, self.stop = config, environment, dataset, stop
+        self.global_batch = environment.world_size * config.local_batch_size
+        self.per_epoch = len(dataset.x_train) // self.global_batch
+        self.total = config.epochs * self.per_epoch
+        self.communicator = Communicator(environment.rank, environment.world_size)
+        self.program = Program(config, dataset.channels, self.communicator)
+        self.evaluation = Evaluation(self.program.network, dataset, self.communicator, config.local_batch_size)
+        convolution = model.convolution_forms(self.program.network)
+        log.info("%s, convolutions: %s", config.model.name, convolution)
+        metrics = Metrics(config, environment.rank, convolution)
+        server.expose(metrics.registry)
+        self.teller = self._teller(board, metrics)
+        self.saver = self._saver()
+        self.step = 0
+
+    def run(self) -> Result:
+        """Train to the end; returns the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
+        self.step = first = resume.begin(self._source(), self.program.state, self.communicator)
+        self.teller.resumed(first)
+        self.teller.state("Compiling" if first < self.total else "Evaluating")
+        result: Result | None = None
+        for images, labels, waited in self._batches(first):
+            outcome = self._train_step(images, labels, waited, compiled=self.step == first)
+            result = self._evaluate() if self._evaluation_is_due() else None
+            if outcome.stop or self._checkpoint_is_due():
+                self._save()
+            if outcome.stop and self.step < self.total:
+                raise self._interrupted()
+        result = result if result is not None else self._evaluate()
+        self._finish()
+        return result
+
+    def _batches(self, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """(images, labels, seconds waited) after `first` steps; the order is a function of seed and epoch alone."""
+        x, y = self.dataset.x_train, self.dataset.y_train
+        rank, size = self.communicator.rank, self.communicator.size
+        for step in range(first, self.total):
+            started = time.perf_counter()
+            epoch, batch = divmod(step, self.per_epoch)
+            indices = data.batch_indices(self.config.seed, epoch, batch, self.global_batch, rank, size, len(x))
+            images, labels = Tensor(x[indices]), Tensor(y[indices])
+            yield images, labels, time.perf_counter() - started
+
+    def _train_step(self, images: Tensor, labels: Tensor, waited: float, compiled: bool) -> Outcome:
+        started = time.perf_counter()
+        rate = schedule.learning_rate(self.config, self.step, self.per_epoch)
+        outcome = self.program.step(images, labels, rate, bool(self.stop))
+        self.step += 1
+        self.teller.step(
+            Step(
+                step=self.step,
+                learning_rate=rate,
+                loss=outcome.loss,
+                accuracy=outcome.accuracy,
+                gradient_norm=outcome.gradient_norm,
+                step_seconds=waited + time.perf_counter() - started,
+                data_wait_seconds=waited,
+                compute_seconds=outcome.gradient_seconds + outcome.update_seconds,
+                collective_seconds=outcome.collective_seconds,
+                slowest_rank=outcome.slowest_rank,
+                slowest_compute_seconds=outcome.slowest_compute_seconds,
+                compiled=compiled,
+            )
+        )
+        if self.saver is not None:
+            self.saver.check()
+        return outcome
+
+    def _evaluation_is_due(self) -> bool:
+        epoch, batch = divmod(self.step, self.per_epoch)
+        return batch == 0 and (epoch % self.config.evaluate_every_epochs == 0 or self.step == self.total)
+
+    def _evaluate(self) -> Result:
+        """Evaluate with the mean of all ranks' BN statistics; training goes on with each rank's own."""
+        started = time.perf_counter()
+        self.teller.state("Evaluating")
+        own = self.program.state.evaluation_statistics()
+        result = self.evaluation.run(self.teller.board.beat)
+        self.program.state.training_statistics(own)
+        self.teller.evaluated(result, time.perf_counter() - started)
+        return result
+
+    def _checkpoint_is_due(self) -> bool:
+        return self.step % self.config.checkpoint.every_steps == 0 or self.step == self.total
+
+    def _save(self) -> None:
+        """Copy the state now, write it in the background. A collective: rank 0 gets what only others have."""
+        started = time.perf_counter()
+        contents = self.program.state.snapshot()
+        if self.saver is not None and contents is not None:
+            self.saver.save(self._manifest(), contents)
+        self.teller.stalled(time.perf_counter() - started)
+
+    def _interrupted(self) -> Interrupted:
+        self._finish()
+        saved = "; its checkpoint is saved" if self.saver is not None else ""
+        return Interrupted(f"asked to stop: every rank stopped after step {self.step}{saved}")
+
+    def _finish(self) -> None:
+        """Everybody is here, everything is on disk."""
+        self.communicator.barrier()
+        if self.saver is not None:
+            self.saver.wait()
+        self.teller.state("Finished")
+        self.teller.close()
+
+    def _teller(self, board: Board, metrics: Metrics) -> Teller:
+        history = History(None)
+        root = self.environment.checkpoints
+        if self.environment.rank == 0 and root is not None:
+            config = self.config
+            directory = checkpoint.attempt_directory(root, config.job.uid, config.stage, config.attempt)
+            history = History(directory / "metrics.csv")
+        ranks, batch, per_epoch = self.communicator.size, self.global_batch, self.per_epoch
+        return Teller(board, metrics, history, total=self.total, per_epoch=per_epoch, batch=batch, ranks=ranks)
+
+    def _saver(self) -> Saver | None:
+        root = self.environment.checkpoints
+        if self.environment.rank != 0 or root is None:
+            return None
+        return Saver(root, self.config.checkpoint.keep, self.teller.saved)
+
+    def _source(self) -> resume.Source:
+        return resume.Source(self.environment.checkpoints, self._manifest(), self.config.start_from)
+
+    def _manifest(self) -> Manifest:
+        config = self.config
+        return Manifest(
+            job_uid=config.job.uid,
+            stage=config.stage,
+            attempt=config.attempt,
+            step=self.step,
+            steps_per_epoch=self.per_epoch,
+            seed=config.seed,
+            world_size=self.communicator.size,
+            local_batch_size=config.local_batch_size,
+            model=f"{config.model.name}/{config.model.num_classes}/{self.dataset.channels}",
+            dataset=self.dataset.fingerprint,
+        )

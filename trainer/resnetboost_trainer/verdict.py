@@ -1,0 +1,126 @@
+"""How a rank ends: one exception and one exit code per failure class, and the termination message that says it.
+
+The codes and class names are the contract with whoever started the process; a test holds them against the operator's.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+
+# The message shares 4096 bytes per container with nobody, but 12 KiB per pod; half a page is enough for one sentence.
+MESSAGE_LIMIT_BYTES = 2048
+
+
+class TrainingError(Exception):
+    """A failure with a class of its own; subclasses are the documented ones."""
+
+    exit_code = 1
+    name = "InternalError"
+
+
+class ConfigError(TrainingError):
+    """The job asks for something impossible: a wrong value, too many ranks, a checkpoint of another model."""
+
+    exit_code = 10
+    name = "ConfigError"
+
+
+class DataError(TrainingError):
+    """The data set cannot be used: missing, unreadable, of the wrong shape."""
+
+    exit_code = 11
+    name = "DataError"
+
+
+class NumericsError(TrainingError):
+    """Loss or gradients are not finite."""
+
+    exit_code = 12
+    name = "NumericsError"
+
+
+class OutOfMemoryError(TrainingError):
+    """Host or device memory is exhausted."""
+
+    exit_code = 13
+    name = "OutOfMemory"
+
+
+class CommunicationError(TrainingError):
+    """A collective failed: most often another rank died, so this rank is a victim."""
+
+    exit_code = 14
+    name = "CommunicationError"
+
+
+class StorageError(TrainingError):
+    """A checkpoint could not be written or read: no space left, no permission, an input/output error."""
+
+    exit_code = 15
+    name = "StorageError"
+
+
+class Interrupted(TrainingError):
+    """Asked to stop, and stopped after a checkpoint."""
+
+    exit_code = 16
+    name = "Interrupted"
+
+
+class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The termination message: how this rank ended, where, and what a resumed run will start from."""
+
+    name: str = msgspec.field(name="class")
+    message: str
+    rank: int
+    exit_code: int
+    step: int | None = None
+    checkpoint_step: int | None = None
+    top1: float | None = None
+    top5: float | None = None
+    test_loss: float | None = None
+
+
+def classify(error: BaseException) -> TrainingError:
+    """The documented failure an arbitrary exception amounts to, keeping its text."""
+    if isinstance(error, TrainingError):
+        return error
+    if isinstance(error, MemoryError) or ("memory" in str(error).lower() and "alloc" in str(error).lower()):
+        return OutOfMemoryError(f"out of memory: {_first_line(error)}")
+    if isinstance(error, OSError):
+        return StorageError(_storage_sentence(error))
+    return TrainingError(f"{type(error).__name__}: {_first_line(error)}")
+
+
+def _storage_sentence(error: OSError) -> str:
+    remedy = {
+        errno.ENOSPC: "no space left on the device; free some or lower checkpoint.keep",
+        errno.EDQUOT: "the disk quota is used up; free some space or lower checkpoint.keep",
+        errno.EACCES: "permission denied; the trainer's user must be able to write there",
+        errno.EROFS: "the file system is read-only",
+    }.get(error.errno or 0, error.strerror or str(error))
+    return f"{error.filename or 'storage'}: {remedy}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip() if lines else "no message"
+
+
+def write(verdict: Verdict, path: Path | None) -> None:
+    """Write the termination message whole, within its limit; never fails, since there is nobody left to tell."""
+    if path is None:
+        return
+    excess = len(msgspec.json.encode(verdict)) - MESSAGE_LIMIT_BYTES
+    if excess > 0:
+        kept = verdict.message.encode()[: -(excess + 3)].decode(errors="ignore") + "..."
+        verdict = msgspec.structs.replace(verdict, message=kept)
+    try:
+        # Kubelet reads this very inode: it must be written in place, not renamed into place.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(verdict))
+    except OSError:
+        pass
