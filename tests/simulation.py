@@ -5,8 +5,10 @@ import itertools
 import json
 from typing import Any
 
-from resnetboost_operator import api, names, status
-from resnetboost_operator.plan import Plan, plan
+from resnetboost_operator import api, decision, deletions, names, pods, status
+from resnetboost_operator.decision import Plan
+from resnetboost_operator.nodes import NodeView
+from resnetboost_operator.plan import plan
 from resnetboost_operator.pods import timestamp
 from resnetboost_operator.status import Progress, Status
 from resnetboost_operator.validation import schema
@@ -42,12 +44,16 @@ class Cluster:
         self.pods: dict[str, dict[str, Any]] = {}
         self.now = START
         self.progress: Progress | None = None
+        self.nodes: dict[str, NodeView] = {}
+        self.refusal = ""
+        self.expired = False
         self.events: list[str] = []
         self.created: list[str] = []
         self._uids = itertools.count(1)
 
     def plan(self) -> Plan:
-        observed = Observed(tuple(copy.deepcopy(list(self.pods.values()))), self.progress)
+        views = tuple(pods.view(pod) for pod in self.pods.values())
+        observed = Observed(views, self.progress, nodes=self.nodes, refusal=self.refusal)
         return plan(self.job, self.status, observed, self.now)
 
     def step(self, crash_after: int | None = None) -> Plan:
@@ -64,9 +70,17 @@ class Cluster:
             may_write()
             self.status = wanted.status
             self.events += [event.reason for event in wanted.events]
-        for deletion in wanted.delete:
+        sweeps, singles = deletions.grouped(wanted.delete, [pods.view(pod) for pod in self.pods.values()])
+        assert {name for sweep in sweeps for name in sweep.pods} | {one.name for one in singles} == {
+            one.name for one in wanted.delete
+        }
+        for sweep in sweeps:
             may_write()
-            self._delete(deletion.name, deletion.uid)
+            self._sweep(sweep)
+        for deletion in singles:
+            may_write()
+            self._delete(deletion)
+        self.expired = self.expired or wanted.expire
         for manifest in wanted.create:
             may_write()
             self._check_alone(manifest)
@@ -74,11 +88,13 @@ class Cluster:
         return wanted
 
     def _check_alone(self, manifest: dict[str, Any]) -> None:
-        """No pod of a new gang may come while one of an older attempt of its stage is still there."""
-        labels = manifest["metadata"]["labels"]
-        others = [pod["metadata"]["labels"] for pod in self.pods.values()]
-        same_stage = [other for other in others if other[names.LABEL_STAGE] == labels[names.LABEL_STAGE]]
-        assert {other[names.LABEL_ATTEMPT] for other in same_stage} <= {labels[names.LABEL_ATTEMPT]}, "gangs overlap"
+        """No pod may come while the same index of an older attempt of its stage is still there."""
+        if manifest["kind"] == "Pod":
+            labels = manifest["metadata"]["labels"]
+            place = (names.LABEL_STAGE, names.LABEL_INDEX)
+            others = [pod["metadata"]["labels"] for pod in self.pods.values()]
+            same = [other for other in others if [other[key] for key in place] == [labels[key] for key in place]]
+            assert {other[names.LABEL_ATTEMPT] for other in same} <= {labels[names.LABEL_ATTEMPT]}, "a rank runs twice"
 
     def settle(self) -> None:
         """Pass until nothing changes, kubelet finishing deletions; fails if it never comes to rest."""
@@ -99,10 +115,26 @@ class Cluster:
         self.pods[created["metadata"]["name"]] = created
         self.created.append(created["metadata"]["name"])
 
-    def _delete(self, name: str, uid: str) -> None:
-        pod = self.pods.get(name)
-        if pod is not None and pod["metadata"]["uid"] == uid:
-            pod["metadata"]["deletionTimestamp"] = timestamp(self.now)
+    def _delete(self, deletion: decision.Deletion) -> None:
+        pod = self.pods.get(deletion.name)
+        if pod is not None and pod["metadata"]["uid"] == deletion.uid:
+            self._mark(pod, deletion.grace_seconds)
+
+    def _sweep(self, sweep: deletions.Sweep) -> None:
+        """As the API server does: by labels and phase alone."""
+        wanted = dict(part.split("=") for part in sweep.selector.split(","))
+        matching = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
+        if sweep.field_selector:
+            matching = [pod for pod in matching if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+        hit = {pod["metadata"]["name"] for pod in matching if "deletionTimestamp" not in pod["metadata"]}
+        assert hit <= set(sweep.pods), "a sweep hits others too"
+        for pod in matching:
+            self._mark(pod, sweep.grace_seconds)
+
+    def _mark(self, pod: dict[str, Any], grace_seconds: int) -> None:
+        pod["metadata"]["deletionTimestamp"] = timestamp(self.now)
+        if grace_seconds == 0:
+            del self.pods[pod["metadata"]["name"]]
 
     # What kubelet and the trainers do
 

@@ -9,6 +9,7 @@ import msgspec
 __all__ = [
     "Algorithm",
     "Checkpoint",
+    "CleanPodPolicy",
     "ConfigMapVolume",
     "Dataset",
     "DatasetName",
@@ -25,6 +26,7 @@ __all__ = [
     "NfsVolume",
     "PersistentVolumeClaimVolume",
     "Resources",
+    "Resume",
     "RunPolicy",
     "Schedule",
     "Spec",
@@ -52,6 +54,8 @@ ModelName = Literal[
 DatasetName = Literal["digits", "npz"]
 Algorithm = Literal["Momentum"]
 Schedule = Literal["Cosine", "Linear", "Step", "Constant"]
+Resume = Literal["Never", "IfPresent", "Required"]
+CleanPodPolicy = Literal["Running", "All", "None"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
@@ -60,10 +64,11 @@ class _Api(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Device(_Api, frozen=True):
-    """The devices; each has a pod and a rank of its own."""
+    """The devices; each has a pod and a rank of its own; `per_node` of them share a node."""
 
     type: DeviceType
     count: int
+    per_node: int | None = None
 
 
 class Model(_Api, frozen=True):
@@ -118,6 +123,7 @@ class Checkpoint(_Api, frozen=True):
 
     every_steps: int
     keep: int
+    resume: Resume
     claim_name: str | None = None
 
 
@@ -126,7 +132,9 @@ class RunPolicy(_Api, frozen=True):
 
     suspend: bool
     startup_deadline_seconds: int
+    clean_pod_policy: CleanPodPolicy
     active_deadline_seconds: int | None = None
+    ttl_seconds_after_finished: int | None = None
 
 
 class FailurePolicy(_Api, frozen=True):

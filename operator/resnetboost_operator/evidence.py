@@ -1,6 +1,6 @@
 """Who brought a gang down and what is known about it; what follows from it is the plan's business."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -10,6 +10,7 @@ from resnetboost_operator.status import MESSAGE_LIMIT, Attempt, Progress, Status
 from resnetboost_operator.verdicts import Verdict
 
 LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its node was"
+NODE_LOST_MESSAGE = "its node is not ready; nothing was heard of the pod since"
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -23,16 +24,23 @@ class Failure(msgspec.Struct, frozen=True):
     step: int | None = None
 
 
-def first_culprit(gang: Sequence[PodView], lost: Sequence[int]) -> Failure | None:
+def first_culprit(gang: Sequence[PodView], missing: Sequence[int], silent: Collection[str] = ()) -> Failure | None:
     """The failure that explains the others: by class first (communication errors are victims), by time second.
 
-    Time alone would blame the wrong rank: kubelet tells whole seconds, and survivors fail within the same one.
+    `missing` are indexes without a pod, `silent` names of nodes whose pods count as lost. Time alone would blame the
+    wrong rank: kubelet tells whole seconds, and survivors fail within the same one.
     """
     failures = [(_failure(pod), _finished(pod)) for pod in gang if _failed(pod)]
-    failures += [(Failure(verdicts.POD_LOST, rank=index, message=LOST_MESSAGE), 0.0) for index in lost]
+    failures += [(_lost(index, None, LOST_MESSAGE), 0.0) for index in missing]
+    unheard = [pod for pod in gang if pod.node in silent and pod.termination is None]
+    failures += [(_lost(pod.index, pod.node, NODE_LOST_MESSAGE), 0.0) for pod in unheard]
     if not failures:
         return None
     return min(failures, key=lambda pair: (pair[0].verdict.culprit_order, pair[1], pair[0].rank or 0))[0]
+
+
+def _lost(rank: int, node: str | None, message: str) -> Failure:
+    return Failure(verdicts.POD_LOST, rank=rank, node=node, message=message)
 
 
 def is_victim(failure: Failure) -> bool:
@@ -71,16 +79,12 @@ def _failed(pod: PodView) -> bool:
 def _failure(pod: PodView) -> Failure:
     ended = pod.termination
     if ended is None:
-        return Failure(verdicts.POD_LOST, rank=pod.index, node=pod.node, message=LOST_MESSAGE)
+        return _lost(pod.index, pod.node, LOST_MESSAGE)
     report = ended.report
-    return Failure(
-        verdict=verdicts.classify(ended.exit_code, ended.reason, report.verdict),
-        rank=pod.index,
-        node=pod.node,
-        exit_code=ended.exit_code,
-        message=report.message,
-        step=report.step,
-    )
+    verdict, message = verdicts.classify(ended.exit_code, ended.reason, report.verdict), report.message
+    if pod.disruption and verdict.policy != "fail":  # what kubelet or the ranks made of it is its consequence
+        verdict, message = verdicts.DISRUPTED, f"{pod.disruption}: {message}".rstrip(": ")
+    return Failure(verdict, pod.index, pod.node, ended.exit_code, message, report.step)
 
 
 def _finished(pod: PodView) -> float:

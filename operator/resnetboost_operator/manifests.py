@@ -16,11 +16,22 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def gang(job: api.Job, stage: api.Stage, attempt: int) -> tuple[Manifest, ...]:
-    """Everything an attempt of a stage consists of, in the order of creation: what pods refer to comes first."""
-    pods = tuple(pod(job, stage, attempt, index) for index in range(job.spec.device.count))
+    """Everything an attempt of a stage consists of, in the order of creation."""
+    return shared(job, stage, attempt) + tuple(
+        pod(job, stage, attempt, index) for index in range(job.spec.device.count)
+    )
+
+
+def shared(job: api.Job, stage: api.Stage, attempt: int) -> tuple[Manifest, ...]:
+    """What the pods of an attempt refer to, to be created before them."""
     if job.spec.device.count == 1:
-        return (config_map(job, stage, attempt), *pods)
-    return (config_map(job, stage, attempt), service(job, stage, attempt), *pods)
+        return (config_map(job, stage, attempt),)
+    return (config_map(job, stage, attempt), service(job, stage, attempt))
+
+
+def obsolete_selector(job: api.Job, attempt: int) -> str:
+    """Selects, by labels, what `shared` made for the attempts before this one; '' if there are none."""
+    return f"{names.LABEL_JOB_UID}={job.uid},{names.LABEL_ATTEMPT}!={attempt}" if attempt > 0 else ""
 
 
 def config_map(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
@@ -47,7 +58,11 @@ def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
         "device": {"type": spec.device.type},
         "model": _plain(spec.model),
         "dataset": _plain(spec.dataset),
-        "checkpoint": {"everySteps": spec.checkpoint.every_steps, "keep": spec.checkpoint.keep},
+        "checkpoint": {
+            "everySteps": spec.checkpoint.every_steps,
+            "keep": spec.checkpoint.keep,
+            "resume": spec.checkpoint.resume,
+        },
     }
     config |= {key: value for key, value in _plain(stage).items() if key != "name"}
     if position > 0:
@@ -97,7 +112,27 @@ def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
         spec["nodeSelector"] = dict(template.node_selector)
     if template.tolerations:
         spec["tolerations"] = _plain(template.tolerations)
+    if job.spec.device.per_node is not None:
+        node_group = str(index // job.spec.device.per_node)
+        metadata["labels"][names.LABEL_NODE_GROUP] = node_group
+        spec["affinity"] = _affinity(job, attempt, node_group)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _affinity(job: api.Job, attempt: int, node_group: str) -> Manifest:
+    """Each node gets one whole group of the attempt's pods and no other.
+
+    So ranks of one node are neighbours by construction, without anybody giving them out after binding.
+    """
+    mine = {names.LABEL_JOB_UID: job.uid, names.LABEL_ATTEMPT: str(attempt)}
+    here = {"labelSelector": {"matchLabels": {**mine, names.LABEL_NODE_GROUP: node_group}}}
+    others = [{"key": names.LABEL_NODE_GROUP, "operator": "NotIn", "values": [node_group]}]
+    elsewhere = {"labelSelector": {"matchLabels": mine, "matchExpressions": others}}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {
+        "podAffinity": {required: [{**here, "topologyKey": names.NODE_TOPOLOGY}]},
+        "podAntiAffinity": {required: [{**elsewhere, "topologyKey": names.NODE_TOPOLOGY}]},
+    }
 
 
 def _container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:

@@ -12,8 +12,11 @@ LABEL_JOB_UID = f"{GROUP}/job-uid"
 LABEL_STAGE = f"{GROUP}/stage"
 LABEL_ATTEMPT = f"{GROUP}/attempt"
 LABEL_INDEX = f"{GROUP}/index"
+LABEL_NODE_GROUP = f"{GROUP}/node-group"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "resnetboost-operator"
+
+NODE_TOPOLOGY = "kubernetes.io/hostname"
 
 CONTAINER = "trainer"
 TRAINER_COMMAND = ("python", "-m", "resnetboost_trainer")

@@ -33,11 +33,23 @@ class Termination(msgspec.Struct, frozen=True):
     report: Report
 
 
-class PodView(msgspec.Struct, frozen=True):
-    """One pod of a job; `index` is its place in the gang, `address` its IP or ''."""
+class Waiting(msgspec.Struct, frozen=True):
+    """Why a pod does not run yet, in the scheduler's or kubelet's own words (`Unschedulable`, `ErrImagePull` ...)."""
 
+    reason: str
+    message: str
+
+
+class PodView(msgspec.Struct, frozen=True):
+    """One pod of a job; `index` is its place in the gang, `address` its IP or ''.
+
+    `disruption` is the reason of the condition DisruptionTarget (an eviction, a preemption, a taint) or ''.
+    """
+
+    namespace: str
     name: str
     uid: str
+    job_uid: str
     stage: str
     attempt: int
     index: int
@@ -46,27 +58,41 @@ class PodView(msgspec.Struct, frozen=True):
     deleting: bool
     node: str
     address: str
+    disruption: str
+    waiting: Waiting | None
     termination: Termination | None
 
 
 def view(pod: Manifest) -> PodView:
-    """Read a pod of ours (its labels say whose it is)."""
+    """Read a pod of ours. Raises ValueError for one that only looks like it: labels are anybody's to write."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    labels = metadata["labels"]
+    labels = metadata.get("labels") or {}
     container = _container(status)
     return PodView(
+        namespace=metadata.get("namespace", ""),
         name=metadata["name"],
         uid=metadata.get("uid", ""),
-        stage=labels[names.LABEL_STAGE],
-        attempt=int(labels[names.LABEL_ATTEMPT]),
-        index=int(labels[names.LABEL_INDEX]),
+        job_uid=_owner(metadata),
+        stage=labels.get(names.LABEL_STAGE, ""),
+        attempt=int(labels.get(names.LABEL_ATTEMPT, "")),
+        index=int(labels.get(names.LABEL_INDEX, "")),
         phase=status.get("phase", "Pending"),
         ready=bool(container.get("ready")),
         deleting="deletionTimestamp" in metadata,
         node=(pod.get("spec") or {}).get("nodeName", ""),
         address=status.get("podIP", ""),
+        disruption=_condition(status, "DisruptionTarget", "True").get("reason", ""),
+        waiting=_waiting(status, container),
         termination=_termination(status, container),
     )
+
+
+def _owner(metadata: Manifest) -> str:
+    """Uid of the job whose controller made the pod; only the API server's garbage collector checks it otherwise."""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller") and (owner.get("apiVersion"), owner.get("kind")) == (names.API_VERSION, names.KIND):
+            return str(owner["uid"])
+    raise ValueError(f"pod {metadata['name']} has no owner of kind {names.KIND}")
 
 
 def _container(status: Manifest) -> Manifest:
@@ -75,6 +101,20 @@ def _container(status: Manifest) -> Manifest:
             found: Manifest = container
             return found
     return {}
+
+
+def _condition(status: Manifest, kind: str, value: str) -> Manifest:
+    """The condition of that type, if it has that value."""
+    found = (found for found in status.get("conditions") or () if found.get("type") == kind)
+    return next((condition for condition in found if condition.get("status") == value), {})
+
+
+def _waiting(status: Manifest, container: Manifest) -> Waiting | None:
+    if status.get("phase", "Pending") != "Pending":
+        return None
+    unscheduled = _condition(status, "PodScheduled", "False")
+    found = unscheduled or (container.get("state") or {}).get("waiting") or {}
+    return Waiting(found.get("reason", ""), found.get("message", "")) if found else None
 
 
 def _termination(status: Manifest, container: Manifest) -> Termination | None:

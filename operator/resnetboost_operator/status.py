@@ -85,6 +85,26 @@ class Attempt(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     message: str = ""
 
 
+class Loss(msgspec.Struct, frozen=True, rename="camel"):
+    """Device-seconds (pods times seconds) that ended in nothing, by what they were lost to."""
+
+    reason: str
+    device_seconds: int
+
+
+class Goodput(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What became of the time of all ended attempts.
+
+    `productive_seconds` went into steps that count, out of `attempt_seconds`; `repeated_steps` were done but lost.
+    """
+
+    attempt_seconds: int = 0
+    productive_seconds: int = 0
+    percent: int = 0
+    repeated_steps: int = 0
+    lost: tuple[Loss, ...] = ()
+
+
 class Condition(msgspec.Struct, frozen=True, rename="camel"):
     """A Kubernetes condition (meta/v1)."""
 
@@ -99,6 +119,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel"):
 class Status(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The whole status. `attempt` numbers grow over the job and never repeat.
 
+    `attempt_creation_time` is when its first pod was decided on, so that its deadline runs from there.
     `attempt_start_time` is set once every pod of the attempt was seen: from then on a missing pod is a lost one.
     `restart_time` is the time before which the next gang must not be created (the back-off).
     """
@@ -107,6 +128,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     conditions: tuple[Condition, ...] = ()
     stage: str = ""
     attempt: int = 0
+    attempt_creation_time: str | None = None
     attempt_start_time: str | None = None
     restart_time: str | None = None
     restarts: int = 0
@@ -117,6 +139,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     completion_time: str | None = None
     stages: tuple[StageStatus, ...] = ()
     progress: Progress | None = None
+    goodput: Goodput | None = None
     attempts: tuple[Attempt, ...] = ()
 
 
@@ -157,6 +180,18 @@ def with_condition(status: Status, kind: str, value: bool, reason: str, message:
     others = tuple(kept for kept in status.conditions if kept.type != kind)
     conditions = tuple(sorted((*others, new), key=lambda found: found.type))
     return msgspec.structs.replace(status, conditions=conditions)
+
+
+def is_urgent(before: Status, after: Status) -> bool:
+    """Whether a change must be written at once: more than counts, progress or the words of a condition."""
+    return _essence(before) != _essence(after)
+
+
+def _essence(status: Status) -> Status:
+    """The status without what changes all the time. The ranks that are done stay: they must not run again."""
+    conditions = tuple(msgspec.structs.replace(found, message="") for found in status.conditions)
+    ranks = Ranks(desired=status.ranks.desired, succeeded=status.ranks.succeeded)
+    return msgspec.structs.replace(status, conditions=conditions, ranks=ranks, progress=None)
 
 
 def with_attempt(status: Status, attempt: Attempt) -> Status:

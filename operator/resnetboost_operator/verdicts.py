@@ -32,7 +32,9 @@ STORAGE_ERROR = Verdict("StorageError", 15, "restart", 3)
 INTERRUPTED = Verdict("Interrupted", 16, "disruption", 9)
 # Classes a trainer cannot report about itself.
 KILLED = Verdict("Killed", None, "restart", 4)
+DISRUPTED = Verdict("Disrupted", None, "disruption", 4)
 POD_LOST = Verdict("PodLost", None, "disruption", 6)
+IMAGE_ERROR = Verdict("ImageError", None, "fail", 7)
 HANG = Verdict("Hang", None, "restart", 7)
 STARTUP_DEADLINE = Verdict("StartupDeadlineExceeded", None, "restart", 7)
 DEADLINE = Verdict("DeadlineExceeded", None, "fail", 10)
@@ -49,7 +51,9 @@ ALL = (
     STORAGE_ERROR,
     INTERRUPTED,
     KILLED,
+    DISRUPTED,
     POD_LOST,
+    IMAGE_ERROR,
     HANG,
     STARTUP_DEADLINE,
     DEADLINE,

@@ -1,39 +1,50 @@
 """What is, brought into the shape decisions need: a job, its pods sorted, its deadlines; it decides nothing."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from resnetboost_operator import api, evidence, pods
 from resnetboost_operator import status as statuses
+from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.pods import PodView
 from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
 
+# How long a node may be silent before its pods count as lost: Kubernetes needs 50 s to call it not ready, and a kubelet
+# that restarts is back within seconds.
+NODE_LOST_SECONDS = 30.0
+
 
 class Observed(msgspec.Struct, frozen=True):
-    """What a cluster tells: every pod of the job in Kubernetes' form, and rank 0's progress where it was polled.
+    """What a cluster tells: every pod of the job, its nodes, and rank 0's progress where it was polled.
 
     `since` (unix seconds): nobody looked before. A gang that went on unwatched while the operator was down, or the
-    laptop asleep, has not been silent.
+    laptop asleep, has not been silent. `refusal`: why the cluster did not take an object of the current attempt.
     """
 
-    pods: tuple[dict[str, Any], ...] = ()
+    pods: tuple[PodView, ...] = ()
     progress: Progress | None = None
     since: float = 0.0
+    nodes: Mapping[str, NodeView] = {}
+    refusal: str = ""
 
 
 class World(msgspec.Struct, frozen=True):
-    """Everything a decision may look at. `gang`: pods of the current attempt; `stale`: of any earlier one."""
+    """Everything a decision may look at.
+
+    `gang`: pods of the current attempt; `stale`: of any earlier one that must go; `kept`: finished ones of finished
+    stages, which stay for their logs.
+    """
 
     job: api.Job
     status: Status
     stage: api.Stage
     gang: tuple[PodView, ...]
     stale: tuple[PodView, ...]
+    kept: tuple[PodView, ...]
+    observed: Observed
     now: float
-    since: float
 
     @property
     def time(self) -> str:
@@ -61,6 +72,16 @@ class World(msgspec.Struct, frozen=True):
         """The current attempt's progress, if it told any."""
         return self.status.progress if evidence.current(self.status.progress, self.status) else None
 
+    @property
+    def unready_nodes(self) -> frozenset[str]:
+        """Names of nodes whose kubelet is not heard of at this moment."""
+        return frozenset(node.name for node in self.observed.nodes.values() if not node.ready)
+
+    @property
+    def lost_nodes(self) -> frozenset[str]:
+        """Names of nodes that were silent for long."""
+        return frozenset(name for name in self.unready_nodes if self._seconds_until_lost(name) <= 0)
+
     def seconds_until_deadline(self) -> float:
         """Seconds left of `activeDeadlineSeconds`; infinite without one or while suspended."""
         limit = self.job.spec.run_policy.active_deadline_seconds
@@ -69,31 +90,45 @@ class World(msgspec.Struct, frozen=True):
         return pods.seconds(self.status.start_time) + limit - self.now
 
     def seconds_until_startup_deadline(self) -> float:
-        """Seconds left to finish a first step; collectives hang when a rank never comes."""
-        if self.status.attempt_start_time is None or (self.progress is not None and self.progress.heartbeat > 0):
+        """Seconds left to create all pods and finish a first step; collectives hang when a rank never comes."""
+        if self.status.attempt_creation_time is None or (self.progress is not None and self.progress.heartbeat > 0):
             return float("inf")
         limit = self.job.spec.run_policy.startup_deadline_seconds
-        return max(pods.seconds(self.status.attempt_start_time), self.since) + limit - self.now
+        return self._minus_seconds_seen(self.status.attempt_creation_time) + limit
 
     def seconds_until_hang(self) -> float:
         """Seconds left until a training gang counts as hung."""
         if self.progress is None or self.progress.heartbeat == 0:
             return float("inf")  # not training yet
-        limit = self.job.spec.failure_policy.hang_timeout_seconds
-        return max(pods.seconds(self.progress.heartbeat_time), self.since) + limit - self.now
+        return (
+            self._minus_seconds_seen(self.progress.heartbeat_time) + self.job.spec.failure_policy.hang_timeout_seconds
+        )
+
+    def seconds_until_node_lost(self) -> float:
+        """Seconds until a silent node with pods of this job counts as lost, if one is silent."""
+        nodes = {pod.node for pod in (*self.gang, *self.stale)} & (self.unready_nodes - self.lost_nodes)
+        return min((self._seconds_until_lost(name) for name in nodes), default=float("inf"))
+
+    def _minus_seconds_seen(self, time: str | None) -> float:
+        """Minus the seconds since a time, or since somebody looks at all."""
+        return max(pods.seconds(time), self.observed.since) - self.now
+
+    def _seconds_until_lost(self, name: str) -> float:
+        return self.observed.nodes[name].since + NODE_LOST_SECONDS - self.now
 
 
 def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
     """Sort the pods and bring the status' counts and progress up to date."""
-    views = tuple(pods.view(pod) for pod in observed.pods)
     status = _begun(job, status, now)
-    gang = tuple(pod for pod in views if _is_current(pod, status))
+    gang = tuple(pod for pod in observed.pods if _is_current(pod, status))
     if not statuses.is_terminal(status):
         progress = _progress(status, observed.progress, gang, now)
         status = replace(status, ranks=_ranks(job, status, gang), progress=progress)
     stage = next(stage for stage in job.spec.stages if stage.name == status.stage)
-    stale = tuple(pod for pod in views if not _is_current(pod, status) and not _is_kept(pod, status))
-    return World(job, status, stage, gang, stale, now, observed.since)
+    others = [pod for pod in observed.pods if not _is_current(pod, status)]
+    kept = tuple(pod for pod in others if _is_kept(pod, status))
+    stale = tuple(pod for pod in others if not _is_kept(pod, status))
+    return World(job, status, stage, gang, stale, kept, observed, now)
 
 
 def _begun(job: api.Job, status: Status, now: float) -> Status:

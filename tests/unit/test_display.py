@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from resnetboost_operator import api
-from resnetboost_operator.plan import Event
+from resnetboost_operator.decision import Event
 from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
 from resnetboost_operator.terminal import display, displaytext, frame
 from resnetboost_operator.validation import jobfile, schema

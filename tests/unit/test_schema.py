@@ -237,6 +237,16 @@ class TestChanges:
             "(failurePolicy.hangTimeoutSeconds was 600 and is now 5)"
         ]
 
+    def test_where_a_job_may_run_changes_only_while_it_is_suspended(self) -> None:
+        def placed(suspend: bool, **selector: str) -> dict[str, Any]:
+            return job(runPolicy={"suspend": suspend}, template={"nodeSelector": selector})
+
+        assert told(placed(False, pool="a"), placed(True)) == []
+        (problem,) = told(placed(True, pool="a"), placed(False))
+        assert problem.startswith(
+            "spec.template: nodeSelector and tolerations can change only while the job is suspended"
+        )
+
     def test_keyed_lists_may_be_sorted_anew_but_stages_may_not(self) -> None:
         one, two = {"name": "A", "value": "1"}, {"name": "B", "value": "2"}
         assert told(job(template={"env": [two, one]}), job(template={"env": [one, two]})) == []

@@ -6,11 +6,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from resnetboost_operator import api
+from resnetboost_operator import api, pods
 from resnetboost_operator import status as statuses
+from resnetboost_operator.decision import Event, Plan
 from resnetboost_operator.local import poll
 from resnetboost_operator.local.cluster import LocalCluster
-from resnetboost_operator.plan import Event, Plan, plan
+from resnetboost_operator.plan import plan
 from resnetboost_operator.pods import PodView
 from resnetboost_operator.runs import metricsfile, resumption
 from resnetboost_operator.runs.runfolder import RunFolder
@@ -73,7 +74,8 @@ class RunLoop:
         """The order matters: what is decided is written before anything is done about it."""
         self._changed.clear()
         now = time.time()
-        observed = Observed(self._cluster.observe(), self._progress, self._watching_since(now))
+        views = tuple(pods.view(pod) for pod in self._cluster.observe())
+        observed = Observed(views, self._progress, self._watching_since(now))
         decided = plan(self._job, self._status, observed, now)
         self._write(decided.status)
         for event in decided.events:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from resnetboost_operator import api
-from resnetboost_operator.plan import Event
+from resnetboost_operator.decision import Event
 from resnetboost_operator.status import Status
 from resnetboost_operator.terminal import displaytext, frame
 

@@ -1,0 +1,60 @@
+"""Notices that a gang is broken: a rank that failed or is gone, a start that takes too long, a hang; it acts on nothing."""
+
+from resnetboost_operator import evidence, verdicts, waiting
+from resnetboost_operator.evidence import Failure
+from resnetboost_operator.world import World
+
+# A victim's failure is often seen before its culprit's; so long it waits for a better explanation. On Kubernetes that
+# may be a lost node, which is told only after 50 s. On one machine (no nodes) everything is told within moments.
+SETTLE_SECONDS = 60.0
+LOCAL_SETTLE_SECONDS = 5.0
+
+
+def failure(world: World) -> Failure | None:
+    """What broke the current gang, None while it is whole. Before all its pods were seen none of them is missing."""
+    complete = world.status.attempt_start_time is not None
+    culprit = evidence.first_culprit(world.gang, world.missing if complete else (), world.lost_nodes)
+    if culprit is not None and evidence.is_victim(culprit):  # a node that just fell silent explains it well enough
+        culprit = evidence.first_culprit(world.gang, (), world.unready_nodes)
+    return culprit or _image_failure(world, hopeless_only=True) or _startup_failure(world) or _hang(world)
+
+
+def settling_seconds(world: World, found: Failure) -> float:
+    """How long to wait for a better explanation than a victim's, while somebody who could give it still runs.
+
+    Kubelet's clock is another machine's: it never lengthens the wait.
+    """
+    if not evidence.is_victim(found) or not any(pod.termination is None for pod in world.gang):
+        return 0.0
+    limit = SETTLE_SECONDS if world.observed.nodes else LOCAL_SETTLE_SECONDS
+    ends = [pod.termination.finished_at for pod in world.gang if pod.termination is not None]
+    return min(min(ends, default=world.now) + limit - world.now, limit)
+
+
+def _startup_failure(world: World) -> Failure | None:
+    if world.seconds_until_startup_deadline() > 0:
+        return None
+    limit = world.job.spec.run_policy.startup_deadline_seconds
+    without_image = _image_failure(world, hopeless_only=False)
+    if without_image is not None:
+        return without_image
+    _, reason = waiting.why(world.gang, world.count, world.observed.refusal)
+    message = f"no rank finished a step within startupDeadlineSeconds: {limit} ({reason})"
+    return Failure(verdicts.STARTUP_DEADLINE, message=message)
+
+
+def _image_failure(world: World, hopeless_only: bool) -> Failure | None:
+    found = waiting.image_failure(world.gang, hopeless_only)
+    if found is None:
+        return None
+    pod, words = found
+    message = f"{words}; correct template.image or give the node access to it"
+    return Failure(verdicts.IMAGE_ERROR, rank=pod.index, node=pod.node, message=message)
+
+
+def _hang(world: World) -> Failure | None:
+    if world.progress is None or world.seconds_until_hang() > 0:
+        return None
+    limit = world.job.spec.failure_policy.hang_timeout_seconds
+    message = f"no progress after step {world.progress.step} for hangTimeoutSeconds: {limit}"
+    return Failure(verdicts.HANG, message=message, step=world.progress.step)

@@ -1,0 +1,207 @@
+"""How an attempt or a job ends: evidence first, then a restart of the whole gang, the next stage, or the end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from resnetboost_operator import backoff, decision, evidence, goodput, pods, verdicts
+from resnetboost_operator import status as statuses
+from resnetboost_operator.decision import Deletion, Event, Plan, sooner
+from resnetboost_operator.evidence import Failure
+from resnetboost_operator.status import Attempt, Ranks, StageStatus, Status
+from resnetboost_operator.world import World
+
+
+def attempt(world: World, failure: Failure) -> Plan:
+    """Write the evidence, then restart the whole gang or give up."""
+    record = evidence.attempt(failure, world.status, world.time)
+    reason, refusal = _refusal(world, failure, record)
+    if reason:
+        return fail(world, reason, refusal, record)
+    status = _next_attempt(world, record, failure.verdict.policy == "restart")
+    delay = backoff.delay_seconds(world.job.spec.failure_policy, status.stage, status.attempts)
+    status = replace(status, phase="Restarting", restart_time=pods.timestamp(world.now + delay))
+    message = f"{_describe(record)}; the gang restarts in {delay} s"
+    status = not_running(world, status, "Restarting", message)
+    event = Event("Warning", "GangRestart", message)
+    graceful = failure.verdict in (verdicts.INTERRUPTED, verdicts.DISRUPTED)
+    wake = sooner(float(delay), wake_seconds(world))
+    return Plan(status, delete=decision.remove(world, world.gang, graceful), events=(event,), wake_seconds=wake)
+
+
+def leave(world: World, failure: Failure) -> Status:
+    """Record the current attempt; what comes next is another one, though nothing was restarted."""
+    record = evidence.attempt(failure, world.status, world.time)
+    status = _with_record(world, record)
+    return replace(status, attempt=status.attempt + 1, attempt_creation_time=None, attempt_start_time=None)
+
+
+def exceed_deadline(world: World) -> Plan:
+    """Out of time, and nobody's failure: the ranks may still save what they have."""
+    limit = world.job.spec.run_policy.active_deadline_seconds
+    message = f"the job was active for more than activeDeadlineSeconds: {limit}"
+    record = evidence.attempt(Failure(verdicts.DEADLINE, message=message), world.status, world.time)
+    return fail(world, verdicts.DEADLINE.name, message, record if world.gang else None, graceful=True)
+
+
+def fail(world: World, reason: str, message: str, record: Attempt | None, graceful: bool = False) -> Plan:
+    """The job is over."""
+    status = _with_record(world, record) if record is not None else world.status
+    status = with_stage(status, status.stage, state="Failed")
+    ranks = replace(status.ranks, running=0, ready=0)
+    status = replace(status, phase="Failed", completion_time=world.time, ranks=ranks)
+    status = not_running(world, status, "Failed", message)
+    status = statuses.with_condition(status, "Failed", True, reason, message, world.time)
+    event = Event("Warning", reason, message)
+    return Plan(status, delete=_leftovers(world, graceful), events=(event,), wake_seconds=_seconds_to_live(world, 0.0))
+
+
+def stage(world: World) -> Plan:
+    """All ranks are done: keep the result, go on with the next stage or complete the job."""
+    status = _with_result(world)
+    names_in_order = [stage.name for stage in world.job.spec.stages]
+    position = names_in_order.index(status.stage)
+    if position + 1 == len(names_in_order):
+        return _complete(world, status)
+    status = replace(
+        status,
+        stage=names_in_order[position + 1],
+        attempt=status.attempt + 1,
+        attempt_creation_time=None,
+        attempt_start_time=None,
+        restart_time=None,
+        ranks=Ranks(desired=world.count),
+    )
+    message = f"stage {world.status.stage} is complete; stage {status.stage} begins"
+    status = not_running(world, status, "StageComplete", message)
+    return Plan(status, events=(Event("Normal", "StageComplete", message),), wake_seconds=0.0)
+
+
+def over(world: World) -> Plan:
+    """A job that is over: nothing runs for it any more, and one day it goes itself."""
+    left = _seconds_to_live(world, world.now - pods.seconds(world.status.completion_time))
+    return Plan(world.status, delete=_leftovers(world), expire=left is not None and left <= 0, wake_seconds=left)
+
+
+def not_running(world: World, status: Status, reason: str, message: str) -> Status:
+    """The condition Running is False, and why."""
+    return statuses.with_condition(status, "Running", False, reason, message, world.time)
+
+
+def with_stage(status: Status, name: str, **changes: Any) -> Status:
+    """The named stage's status with other values."""
+    changed = replace(stage_status(status, name), **changes)
+    return replace(status, stages=tuple(changed if found.name == name else found for found in status.stages))
+
+
+def stage_status(status: Status, name: str) -> StageStatus:
+    """The named stage's status."""
+    return next(found for found in status.stages if found.name == name)
+
+
+def wake_seconds(world: World) -> float | None:
+    """Seconds until one of the deadlines may strike, if there is any."""
+    soonest = min(
+        world.seconds_until_deadline(),
+        world.seconds_until_startup_deadline(),
+        world.seconds_until_hang(),
+        world.seconds_until_node_lost(),
+    )
+    return None if soonest == float("inf") else max(0.0, soonest)
+
+
+def _refusal(world: World, failure: Failure, record: Attempt) -> tuple[str, str]:
+    """Why the gang is not restarted, as (reason, sentence); ('', '') if it is."""
+    policy, text = world.job.spec.failure_policy, _describe(record)
+    if failure.verdict.policy == "fail":
+        return failure.verdict.name, f"{text}; a restart would end the same way"
+    if _is_repetition(failure, record, world.status.attempts):
+        return "RepeatedFailure", f"{text}; the attempt before ended the same way at the same step"
+    exhausted = world.status.restarts_count_towards_max >= policy.max_restarts
+    if failure.verdict.policy == "restart" and exhausted:
+        return "MaxRestartsExceeded", f"{text}; maxRestarts: {policy.max_restarts} is used up"
+    return "", ""
+
+
+def _is_repetition(failure: Failure, record: Attempt, attempts: Sequence[Attempt]) -> bool:
+    """The same error at the same step twice: a bug or a bad sample, which no restart heals."""
+    if failure.verdict not in (verdicts.INTERNAL_ERROR, verdicts.OUT_OF_MEMORY, verdicts.STORAGE_ERROR):
+        return False
+    before = attempts[-1] if attempts else None
+    same = before is not None and (before.reason, before.stage) == (record.reason, record.stage)
+    return same and before is not None and before.last_step == record.last_step
+
+
+def _describe(record: Attempt) -> str:
+    """One line a person understands: attempt 0: rank 1 on node-a ended with Killed (exit code 137) after step 120."""
+    who = f"rank {record.rank}" if record.rank is not None else "the gang"
+    where = f" on {record.node}" if record.node else ""
+    code = f" (exit code {record.exit_code})" if record.exit_code is not None else ""
+    step = f" after step {record.last_step}" if record.last_step is not None else ""
+    killed = record.exit_code is not None and record.exit_code > 128  # its last log line is no explanation
+    why = [] if killed else record.message.strip().splitlines()
+    return f"attempt {record.attempt}: {who}{where} ended with {record.reason}{code}{step}" + (
+        f": {why[-1][:300]}" if why else ""
+    )
+
+
+def _next_attempt(world: World, record: Attempt, counts: bool) -> Status:
+    status = _with_record(world, record)
+    return replace(
+        status,
+        attempt=status.attempt + 1,
+        attempt_creation_time=None,
+        attempt_start_time=None,
+        restarts=status.restarts + 1,
+        restarts_count_towards_max=status.restarts_count_towards_max + counts,
+        ranks=Ranks(desired=world.count),
+    )
+
+
+def _with_record(world: World, record: Attempt) -> Status:
+    account = goodput.account(world.status, world.time, world.count, record.reason, record.checkpoint_step)
+    return statuses.with_attempt(replace(world.status, goodput=account), record)
+
+
+def _complete(world: World, status: Status) -> Plan:
+    count = len(status.stages)
+    message = f"all {count} stages are complete" if count > 1 else f"stage {status.stage} is complete"
+    status = replace(status, phase="Complete", completion_time=world.time)
+    status = not_running(world, status, "Complete", message)
+    status = statuses.with_condition(status, "Complete", True, "StagesComplete", message, world.time)
+    event = Event("Normal", "Complete", message)
+    return Plan(status, delete=_leftovers(world), events=(event,), wake_seconds=_seconds_to_live(world, 0.0))
+
+
+def _with_result(world: World) -> Status:
+    """The stage's final evaluation, from rank 0's own last words."""
+    last_step = world.progress.step if world.progress is not None else None
+    account = goodput.account(world.status, world.time, world.count, None, last_step)
+    status = replace(world.status, goodput=account)
+    ended = next((pod.termination for pod in world.gang if pod.index == 0), None)
+    if ended is None:
+        return with_stage(status, status.stage, state="Complete")
+    report = ended.report
+    result = {"top1": report.top1, "top5": report.top5, "test_loss": report.test_loss}
+    if world.progress is not None:
+        progress = world.progress
+        done = {"step": progress.total_steps, "epoch": float(progress.total_epochs), "percent": 100, "eta_seconds": 0}
+        status = replace(status, progress=replace(progress, state="Finished", **done, **result))
+    return with_stage(status, status.stage, state="Complete", **result)
+
+
+def _leftovers(world: World, graceful: bool = False) -> tuple[Deletion, ...]:
+    """What goes when a job is over, by cleanPodPolicy; what has ended usually stays, for its logs."""
+    present = (*world.gang, *world.stale, *world.kept)
+    match world.job.spec.run_policy.clean_pod_policy:
+        case "All":
+            return decision.remove(world, present, graceful)
+        case "Running":
+            return decision.remove(world, [pod for pod in present if pod.termination is None], graceful)
+    return ()
+
+
+def _seconds_to_live(world: World, since_completion: float) -> float | None:
+    limit = world.job.spec.run_policy.ttl_seconds_after_finished
+    return None if limit is None else limit - since_completion

@@ -1,0 +1,48 @@
+"""How much of the devices' time went into steps that count, and what the rest was lost to; kept in the status."""
+
+from collections.abc import Sequence
+
+from resnetboost_operator import evidence, pods
+from resnetboost_operator.status import Goodput, Loss, Status
+
+# What an attempt that went well spends beside its steps: starting, compiling, evaluating, saving.
+OVERHEAD = "Overhead"
+
+
+def account(status: Status, end_time: str, count: int, failure: str | None, kept_step: int | None) -> Goodput:
+    """The goodput with the current attempt of `count` ranks added.
+
+    `failure` is what ended the attempt, None if nothing did; `kept_step` its last step that will not be done again.
+    The time of a step is the mean rank 0 told last, so the account is an estimate.
+    """
+    before = status.goodput or Goodput()
+    if status.attempt_creation_time is None:
+        return before
+    progress = status.progress if evidence.current(status.progress, status) else None
+    first = _first_step(status)
+    kept = max(0, (kept_step or 0) - first)
+    done = max(kept, (progress.step if progress is not None else 0) - first)
+    seconds = max(0, round(pods.seconds(end_time) - pods.seconds(status.attempt_creation_time)))
+    step_seconds = (progress.step_seconds if progress is not None else None) or 0.0
+    productive = min(seconds, round(kept * step_seconds))
+    total, good = before.attempt_seconds + seconds, before.productive_seconds + productive
+    return Goodput(
+        attempt_seconds=total,
+        productive_seconds=good,
+        percent=100 * good // total if total else 0,
+        repeated_steps=before.repeated_steps + done - kept,
+        lost=_with_loss(before.lost, failure or OVERHEAD, (seconds - productive) * count),
+    )
+
+
+def _first_step(status: Status) -> int:
+    """The step the attempt began at: the newest checkpoint of the attempts before it."""
+    earlier = [record.checkpoint_step for record in status.attempts if record.stage == status.stage]
+    return evidence.highest(earlier) or 0
+
+
+def _with_loss(lost: Sequence[Loss], reason: str, device_seconds: int) -> tuple[Loss, ...]:
+    known = {found.reason: found.device_seconds for found in lost}
+    if device_seconds:
+        known[reason] = known.get(reason, 0) + device_seconds
+    return tuple(Loss(reason, seconds) for reason, seconds in sorted(known.items()))

@@ -1,0 +1,59 @@
+"""What the API server was asked, by whom and with what outcome, from its audit log; it only reads."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+class Request(NamedTuple):
+    """One request; `resource` is as RBAC has it (pods/status), `code` the HTTP status."""
+
+    user: str
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+    code: int
+    path: str
+
+
+def read(log: Path, user: str = "") -> Iterator[Request]:
+    """Requests answered so far, of one user or of all, each once: a watch when it starts, others when they end."""
+    with log.open() as lines:
+        for line in lines:
+            if not line.endswith("\n"):  # still being written
+                break
+            event = json.loads(line)
+            if is_first_answer(event) and user in ("", event["user"]["username"]):
+                yield request(event)
+
+
+def is_first_answer(event: dict[str, Any]) -> bool:
+    """Whether an event is its request's own; only a watch that was granted has one at its start and one at its end."""
+    granted_watch = event["verb"] == "watch" and event["responseStatus"]["code"] < 400
+    return bool(event["stage"] == ("ResponseStarted" if granted_watch else "ResponseComplete"))
+
+
+def request(event: dict[str, Any]) -> Request:
+    """An audit event as a request."""
+    target = event.get("objectRef", {})
+    resource = "/".join(part for part in (target.get("resource", ""), target.get("subresource", "")) if part)
+    return Request(
+        user=event["user"]["username"],
+        verb=event["verb"],
+        group=target.get("apiGroup", ""),
+        resource=resource,
+        namespace=target.get("namespace", ""),
+        name=target.get("name", ""),
+        code=event["responseStatus"]["code"],
+        path=event["requestURI"],
+    )

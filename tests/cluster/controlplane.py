@@ -1,0 +1,195 @@
+"""A control plane from its start to its end, and what tests ask of it."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from cluster import access, audit, build, components, nodes
+from cluster.certificates import Authority
+from cluster.errors import ClusterError
+from cluster.processes import Processes
+
+_APISERVER = "kube-apiserver"
+_MASTERS = "system:masters"
+_DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
+_KUBECTL_SECONDS = 300
+
+
+class ControlPlane:
+    """A context manager; everything it started and wrote is gone afterwards.
+
+    crds: files of definitions that exist before the garbage collector looks which kinds there are: one that comes
+    later it does not know for up to 30 s.
+    with_audit: write every request down, for `requests`.
+    with_node_lifecycle: take nodes that do not report for lost after 40 s and evict their pods.
+    folder: where logs and data go and stay; without it they go to a temporary folder.
+    """
+
+    def __init__(
+        self,
+        *,
+        crds: Sequence[Path] = (),
+        with_audit: bool = False,
+        with_node_lifecycle: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        self._crds = crds
+        self._with_audit = with_audit
+        self._with_node_lifecycle = with_node_lifecycle
+        self._kept_folder = folder
+
+    def __enter__(self) -> Self:
+        self._programs = build.programs(build.CONTROL_PLANE)
+        with contextlib.ExitStack() as stack:
+            self.folder = self._make_folder()
+            self.processes = Processes(self.folder, keep=self._kept_folder is not None)
+            stack.callback(self.processes.stop)
+            self._port = stack.enter_context(_reserved_port())
+            self._make_identities()
+            self._start()
+            self._resources = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    @property
+    def url(self) -> str:
+        """Where the API server listens: on loopback only."""
+        return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def audit_log(self) -> Path:
+        """The API server's audit log, one JSON object a line."""
+        return self.folder / "audit.log"
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        """What kubectl prints for an administrator; raises `ClusterError` with its complaint."""
+        done = subprocess.run(
+            [self._programs["kubectl"], *arguments],
+            env={**os.environ, **self.environment()},
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=_KUBECTL_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise ClusterError(done.stderr.strip())
+        return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        """What makes kubectl and clients administrators of this cluster; the cache is no longer right for the next."""
+        return {
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBECACHEDIR": str(self.folder / "kubectl-cache"),
+            "PATH": f"{self._programs['kubectl'].parent}:{os.environ['PATH']}",
+        }
+
+    def token_kubeconfig(self, namespace: str, service_account: str) -> Path:
+        """The kubeconfig of an existing service account, with a token that is good for a day."""
+        token = self.kubectl("create", "token", service_account, f"--namespace={namespace}", "--duration=24h").strip()
+        path = self.folder / f"{namespace}-{service_account}.kubeconfig"
+        return access.write_kubeconfig(path, self.url, self.ca, {"token": token}, namespace)
+
+    def restart_apiserver(self, kill: bool = False) -> None:
+        """End the API server, or kill it, and start it at the same address; returns when it serves again."""
+        self.stop_apiserver(kill)
+        self.start_apiserver()
+
+    def stop_apiserver(self, kill: bool = False) -> None:
+        """End the API server, or kill it."""
+        self.processes.end(_APISERVER, signal.SIGKILL if kill else signal.SIGTERM)
+
+    def start_apiserver(self) -> None:
+        """Start the API server; returns when it serves."""
+        self.processes.start(_APISERVER, self._programs[_APISERVER], *self._apiserver_options())
+        self.processes.wait_until(lambda: self.client.answers("/readyz"), "the API server")
+
+    def metrics(self) -> str:
+        """The API server's metrics in Prometheus' text format."""
+        return self.client.get("/metrics")
+
+    def requests(self, user: str = "") -> Iterator[audit.Request]:
+        """The requests that the API server has answered so far, one user's or all; needs `with_audit`."""
+        return audit.read(self.audit_log, user)
+
+    def add_node(self, name: str, allocatable: Mapping[str, str] | None = None) -> None:
+        """Add a ready node, with extended resources, say; nobody takes care of the pods that are bound to it."""
+        self.client.send("POST", "/api/v1/nodes", nodes.manifest(name, allocatable or {}))
+
+    def add_kwok_nodes(self, count: int, allocatable: Mapping[str, str] | None = None) -> None:
+        """Add nodes kwok-0, kwok-1, ... whose pods run at once, stay so, and go when deleted: see kwok/."""
+        if not self.processes.runs("kwok"):
+            self._start_kwok()
+        for number in range(count):
+            self.client.send("POST", "/api/v1/nodes", nodes.manifest(f"kwok-{number}", allocatable or {}, nodes.KWOK))
+
+    def _make_folder(self) -> Path:
+        if self._kept_folder is None:
+            return Path(tempfile.mkdtemp(prefix="resnetboost-"))  # short: it holds sockets
+        self._kept_folder.mkdir(parents=True)
+        return self._kept_folder.resolve()
+
+    def _make_identities(self) -> None:
+        self._authority = Authority(self.folder)
+        self._server = self._authority.issue("kube-apiserver", addresses="IP:127.0.0.1,DNS:localhost")
+        self._tokens = self._authority.issue("service-accounts")
+        self.ca = self._authority.pair.certificate
+        self.kubeconfig = self._kubeconfig("admin", _MASTERS)
+        self.client = access.Client(self.url, self.ca, self._authority.issue("probe", _MASTERS))
+
+    def _kubeconfig(self, user: str, group: str = "") -> Path:
+        """A kubeconfig of a user with a certificate."""
+        path = self.folder / f"{user}.kubeconfig"
+        user_with_certificate = access.certificate_user(self._authority.issue(user, group))
+        return access.write_kubeconfig(path, self.url, self.ca, user_with_certificate)
+
+    def _start(self) -> None:
+        self.processes.start("etcd", self._programs["etcd"], *components.etcd(self.folder))
+        self.start_apiserver()
+        for crd in self._crds:
+            self.kubectl("create", f"--filename={crd}")
+            self.kubectl("wait", "--for=condition=Established", f"--filename={crd}")
+        self._start_controller_manager()
+        self._start_scheduler()
+        self.processes.wait_until(lambda: self.client.answers(_DEFAULT_ACCOUNT), "the default service account")
+
+    def _apiserver_options(self) -> list[str]:
+        options = components.apiserver(self.folder, self._port, self.ca, self._server, self._tokens)
+        if self._with_audit:
+            policy = self.folder / "audit-policy.json"
+            policy.write_text(json.dumps(audit.POLICY))
+            options += components.auditing(policy, self.audit_log)
+        if not self._with_node_lifecycle:
+            options += components.untainted_nodes()
+        return options
+
+    def _start_controller_manager(self) -> None:
+        kubeconfig = self._kubeconfig("system:kube-controller-manager")
+        options = components.controller_manager(kubeconfig, self.ca, self._tokens, self._with_node_lifecycle)
+        self.processes.start("kube-controller-manager", self._programs["kube-controller-manager"], *options)
+
+    def _start_scheduler(self) -> None:
+        options = components.scheduler(self._kubeconfig("system:kube-scheduler"))
+        self.processes.start("kube-scheduler", self._programs["kube-scheduler"], *options)
+
+    def _start_kwok(self) -> None:
+        program = build.programs(["kwok"])["kwok"]
+        self.processes.start("kwok", program, *components.kwok(self._kubeconfig("kwok", _MASTERS)))
+
+
+@contextlib.contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A free port that nobody else can take: a socket holds it, without listening, and lets only this user's share it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]

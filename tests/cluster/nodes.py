@@ -1,0 +1,22 @@
+"""Nodes that are only objects: always ready, with room for many pods, and without a kubelet."""
+
+from collections.abc import Mapping
+from typing import Any
+
+KWOK = {"kwok.x-k8s.io/node": "fake"}  # the annotation of nodes whose pods kwok takes care of
+ROOM = {"cpu": "1000", "memory": "4Ti", "pods": "2000"}
+
+
+def manifest(name: str, allocatable: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A node that is ready from the start."""
+    room = {**ROOM, **allocatable}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}, "annotations": dict(annotations or {})},
+        "status": {
+            "allocatable": room,
+            "capacity": room,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Fake", "message": "There is no kubelet."}],
+        },
+    }

@@ -1,0 +1,249 @@
+"""What only a cluster of many nodes does to a gang: lost nodes, evictions, refusals, time to live."""
+
+import pytest
+from msgspec.structs import replace
+
+from resnetboost_operator import deletions, names, pods, status
+from resnetboost_operator.nodes import NodeView
+from simulation import START, Cluster, job
+
+
+def with_nodes(cluster: Cluster) -> Cluster:
+    cluster.nodes = {name: NodeView(name, ready=True, since=START) for name in ("node-0", "node-1")}
+    return cluster
+
+
+def fall_silent(cluster: Cluster, node: str) -> None:
+    cluster.nodes[node] = NodeView(node, ready=False, since=cluster.now)
+
+
+def test_a_node_that_is_silent_for_long_restarts_the_gang_and_is_not_counted() -> None:
+    cluster = with_nodes(Cluster(job(failurePolicy={"maxRestarts": 0}))).started()
+    fall_silent(cluster, "node-1")
+    assert cluster.step().wake_seconds == 30
+    assert cluster.status.restarts == 0
+    cluster.now += 30
+    wanted = cluster.step()
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.rank, record.node) == ("PodLost", 1, "node-1")
+    assert (cluster.status.restarts, cluster.status.restarts_count_towards_max) == (1, 0)
+    graces = {deletion.name: deletion.grace_seconds for deletion in wanted.delete}
+    assert graces == {"digits-base-0-0": 5, "digits-base-0-1": 0}, "nobody waits for the lost node's kubelet"
+
+
+def test_a_node_that_comes_back_soon_costs_nothing() -> None:
+    cluster = with_nodes(Cluster(job())).started()
+    fall_silent(cluster, "node-1")
+    cluster.now += 29
+    cluster.step()
+    cluster.nodes["node-1"] = NodeView("node-1", ready=True, since=cluster.now)
+    cluster.now += 60
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts) == ("Running", 0)
+
+
+def test_a_rank_that_blames_others_is_believed_only_when_no_node_is_lost_meanwhile() -> None:
+    cluster = with_nodes(Cluster(job(failurePolicy={"maxRestarts": 0}))).started()
+    cluster.exit(0, 14, report={"class": "CommunicationError"})
+    assert cluster.step().wake_seconds == 60
+    cluster.now += 50
+    fall_silent(cluster, "node-1")
+    cluster.step()
+    assert cluster.status.attempts[0].reason == "PodLost"
+    assert cluster.status.restarts_count_towards_max == 0
+
+
+def test_old_pods_on_a_lost_node_do_not_hold_up_the_new_gang() -> None:
+    cluster = with_nodes(Cluster(job(failurePolicy={"backoffSeconds": 0}))).started()
+    cluster.exit(0, 137)
+    cluster.step()
+    fall_silent(cluster, "node-1")
+    cluster.pods = {name: pod for name, pod in cluster.pods.items() if not name.endswith("-0-0")}  # kubelet 0 is quick
+    cluster.step()
+    assert sorted(cluster.pods) == ["digits-base-0-1", "digits-base-1-0"], "each index waits for its own predecessor"
+    cluster.now += 30
+    cluster.step()
+    cluster.step()
+    assert sorted(cluster.pods) == ["digits-base-1-0", "digits-base-1-1"]
+
+
+@pytest.mark.parametrize("reason", ["EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager"])
+def test_a_disruption_is_named_and_not_counted_whatever_the_exit_code(reason: str) -> None:
+    cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
+    cluster.exit(1, 137)
+    cluster.exit(0, 14, report={"class": "CommunicationError"})
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    cluster.rank(1)["status"]["conditions"] = [condition]
+    cluster.settle()
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.rank, record.message) == ("Disrupted", 1, reason)
+    assert (cluster.status.phase, cluster.status.restarts_count_towards_max) == ("Starting", 0)
+
+
+def test_why_nothing_is_scheduled_is_said_in_the_schedulers_words() -> None:
+    cluster = Cluster(job())
+    cluster.settle()
+    words = "0/3 nodes are available: 3 Insufficient cpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    for pod in cluster.gang():
+        pod["status"]["conditions"] = [condition]
+    cluster.settle()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert (running.reason, running.message) == ("Unschedulable", f"0/2 ranks are scheduled: {words}")
+
+
+def waiting_for(cluster: Cluster, reason: str, message: str) -> None:
+    for pod in cluster.gang():
+        pod["spec"]["nodeName"] = "node-0"
+        state = {"waiting": {"reason": reason, "message": message}}
+        pod["status"]["containerStatuses"] = [{"name": names.CONTAINER, "ready": False, "state": state}]
+
+
+def test_an_image_that_does_not_come_is_said_and_fails_the_job_at_the_startup_deadline() -> None:
+    cluster = Cluster(job(runPolicy={"startupDeadlineSeconds": 60}))
+    cluster.settle()
+    waiting_for(cluster, "ImagePullBackOff", "Back-off pulling image x")
+    cluster.settle()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert running.message == "2/2 ranks wait for kubelet: ImagePullBackOff: Back-off pulling image x"
+    cluster.now += 60
+    cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert failed.reason == "ImageError"
+    assert "correct template.image" in failed.message
+
+
+def test_an_image_name_that_can_never_work_fails_the_job_at_once() -> None:
+    cluster = Cluster(job())
+    cluster.settle()
+    waiting_for(cluster, "InvalidImageName", "couldn't parse image name")
+    cluster.settle()
+    assert cluster.status.phase == "Failed"
+
+
+def test_a_refusal_of_the_api_server_is_said() -> None:
+    cluster = Cluster(job())
+    cluster.refusal = "exceeded quota: compute"
+    cluster.settle()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert (running.reason, running.message.endswith("exceeded quota: compute")) == ("PodsRefused", True)
+
+
+def test_a_gang_that_is_never_let_in_whole_meets_the_startup_deadline() -> None:
+    cluster = Cluster(job(runPolicy={"startupDeadlineSeconds": 60}))
+    cluster.step()
+    cluster.refusal = "exceeded quota: compute"
+    del cluster.pods["digits-base-0-1"]
+    cluster.now += 60
+    cluster.step()
+    record = cluster.status.attempts[0]
+    assert record.reason == "StartupDeadlineExceeded"
+    assert "exceeded quota" in record.message
+
+
+def test_a_rank_that_fails_before_the_gang_is_whole_ends_the_attempt() -> None:
+    cluster = Cluster(job())
+    cluster.step()
+    del cluster.pods["digits-base-0-1"]
+    cluster.exit(0, 10, report={"class": "ConfigError", "message": "no"})
+    cluster.settle()
+    assert cluster.status.phase == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ("Running", ["digits-base-0-0"]),
+        ("All", []),
+        ("None", ["digits-base-0-0", "digits-base-0-1"]),
+    ],
+    ids=str,
+)
+def test_clean_pod_policy_says_what_a_failed_job_leaves(policy: str, left: list[str]) -> None:
+    cluster = Cluster(job(runPolicy={"cleanPodPolicy": policy})).started()
+    cluster.exit(0, 10, report={"class": "ConfigError"})
+    cluster.settle()
+    assert sorted(cluster.pods) == left
+
+
+def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
+    cluster = Cluster(job(runPolicy={"ttlSecondsAfterFinished": 100})).started()
+    for index in (0, 1):
+        cluster.exit(index, 0)
+    cluster.step()
+    cluster.now += 40
+    assert cluster.step().wake_seconds == 60
+    assert not cluster.expired
+    cluster.now += 60
+    cluster.step()
+    assert cluster.expired
+
+
+def test_config_maps_and_services_of_earlier_attempts_go_when_the_next_one_comes() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0}))
+    assert cluster.step().obsolete == ""
+    cluster.started()
+    cluster.exit(0, 137)
+    cluster.step()
+    cluster.finish_deletions()
+    assert cluster.step().obsolete == "resnetboost.io/job-uid=0000-1111,resnetboost.io/attempt!=1"
+    assert cluster.step().obsolete == ""
+
+
+def test_a_restart_of_a_whole_gang_is_one_delete_request() -> None:
+    cluster = Cluster(job(device={"type": "CPU", "count": 8})).started()
+    cluster.exit(3, 137)
+    views = [pods.view(pod) for pod in cluster.pods.values()]
+    sweeps, singles = deletions.grouped(cluster.plan().delete, views)
+    assert ([len(sweep.pods) for sweep in sweeps], singles) == ([8], [])
+
+
+def test_goodput_tells_what_was_lost_to_what() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.train_to(120, checkpoint_step=100)
+    assert cluster.progress is not None
+    cluster.progress = replace(cluster.progress, step_seconds=0.5)
+    cluster.now += 100
+    cluster.exit(1, 137)
+    cluster.step()
+    account = cluster.status.goodput
+    assert account is not None
+    assert (account.attempt_seconds, account.productive_seconds, account.percent) == (100, 50, 50)
+    assert account.repeated_steps == 20
+    assert [(loss.reason, loss.device_seconds) for loss in account.lost] == [("Killed", 100)]
+
+
+def test_counts_and_progress_can_wait_but_a_phase_cannot() -> None:
+    cluster = Cluster(job()).started()
+    before = cluster.status
+    cluster.train_to(7)
+    assert not status.is_urgent(before, cluster.plan().status)
+    cluster.exit(1, 137)
+    assert status.is_urgent(before, cluster.plan().status)
+
+
+def test_a_pod_that_only_looks_like_ours_is_refused() -> None:
+    cluster = Cluster(job())
+    cluster.step()
+    pod = cluster.rank(0)
+    del pod["metadata"]["ownerReferences"]
+    with pytest.raises(ValueError, match="no owner"):
+        pods.view(pod)
+
+
+def test_devices_that_share_a_node_attract_each_other_and_repel_the_rest() -> None:
+    cluster = Cluster(job(device={"type": "CPU", "count": 4, "perNode": 2}))
+    cluster.step()
+    groups = [cluster.rank(index)["metadata"]["labels"][names.LABEL_NODE_GROUP] for index in range(4)]
+    assert groups == ["0", "0", "1", "1"]
+    affinity = cluster.rank(2)["spec"]["affinity"]
+    (near,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (far,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert near["labelSelector"]["matchLabels"][names.LABEL_NODE_GROUP] == "1"
+    assert far["labelSelector"]["matchExpressions"] == [
+        {"key": names.LABEL_NODE_GROUP, "operator": "NotIn", "values": ["1"]}
+    ]
