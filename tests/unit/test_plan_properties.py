@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resnetboost_operator import names, status
+from resnetboost_operator.nodes import NodeView
 from simulation import Cluster, Crash, job
 
 STAGES = [
@@ -17,6 +18,9 @@ STAGES = [
 MAX_RESTARTS = 2
 
 happening = st.one_of(
+    # Three passes for anything else: a world where nobody looks shows nothing.
+    st.tuples(st.just("pass"), st.none()),
+    st.tuples(st.just("pass"), st.none()),
     st.tuples(st.just("pass"), st.none() | st.integers(0, 5)),
     st.tuples(st.just("run"), st.none()),
     st.tuples(st.just("kubelet"), st.none()),
@@ -25,7 +29,12 @@ happening = st.one_of(
     st.tuples(st.just("exit"), st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 1, 13, 14, 16, 137]))),
     st.tuples(st.just("vanish"), st.integers(0, 2)),
     st.tuples(st.just("suspend"), st.booleans()),
+    st.tuples(st.just("node"), st.tuples(st.integers(0, 2), st.booleans())),
+    st.tuples(st.just("evict"), st.integers(0, 2)),
 )
+
+
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
 
 
 def happen(cluster: Cluster, what: str, how: object) -> None:
@@ -42,6 +51,8 @@ def happen(cluster: Cluster, what: str, how: object) -> None:
         suspend(cluster, bool(how))
     elif what == "train":
         cluster.train_to(how)  # type: ignore[arg-type]
+    elif what == "node":
+        node(cluster, *how)  # type: ignore[misc]
     else:
         happen_to_a_pod(cluster, what, how)
 
@@ -51,6 +62,11 @@ def suspend(cluster: Cluster, value: bool) -> None:
     cluster.job = replace(cluster.job, spec=replace(cluster.job.spec, run_policy=policy))
 
 
+def node(cluster: Cluster, index: int, ready: bool) -> None:
+    name = f"node-{index}"
+    cluster.nodes[name] = NodeView(name, ready, since=cluster.now)
+
+
 def happen_to_a_pod(cluster: Cluster, what: str, how: object) -> None:
     index, code = how if isinstance(how, tuple) else (how, 0)
     running = {pod["metadata"]["labels"][names.LABEL_INDEX] for pod in cluster.gang() if is_running(pod)}
@@ -58,6 +74,9 @@ def happen_to_a_pod(cluster: Cluster, what: str, how: object) -> None:
         return
     if what == "exit":
         cluster.exit(index, code)
+    elif what == "evict":
+        cluster.rank(index)["status"]["conditions"] = [EVICTED]
+        cluster.exit(index, 137)
     else:
         cluster.vanish(index)
 
@@ -81,7 +100,7 @@ def check(cluster: Cluster) -> None:
     assert len(alive) == len(set(alive)), "a rank runs twice"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(happening, max_size=60))
 def test_no_random_world_breaks_the_invariants(world: list[tuple[str, object]]) -> None:
     policy = {"maxRestarts": MAX_RESTARTS, "backoffSeconds": 5}
@@ -103,6 +122,7 @@ def test_from_every_random_world_a_healthy_cluster_finishes_the_job(world: list[
     for what, how in world:
         happen(cluster, what, how)
     suspend(cluster, False)
+    cluster.nodes.clear()
     for _ in range(120):
         if not live_one_pass(cluster):
             break
