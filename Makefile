@@ -23,6 +23,10 @@ help:  ## List the targets
 run: setup  ## Train examples/digits.yaml on 2 CPU ranks of this machine and write a report
 	@$(BIN)/resnetboost run examples/digits.yaml
 
+.PHONY: cluster
+cluster: setup  ## Start a Kubernetes control plane of this machine's own, to try the operator on; Ctrl-C stops it
+	@PYTHONPATH=tests $(BIN)/python -m cluster --crd crds/resnetboostjobs.yaml
+
 .PHONY: test
 test: setup  ## Run all tests
 	@$(BIN)/python -m pytest

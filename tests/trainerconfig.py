@@ -17,5 +17,5 @@ GOOD: dict[str, Any] = {
     "evaluateEveryEpochs": 1,
     "learningRate": {"schedule": "Cosine", "peak": 0.1, "final": 0, "warmupEpochs": 1, "gamma": 0.1},
     "momentum": {"momentum": 0.9, "weightDecay": 1e-4, "nesterov": False},
-    "checkpoint": {"everySteps": 20, "keep": 3},
+    "checkpoint": {"everySteps": 20, "keep": 3, "resume": "Never"},
 }

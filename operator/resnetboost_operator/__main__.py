@@ -1,5 +1,5 @@
-"""`python -m resnetboost_operator`: the command line where its script is not on the PATH; nothing else."""
+"""`python -m resnetboost_operator` runs the operator; the command line for people is `resnetboost`."""
 
-from resnetboost_operator.terminal.cli import main
+from resnetboost_operator.kube.main import main
 
-main(prog_name="resnetboost")
+main(prog_name="python -m resnetboost_operator")

@@ -87,10 +87,15 @@ def _watch_gang(world: World) -> Plan:
     """Every pod of the gang has been seen: from now on whatever is missing is lost."""
     status, seconds = _starting(world, world.status), POLL_STARTING_SECONDS
     if world.progress is not None and world.progress.heartbeat > 0:
-        status, seconds = _running(world), POLL_RUNNING_SECONDS
+        status, seconds = _running(world), _poll_running_seconds(world)
     rank_0 = next((pod for pod in world.gang if pod.index == 0 and pod.phase == "Running" and pod.address), None)
     going, wake = decision.remove(world, world.stale), ending.wake_seconds(world)
     return Plan(status, delete=going, wake_seconds=wake, poll=rank_0, poll_seconds=seconds)
+
+
+def _poll_running_seconds(world: World) -> float:
+    """Several polls must fit into the hang timeout, or a gang would count as hung between two of them."""
+    return min(POLL_RUNNING_SECONDS, world.job.spec.failure_policy.hang_timeout_seconds / 3)
 
 
 def _running(world: World) -> Status:

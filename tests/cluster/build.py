@@ -1,11 +1,10 @@
-"""Builds the pinned programs of the test bed, once, from Go modules into a cache outside the tree; it runs none of them.
+"""Builds the test bed's pinned programs, once, from Go modules into a cache outside the tree; it runs none of them.
 
 tools/*/go.mod pin the versions, one module for each group of programs that share dependencies. To add a program, add
 its package here and as a `tool` there, then run `GOFLAGS=-mod=mod go mod tidy` in that folder.
 """
 
 import fcntl
-import functools
 import hashlib
 import os
 import re
@@ -13,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,7 +31,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sche
 _ERROR_LINES = 10
 
 
-def unavailable(names: Sequence[str] = CONTROL_PLANE) -> str:
+def unavailable(names: Iterable[str] = CONTROL_PLANE) -> str:
     """Why programs can neither be found nor built here, with the remedy; empty if they can."""
     if not shutil.which("openssl"):
         return "there is no openssl here to make certificates with; install the package openssl"
@@ -45,18 +44,17 @@ def unavailable(names: Sequence[str] = CONTROL_PLANE) -> str:
     return ""
 
 
-def programs(names: Sequence[str]) -> dict[str, Path]:
+def programs(names: Iterable[str]) -> dict[str, Path]:
     """Paths of programs, built first if need be, which takes minutes and shows its progress on stderr.
 
     Raises `ClusterError` if that is impossible here.
     """
-    found = {name: _given(name) or _cache() / name for name in names}
-    if any(not path.exists() for path in found.values()):
-        with _lock(_cache()):
-            missing = [name for name, path in found.items() if not path.exists()]
-            for number, name in enumerate(missing, start=1):
-                _build(name, f"{number}/{len(missing)}")
-    return found
+    names = list(names)
+    if reason := unavailable(names):
+        raise ClusterError(reason)
+    found = {name: path for name in names if (path := _given(name))}
+    missing = [name for name in names if name not in found]
+    return found | _built(missing) if missing else found
 
 
 def _given(name: str) -> Path | None:
@@ -66,11 +64,19 @@ def _given(name: str) -> Path | None:
     return path if folder and path.is_file() else None
 
 
-@functools.cache
+def _built(names: list[str]) -> dict[str, Path]:
+    cache = _cache()
+    paths = {name: cache / name for name in names}
+    if not all(path.exists() for path in paths.values()):
+        with _lock(cache):
+            missing = [name for name, path in paths.items() if not path.exists()]
+            for number, name in enumerate(missing, start=1):
+                _build(name, cache, f"{number}/{len(missing)}")
+    return paths
+
+
 def _cache() -> Path:
-    """The folder of programs of these versions, compiled by this Go."""
-    if reason := unavailable():
-        raise ClusterError(reason)
+    """The folder of the programs of these versions, compiled by this Go."""
     digest = hashlib.sha256(_go("env", "GOVERSION", "GOARCH").encode())
     for file in sorted(MODULES.glob("*/go.*")):
         digest.update(file.read_bytes())
@@ -91,29 +97,40 @@ def _lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def _build(name: str, count: str) -> None:
-    """Build into another name first: a program under its own name is always whole."""
+def _build(name: str, cache: Path, count: str) -> None:
+    """Build in a scratch folder: a program in the cache is always whole, and nothing of an aborted build remains."""
     module, package = PACKAGES[name]
-    unfinished = _cache() / f".{name}"
     started = time.monotonic()
     _tell(f"cluster: building {name} ({count}) ... ")
-    _go("build", "-trimpath", "-ldflags", _linker_flags(), "-o", str(unfinished), package, folder=MODULES / module)
-    unfinished.rename(_cache() / name)
+    with _scratch(cache / ".scratch") as scratch:
+        flags = ["-trimpath", "-ldflags", _linker_flags(), "-o", str(scratch / name)]
+        _go("build", *flags, package, folder=MODULES / module, GOTMPDIR=str(scratch))
+        (scratch / name).rename(cache / name)
     _tell(f"{time.monotonic() - started:.0f} s\n")
 
 
-@functools.cache
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """An empty folder, perhaps left by a run that was killed, and gone afterwards."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _linker_flags() -> str:
     """No debugging symbols, and the version, which Kubernetes' own build would have put in."""
-    found = re.search(r"k8s.io/kubernetes (v(\d+)\.(\d+)\.\d+)", (MODULES / "kubernetes" / "go.mod").read_text())
-    if found is None:
-        raise ClusterError(f"{MODULES}/kubernetes/go.mod does not require k8s.io/kubernetes; add it")
-    version = {"gitVersion": found[1], "gitMajor": found[2], "gitMinor": found[3]}
-    return " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{key}={text}" for key, text in version.items())])
+    required = (MODULES / "kubernetes" / "go.mod").read_text()
+    (version,) = re.findall(r"k8s.io/kubernetes (v[0-9.]+)", required)
+    major, minor, _ = version.removeprefix("v").split(".")
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    return " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{name}={text}" for name, text in values.items())])
 
 
-def _go(*arguments: str, folder: Path = MODULES) -> str:
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+def _go(*arguments: str, folder: Path = MODULES, **variables: str) -> str:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", **variables}
     done = subprocess.run(["go", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         words = "\n".join(done.stderr.splitlines()[-_ERROR_LINES:])

@@ -45,7 +45,16 @@ class Authority:
 
     def _make(self, name: str, subject: str, *extensions: str, authority: Pair | None = None) -> Pair:
         made = Pair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
-        command = ["openssl", *_SELF_SIGNED, "-subj", subject, "-out", made.certificate, "-keyout", made.key]
+        command: list[str | Path] = [
+            "openssl",
+            *_SELF_SIGNED,
+            "-subj",
+            subject,
+            "-out",
+            made.certificate,
+            "-keyout",
+            made.key,
+        ]
         if authority:
             command += ["-CA", authority.certificate, "-CAkey", authority.key]
         for extension in extensions:

@@ -1,34 +1,35 @@
 """The command lines of the control plane's parts; it starts none of them.
 
-All data is thrown away, so nothing is synced to disk; all addresses are loopback or sockets in the folder.
+All data is thrown away, so nothing is synced to disk; all addresses are loopback or sockets in the working directory.
 """
 
 from pathlib import Path
 
-from cluster.certificates import Pair
+from cluster.identities import Identities
 
 STAGES = Path(__file__).with_name("kwok")
 # The default of 20 requests/s is what a test at scale would measure; and each is the only one of its kind.
 _CONTROLLER = ("--kube-api-qps=2000", "--kube-api-burst=4000", "--leader-elect=false", "--secure-port=0")
 
 
-def etcd(folder: Path) -> list[str]:
+def etcd() -> list[str]:
     """Listening on sockets there are no ports to find; those it must advertise nobody calls."""
     return [
-        f"--data-dir={folder}/etcd",
-        f"--listen-client-urls=unix://{folder}/etcd.sock",
-        f"--listen-peer-urls=unix://{folder}/etcd-peer.sock",
+        "--data-dir=etcd",
+        "--listen-client-urls=unix://etcd.sock",
+        "--listen-peer-urls=unix://etcd-peer.sock",
         "--advertise-client-urls=http://localhost:2379",
         "--unsafe-no-fsync",
         "--log-level=warn",
     ]
 
 
-def apiserver(folder: Path, port: int, ca: Path, server: Pair, tokens: Pair) -> list[str]:
-    """`port` may be held by a socket of the same user with SO_REUSEPORT; `tokens` signs those of service accounts."""
+def apiserver(port: int, identities: Identities) -> list[str]:
+    """`port` may be held by a socket of the same user with SO_REUSEPORT."""
     return [
-        f"--etcd-servers=unix://{folder}/etcd.sock",
+        "--etcd-servers=unix://etcd.sock",
         "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
         f"--secure-port={port}",
         "--permit-port-sharing=true",
         "--endpoint-reconciler-type=none",  # it refuses loopback addresses
@@ -36,12 +37,12 @@ def apiserver(folder: Path, port: int, ca: Path, server: Pair, tokens: Pair) -> 
         "--service-cluster-ip-range=10.96.0.0/16",
         "--authorization-mode=Node,RBAC",
         "--allow-privileged=true",
-        f"--client-ca-file={ca}",
-        f"--tls-cert-file={server.certificate}",
-        f"--tls-private-key-file={server.key}",
+        f"--client-ca-file={identities.ca}",
+        f"--tls-cert-file={identities.server.certificate}",
+        f"--tls-private-key-file={identities.server.key}",
         "--service-account-issuer=https://kubernetes.default.svc",
-        f"--service-account-key-file={tokens.certificate}",
-        f"--service-account-signing-key-file={tokens.key}",
+        f"--service-account-key-file={identities.tokens.certificate}",
+        f"--service-account-signing-key-file={identities.tokens.key}",
     ]
 
 
@@ -55,13 +56,13 @@ def untainted_nodes() -> list[str]:
     return ["--disable-admission-plugins=TaintNodesByCondition"]
 
 
-def controller_manager(kubeconfig: Path, ca: Path, tokens: Pair, with_node_lifecycle: bool) -> list[str]:
+def controller_manager(kubeconfig: Path, identities: Identities, with_node_lifecycle: bool) -> list[str]:
     """Without the node lifecycle, nodes without a kubelet are never taken for lost."""
     return [
         *_CONTROLLER,
         f"--kubeconfig={kubeconfig}",
-        f"--root-ca-file={ca}",
-        f"--service-account-private-key-file={tokens.key}",
+        f"--root-ca-file={identities.ca}",
+        f"--service-account-private-key-file={identities.tokens.key}",
         "--use-service-account-credentials",  # RBAC knows the controllers by their own names only
         "--controllers=*" if with_node_lifecycle else "--controllers=*,-node-lifecycle-controller",
     ]

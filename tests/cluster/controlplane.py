@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from cluster import access, audit, build, components, nodes
-from cluster.certificates import Authority
+from cluster import audit, build, components, nodes
 from cluster.errors import ClusterError
+from cluster.identities import MASTERS, Identities
 from cluster.processes import Processes
 
 _APISERVER = "kube-apiserver"
-_MASTERS = "system:masters"
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 _KUBECTL_SECONDS = 300
 
@@ -29,7 +28,7 @@ class ControlPlane:
     later it does not know for up to 30 s.
     with_audit: write every request down, for `requests`.
     with_node_lifecycle: take nodes that do not report for lost after 40 s and evict their pods.
-    folder: where logs and data go and stay; without it they go to a temporary folder.
+    folder: a new one in which logs and data stay; without it they go to a temporary one.
     """
 
     def __init__(
@@ -52,7 +51,9 @@ class ControlPlane:
             self.processes = Processes(self.folder, keep=self._kept_folder is not None)
             stack.callback(self.processes.stop)
             self._port = stack.enter_context(_reserved_port())
-            self._make_identities()
+            self._identities = Identities(self.folder, self.url)
+            self.client = self._identities.client("probe")
+            self.kubeconfig = self._identities.kubeconfig("admin", MASTERS)
             self._start()
             self._resources = stack.pop_all()
         return self
@@ -64,6 +65,11 @@ class ControlPlane:
     def url(self) -> str:
         """Where the API server listens: on loopback only."""
         return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the authority that the API server's is signed by."""
+        return self._identities.ca
 
     @property
     def audit_log(self) -> Path:
@@ -96,8 +102,7 @@ class ControlPlane:
     def token_kubeconfig(self, namespace: str, service_account: str) -> Path:
         """The kubeconfig of an existing service account, with a token that is good for a day."""
         token = self.kubectl("create", "token", service_account, f"--namespace={namespace}", "--duration=24h").strip()
-        path = self.folder / f"{namespace}-{service_account}.kubeconfig"
-        return access.write_kubeconfig(path, self.url, self.ca, {"token": token}, namespace)
+        return self._identities.token_kubeconfig(namespace, service_account, token)
 
     def restart_apiserver(self, kill: bool = False) -> None:
         """End the API server, or kill it, and start it at the same address; returns when it serves again."""
@@ -110,7 +115,7 @@ class ControlPlane:
 
     def start_apiserver(self) -> None:
         """Start the API server; returns when it serves."""
-        self.processes.start(_APISERVER, self._programs[_APISERVER], *self._apiserver_options())
+        self._start_program(_APISERVER, self._apiserver_options())
         self.processes.wait_until(lambda: self.client.answers("/readyz"), "the API server")
 
     def metrics(self) -> str:
@@ -128,42 +133,37 @@ class ControlPlane:
     def add_kwok_nodes(self, count: int, allocatable: Mapping[str, str] | None = None) -> None:
         """Add nodes kwok-0, kwok-1, ... whose pods run at once, stay so, and go when deleted: see kwok/."""
         if not self.processes.runs("kwok"):
-            self._start_kwok()
+            self._programs |= build.programs(["kwok"])
+            self._start_program("kwok", components.kwok(self._identities.kubeconfig("kwok", MASTERS)))
         for number in range(count):
             self.client.send("POST", "/api/v1/nodes", nodes.manifest(f"kwok-{number}", allocatable or {}, nodes.KWOK))
 
     def _make_folder(self) -> Path:
         if self._kept_folder is None:
             return Path(tempfile.mkdtemp(prefix="resnetboost-"))  # short: it holds sockets
-        self._kept_folder.mkdir(parents=True)
+        try:
+            self._kept_folder.mkdir(parents=True)
+        except OSError as error:
+            raise ClusterError(f"the folder {error.filename}: {error.strerror}; name a new one") from None
         return self._kept_folder.resolve()
 
-    def _make_identities(self) -> None:
-        self._authority = Authority(self.folder)
-        self._server = self._authority.issue("kube-apiserver", addresses="IP:127.0.0.1,DNS:localhost")
-        self._tokens = self._authority.issue("service-accounts")
-        self.ca = self._authority.pair.certificate
-        self.kubeconfig = self._kubeconfig("admin", _MASTERS)
-        self.client = access.Client(self.url, self.ca, self._authority.issue("probe", _MASTERS))
-
-    def _kubeconfig(self, user: str, group: str = "") -> Path:
-        """A kubeconfig of a user with a certificate."""
-        path = self.folder / f"{user}.kubeconfig"
-        user_with_certificate = access.certificate_user(self._authority.issue(user, group))
-        return access.write_kubeconfig(path, self.url, self.ca, user_with_certificate)
-
     def _start(self) -> None:
-        self.processes.start("etcd", self._programs["etcd"], *components.etcd(self.folder))
+        self._start_program("etcd", components.etcd())
         self.start_apiserver()
         for crd in self._crds:
             self.kubectl("create", f"--filename={crd}")
             self.kubectl("wait", "--for=condition=Established", f"--filename={crd}")
-        self._start_controller_manager()
-        self._start_scheduler()
+        self._start_program("kube-controller-manager", self._controller_manager_options())
+        self._start_program(
+            "kube-scheduler", components.scheduler(self._identities.kubeconfig("system:kube-scheduler"))
+        )
         self.processes.wait_until(lambda: self.client.answers(_DEFAULT_ACCOUNT), "the default service account")
 
+    def _start_program(self, name: str, options: list[str]) -> None:
+        self.processes.start(name, self._programs[name], *options, vital=True)
+
     def _apiserver_options(self) -> list[str]:
-        options = components.apiserver(self.folder, self._port, self.ca, self._server, self._tokens)
+        options = components.apiserver(self._port, self._identities)
         if self._with_audit:
             policy = self.folder / "audit-policy.json"
             policy.write_text(json.dumps(audit.POLICY))
@@ -172,23 +172,14 @@ class ControlPlane:
             options += components.untainted_nodes()
         return options
 
-    def _start_controller_manager(self) -> None:
-        kubeconfig = self._kubeconfig("system:kube-controller-manager")
-        options = components.controller_manager(kubeconfig, self.ca, self._tokens, self._with_node_lifecycle)
-        self.processes.start("kube-controller-manager", self._programs["kube-controller-manager"], *options)
-
-    def _start_scheduler(self) -> None:
-        options = components.scheduler(self._kubeconfig("system:kube-scheduler"))
-        self.processes.start("kube-scheduler", self._programs["kube-scheduler"], *options)
-
-    def _start_kwok(self) -> None:
-        program = build.programs(["kwok"])["kwok"]
-        self.processes.start("kwok", program, *components.kwok(self._kubeconfig("kwok", _MASTERS)))
+    def _controller_manager_options(self) -> list[str]:
+        kubeconfig = self._identities.kubeconfig("system:kube-controller-manager")
+        return components.controller_manager(kubeconfig, self._identities, self._with_node_lifecycle)
 
 
 @contextlib.contextmanager
 def _reserved_port() -> Iterator[int]:
-    """A free port that nobody else can take: a socket holds it, without listening, and lets only this user's share it."""
+    """A free port that nobody else can take: a socket that does not listen holds it, and shares it with this user's."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))

@@ -18,6 +18,7 @@ import yaml
 import stubtrainer
 
 ROOT = Path(__file__).parents[2]
+RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 SLOW = "template.env=[{name: STUB_STEP_SECONDS, value: '0.2'}]"
 # Makes the terminal its controlling one, as a login does, so that keys become signals.
 LOGIN = """
@@ -39,7 +40,7 @@ class Terminal:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         words = ["run", str(ROOT / "examples" / "digits.yaml"), "--out", str(self.folder), "--set", SLOW]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LOGIN, sys.executable, "-m", "resnetboost_operator", *words],
+            [sys.executable, "-c", LOGIN, RESNETBOOST, *words],
             env={**os.environ, "PYTHONPATH": str(stub), "TERM": "xterm-256color"},
             stdin=terminal,
             stdout=terminal,

@@ -15,6 +15,7 @@ import yaml
 import stubtrainer
 
 ROOT = Path(__file__).parents[2]
+RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 JOB = ROOT / "examples" / "digits.yaml"
 SETTINGS = ("failurePolicy.backoffSeconds=0", "stages[0].epochs=2")
 
@@ -28,7 +29,7 @@ class Runner:
         self.environment = {**os.environ, "PYTHONPATH": str(stub), "PYTHONWARNINGS": "ignore"}
 
     def command(self, *settings: str, options: tuple[str, ...] = (), stub: str = "") -> list[str]:
-        words = [sys.executable, "-m", "resnetboost_operator", "run", str(JOB), "--out", str(self.folder), *options]
+        words = [RESNETBOOST, "run", str(JOB), "--out", str(self.folder), *options]
         for setting in (*SETTINGS, *settings):
             words += ["--set", setting]
         return words + (["--set", f"template.env=[{stub}]"] if stub else [])

@@ -4,7 +4,6 @@ import csv
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from resnetboost_operator import api, manifests
-from resnetboost_operator.terminal import loadjob
-
 pytestmark = pytest.mark.slow
 
+RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 JOB: dict[str, Any] = {
     "apiVersion": "resnetboost.io/v1alpha1",
     "kind": "ResNetBoostJob",
@@ -51,7 +48,7 @@ class Run:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> "Run":
-        command = [sys.executable, "-m", "resnetboost_operator", "run", str(self.job), "--out", str(self.out)]
+        command = [RESNETBOOST, "run", str(self.job), "--out", str(self.out)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return self
 
@@ -238,40 +235,3 @@ def test_a_finished_stage_that_is_started_again_only_evaluates(undisturbed: Run,
     verdict = json.loads((tmp_path / "termination-log").read_text())
     assert verdict["step"] == STEPS
     assert verdict["top1"] == pytest.approx(undisturbed.status()["stages"][0]["top1"])
-
-
-@pytest.mark.parametrize("steps", [3, 17, 22], ids=["early", "within an epoch", "at its end"])
-def test_one_rank_killed_after_any_checkpoint_resumes_to_the_same_bits(
-    steps: int, one_rank: Path, tmp_path: Path
-) -> None:
-    """The checkpoints of an undisturbed run up to that step are what a rank killed right then would have left."""
-    kept = tmp_path / "checkpoints/uid/base/attempt-0"
-    shutil.copytree(one_rank / f"uid/base/attempt-0/step-{steps:08d}", kept / f"step-{steps:08d}")
-    (kept / f".step-{steps + 1:08d}.partial").mkdir()
-    train_alone(tmp_path, attempt=1)
-    assert final_weights(tmp_path / "checkpoints") == final_weights(one_rank)
-
-
-@pytest.fixture(scope="module")
-def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one-rank")
-    train_alone(folder, attempt=0)
-    return folder / "checkpoints"
-
-
-def train_alone(folder: Path, attempt: int) -> None:
-    """One epoch and a bit on one rank, every checkpoint kept."""
-    job = api.parse(loadjob.load(Path(__file__).parents[2] / "examples/digits.yaml", ["stages[0].epochs=2"]))
-    settings = manifests.trainer_config(job, job.spec.stages[0], attempt)
-    changes = {"localBatchSize": 64, "checkpoint": {"everySteps": 1, "keep": 100}}
-    settings |= {"job": {"name": "digits", "namespace": "default", "uid": "uid"}} | changes
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    variables = {"RESNETBOOST_CHECKPOINTS": str(folder / "checkpoints"), "RESNETBOOST_BIND_ADDRESS": "127.0.98.1"}
-    command = [sys.executable, "-m", "resnetboost_trainer", str(folder / "config.yaml")]
-    subprocess.run(command, env=os.environ | variables, cwd=folder, check=True, timeout=300)
-
-
-def final_weights(checkpoints: Path) -> dict[str, bytes]:
-    """The bytes of everything a final checkpoint holds, whichever attempt wrote it."""
-    *_, final = sorted(checkpoints.glob("uid/base/attempt-*/step-00000044"))
-    return {path.name: path.read_bytes() for path in final.glob("*.safetensors")}

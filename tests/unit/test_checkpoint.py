@@ -1,45 +1,25 @@
 import json
 import logging
+import os
+import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from resnetboost_trainer import checkpoint
-from resnetboost_trainer.checkpoint import Damaged, Manifest
-
-CONTENTS = {"model.safetensors": {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}}
-
-
-def manifest(step: int, attempt: int = 0) -> Manifest:
-    return Manifest(
-        job_uid="uid",
-        stage="base",
-        attempt=attempt,
-        step=step,
-        steps_per_epoch=22,
-        seed=0,
-        world_size=1,
-        local_batch_size=64,
-        model="resnet20/10/1",
-        dataset="digits",
-    )
-
-
-def save(root: Path, step: int, attempt: int = 0) -> Path:
-    directory = checkpoint.attempt_directory(root, "uid", "base", attempt)
-    return checkpoint.write(directory, manifest(step, attempt), CONTENTS)[0]
+from resnetboost_trainer.checkpoint import Damaged
+from smallcheckpoints import CONTENTS, MODEL, save, tree
 
 
 def newest_step(root: Path, before_attempt: int = 9) -> int | None:
-    found = checkpoint.newest(root, "uid", "base", before_attempt, ["model.safetensors"])
+    found = checkpoint.newest(root, "uid", "base", [MODEL], before_attempt)
     return None if found is None else found.manifest.step
 
 
 def test_what_was_written_is_read_bit_for_bit(tmp_path: Path) -> None:
     path = save(tmp_path, 20)
     assert checkpoint.verify(path).step == 20
-    assert checkpoint.read(path, "model.safetensors")["w"].tobytes() == CONTENTS["model.safetensors"]["w"].tobytes()
+    assert checkpoint.read(path, MODEL)["w"].tobytes() == CONTENTS[MODEL]["w"].tobytes()
 
 
 def test_the_furthest_step_wins_and_the_later_attempt_among_equals(tmp_path: Path) -> None:
@@ -47,7 +27,7 @@ def test_the_furthest_step_wins_and_the_later_attempt_among_equals(tmp_path: Pat
     save(tmp_path, 20, attempt=1)
     assert newest_step(tmp_path) == 40
     save(tmp_path, 40, attempt=1)
-    found = checkpoint.newest(tmp_path, "uid", "base", 9, [])
+    found = checkpoint.newest(tmp_path, "uid", "base", [])
     assert found is not None
     assert found.manifest.attempt == 1
 
@@ -59,19 +39,19 @@ def test_an_attempt_does_not_see_what_later_attempts_write(tmp_path: Path) -> No
 
 
 def flip_a_bit(path: Path) -> None:
-    file = path / "model.safetensors"
+    file = path / MODEL
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
 
 
 def shorten(path: Path) -> None:
-    file = path / "model.safetensors"
+    file = path / MODEL
     file.write_bytes(file.read_bytes()[:-1])
 
 
 def lose_a_file(path: Path) -> None:
-    (path / "model.safetensors").unlink()
+    (path / MODEL).unlink()
 
 
 def lose_the_manifest(path: Path) -> None:
@@ -102,6 +82,16 @@ def bloat_the_manifest(path: Path) -> None:
     (path / "manifest.json").write_text(" " * (1 << 20) + "{}")
 
 
+def replace_a_file_by_a_link(path: Path) -> None:
+    (path / MODEL).rename(path.parent / "elsewhere")
+    (path / MODEL).symlink_to(path.parent / "elsewhere")
+
+
+def replace_the_manifest_by_a_pipe(path: Path) -> None:
+    (path / "manifest.json").unlink()
+    os.mkfifo(path / "manifest.json")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -114,6 +104,8 @@ def bloat_the_manifest(path: Path) -> None:
         claim_another_format,
         point_outside,
         bloat_the_manifest,
+        replace_a_file_by_a_link,
+        replace_the_manifest_by_a_pipe,
     ],
     ids=lambda damage: damage.__name__,
 )
@@ -123,7 +115,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(damage, tmp_pa
     damage(damaged)
     with caplog.at_level(logging.WARNING), pytest.raises(Damaged):
         assert newest_step(tmp_path) == 20
-        checkpoint.verify(damaged, ["model.safetensors"])
+        checkpoint.verify(damaged, [MODEL])
     assert str(damaged) in caplog.text
 
 
@@ -139,7 +131,7 @@ def test_a_write_cut_off_anywhere_leaves_no_checkpoint(tmp_path: Path, monkeypat
 def test_what_a_killed_writer_left_behind_is_replaced(tmp_path: Path) -> None:
     partial = checkpoint.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000020.partial"
     partial.mkdir(parents=True)
-    (partial / "model.safetensors").write_text("half a file")
+    (partial / MODEL).write_text("half a file")
     assert newest_step(tmp_path) is None
     save(tmp_path, 20)
     assert newest_step(tmp_path) == 20
@@ -147,7 +139,7 @@ def test_what_a_killed_writer_left_behind_is_replaced(tmp_path: Path) -> None:
 
 def test_pruning_keeps_the_furthest_over_this_and_older_attempts(tmp_path: Path) -> None:
     for attempt, step in ((0, 20), (0, 40), (2, 80)):
-        save(tmp_path, step, attempt)
+        save(tmp_path, step, attempt=attempt)
     newest = save(tmp_path, 60, attempt=1)
     checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=2, written=newest)
     left = sorted(path.name for path in tmp_path.rglob("step-*"))
@@ -157,8 +149,8 @@ def test_pruning_keeps_the_furthest_over_this_and_older_attempts(tmp_path: Path)
 
 def test_other_jobs_and_stages_are_not_seen(tmp_path: Path) -> None:
     save(tmp_path, 20)
-    assert checkpoint.newest(tmp_path, "another", "base", 9, []) is None
-    assert checkpoint.newest(tmp_path, "uid", "fine", 9, []) is None
+    assert checkpoint.newest(tmp_path, "another", "base", []) is None
+    assert checkpoint.newest(tmp_path, "uid", "fine", []) is None
 
 
 def test_a_damaged_checkpoint_further_on_does_not_displace_the_one_just_written(tmp_path: Path) -> None:
@@ -179,3 +171,32 @@ def test_pruning_sweeps_up_what_killed_writers_left(tmp_path: Path) -> None:
     rubbish.mkdir(parents=True)
     checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=save(tmp_path, 40, attempt=1))
     assert not rubbish.exists()
+
+
+def test_pruning_touches_no_other_job_or_stage_and_minds_no_strange_names(tmp_path: Path) -> None:
+    for changes in ({"job_uid": "another"}, {"stage": "fine"}, {"job_uid": "another", "attempt": 7}):
+        save(tmp_path, 20, **changes)
+        save(tmp_path, 40, **changes)
+    for strange in ("attempt-x/step-00000010", "attempt-0/step-7", "attempt-x/.step-00000010.partial", "notes"):
+        (tmp_path / "uid/base" / strange).mkdir(parents=True)
+        (tmp_path / "uid/base" / strange / "file").touch()
+    before = tree(tmp_path)
+    checkpoint.prune(tmp_path, "uid", "base", attempt=3, keep=1, written=save(tmp_path, 60, attempt=3))
+    assert before.items() <= tree(tmp_path).items()
+
+
+def test_a_stale_attempt_that_prunes_while_we_look_does_not_hide_its_checkpoints(tmp_path: Path) -> None:
+    """It keeps one: what was listed is often gone before it is read."""
+
+    def live_on() -> None:
+        for step in range(1, 200):
+            checkpoint.prune(tmp_path, "uid", "base", attempt=0, keep=1, written=save(tmp_path, step))
+
+    save(tmp_path, 0)
+    stale = threading.Thread(target=live_on)
+    stale.start()
+    steps = []
+    while stale.is_alive():
+        steps.append(newest_step(tmp_path, before_attempt=1))
+    assert None not in steps
+    assert sorted(step for step in steps if step is not None) == steps

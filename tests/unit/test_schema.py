@@ -230,11 +230,11 @@ class TestChanges:
         assert told(job(), schema.defaulted(job())) == []
 
     def test_the_change_is_named(self) -> None:
-        changed = job(failurePolicy={"maxRestarts": 1, "hangTimeoutSeconds": 5})
+        changed = job(failurePolicy={"maxRestarts": 1, "hangTimeoutSeconds": 50})
         assert told(changed, job()) == [
             "spec.failurePolicy: of failurePolicy only maxRestarts can change once the job exists; take back the "
             "other changes, or delete the job and apply it again "
-            "(failurePolicy.hangTimeoutSeconds was 600 and is now 5)"
+            "(failurePolicy.hangTimeoutSeconds was 600 and is now 50)"
         ]
 
     def test_where_a_job_may_run_changes_only_while_it_is_suspended(self) -> None:

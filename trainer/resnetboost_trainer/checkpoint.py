@@ -7,9 +7,12 @@ under its own directory, so a stale gang that lives on behind a broken network c
 
 import hashlib
 import logging
+import math
 import os
 import re
 import shutil
+import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -39,10 +42,15 @@ class File(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What a checkpoint is of. Randomness is counter-based (a function of seed and position), so that seed, step and
-    batch sizes are the whole state of the random number generators and of the data order."""
+    batch sizes are the whole state of the random number generators and of the data order.
+
+    A checkpoint without its job's namespace and name, as they were written once, is found by its uid alone. `written`
+    is in unix seconds."""
 
     format: int = FORMAT
     job_uid: str
+    job_namespace: str = ""
+    job_name: str = ""
     stage: str
     attempt: int
     step: int
@@ -52,6 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     local_batch_size: int
     model: str
     dataset: str
+    written: float = 0.0
     files: dict[str, File] = {}
 
 
@@ -85,9 +94,8 @@ def write(directory: Path, manifest: Manifest, contents: Mapping[str, Arrays]) -
         files = {
             name: _write_file(partial / name, safetensors.numpy.save(dict(arrays))) for name, arrays in contents.items()
         }
-        _write_file(
-            partial / MANIFEST, msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
-        )
+        complete = msgspec.structs.replace(manifest, files=files, written=time.time())
+        _write_file(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(complete)))
         _sync(partial)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
@@ -114,36 +122,49 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def candidates(root: Path, job_uid: str, stage: str, before_attempt: int) -> Iterator[Path]:
-    """Checkpoints of a stage by attempts before that one, the furthest step first."""
+def candidates(root: Path, job_uid: str, stage: str, before_attempt: float = math.inf) -> list[Path]:
+    """Checkpoints of a stage by attempts before that one, the furthest step first. Raises OSError."""
     found = []
-    for path in (root / job_uid / stage).glob("attempt-*/step-*"):
-        step, attempt = _STEP.fullmatch(path.name), _ATTEMPT.fullmatch(path.parent.name)
-        if step and attempt and int(attempt[1]) < before_attempt:
-            found.append((int(step[1]), int(attempt[1]), path))
-    yield from (path for _, _, path in sorted(found, reverse=True))
+    for attempt, directory in _numbered(root / job_uid / stage, _ATTEMPT):
+        if attempt < before_attempt:
+            found += [(step, attempt, path) for step, path in _numbered(directory, _STEP)]
+    return [path for _, _, path in sorted(found, reverse=True)]
 
 
-def newest(root: Path, job_uid: str, stage: str, before_attempt: int, needed: Sequence[str]) -> Found | None:
-    """The furthest checkpoint that is whole and has the needed files, read; damaged ones are named and passed over."""
-    for path in candidates(root, job_uid, stage, before_attempt):
+def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
+    """Folders of such a name; there may be none, or no directory. Links are not followed."""
+    try:
+        entries = os.scandir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            match = pattern.fullmatch(entry.name)
+            if match and entry.is_dir(follow_symlinks=False):
+                yield int(match[1]), directory / entry.name
+
+
+def newest(
+    root: Path, job_uid: str, stage: str, needed: Sequence[str], before_attempt: float = math.inf
+) -> Found | None:
+    """The furthest checkpoint that is whole and has the needed files, read; damaged ones are named and passed over.
+
+    It looks again after each of them: a stale gang that lives on prunes what is being read, and writes newer ones.
+    """
+    passed_over: set[Path] = set()
+    while left := [path for path in candidates(root, job_uid, stage, before_attempt) if path not in passed_over]:
+        path = left[0]
         try:
             manifest = verify(path, needed)
-            _check_place(path, manifest)
             return Found(path, manifest, {name: read(path, name) for name in manifest.files})
         except Damaged as damage:
-            log.warning("checkpoint %s is damaged (%s); trying the one before", path, damage)
+            passed_over.add(path)
+            log.warning("checkpoint %s is damaged (%s); trying another", path, damage)
     return None
 
 
-def _check_place(path: Path, manifest: Manifest) -> None:
-    place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
-    if place / f"step-{manifest.step:08d}" != path:
-        raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
-
-
-def verify(path: Path, needed: Sequence[str] = ()) -> Manifest:
-    """Read a checkpoint's manifest and hold every file against it. Raises Damaged."""
+def read_manifest(path: Path) -> Manifest:
+    """What the checkpoint in that place says it is; its files remain to be verified. Raises Damaged."""
     try:
         encoded = _read_limited(path / MANIFEST, MANIFEST_LIMIT_BYTES)
         manifest = msgspec.json.decode(encoded, type=Manifest)
@@ -151,6 +172,15 @@ def verify(path: Path, needed: Sequence[str] = ()) -> Manifest:
         raise Damaged(f"{MANIFEST}: {error}") from error
     if manifest.format != FORMAT:
         raise Damaged(f"{MANIFEST}: format {manifest.format} is not {FORMAT}, the one this trainer reads")
+    place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
+    if place / f"step-{manifest.step:08d}" != path:
+        raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
+    return manifest
+
+
+def verify(path: Path, needed: Sequence[str] = ()) -> Manifest:
+    """Read a checkpoint's manifest and hold every file against it. Raises Damaged."""
+    manifest = read_manifest(path)
     for name in needed:
         if name not in manifest.files:
             raise Damaged(f"{MANIFEST}: it lists no {name}")
@@ -163,7 +193,7 @@ def verify(path: Path, needed: Sequence[str] = ()) -> Manifest:
 
 def _verify_file(path: Path, expected: File) -> None:
     try:
-        size = path.stat().st_size
+        size = _plain_size(path)
         if size != expected.bytes:
             raise Damaged(f"{path.name}: {size} bytes instead of {expected.bytes}")
         with path.open("rb") as file:
@@ -174,12 +204,19 @@ def _verify_file(path: Path, expected: File) -> None:
         raise Damaged(f"{path.name}: its contents have changed since it was written")
 
 
+def _plain_size(path: Path) -> int:
+    """Size in bytes; opening a pipe would wait for ever, and a link may lead anywhere. Raises Damaged, OSError."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise Damaged(f"{path.name}: it is no plain file")
+    return status.st_size
+
+
 def _read_limited(path: Path, limit: int) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
+    if _plain_size(path) > limit:
         raise Damaged(f"{path.name}: larger than {limit} bytes")
-    return data
+    with path.open("rb") as file:
+        return file.read(limit)
 
 
 def read(path: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
@@ -199,9 +236,10 @@ def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written
     others = [path for path in candidates(root, job_uid, stage, attempt + 1) if path != written]
     for path in others[keep - 1 :]:
         _remove(path)
-    for rubbish in (root / job_uid / stage).glob("attempt-*/.step-*"):  # of writers that were killed
-        if int(rubbish.parent.name.removeprefix("attempt-")) <= attempt:
-            shutil.rmtree(rubbish, ignore_errors=True)
+    for number, directory in _numbered(root / job_uid / stage, _ATTEMPT):
+        if number <= attempt:
+            for rubbish in directory.glob(".step-*"):  # of writers that were killed
+                shutil.rmtree(rubbish, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

@@ -67,10 +67,11 @@ class Momentum(_Struct, frozen=True):
 
 
 class Checkpoint(_Struct, frozen=True):
-    """How often to save, and how many to keep."""
+    """How often to save, how many to keep, and whether to go on from those of an earlier job of this name."""
 
     every_steps: int
     keep: int
+    resume: Literal["Never", "IfPresent", "Required"]
 
 
 class Config(_Struct, frozen=True):

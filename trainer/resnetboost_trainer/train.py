@@ -136,8 +136,8 @@ class Training:
         return Interrupted(f"asked to stop: every rank stopped after step {self.step}{saved}")
 
     def _finish(self) -> None:
-        """Everybody is here, everything is on disk."""
-        self.communicator.barrier()
+        """Rank 0, which the others meet at, goes last; everything it has is on disk."""
+        self.communicator.leave()
         if self.saver is not None:
             self.saver.wait()
         self.teller.state("Finished")
@@ -160,12 +160,15 @@ class Training:
         return Saver(root, self.config.checkpoint.keep, self.teller.saved)
 
     def _source(self) -> resume.Source:
-        return resume.Source(self.environment.checkpoints, self._manifest(), self.config.start_from)
+        root, rule, before = self.environment.checkpoints, self.config.checkpoint.resume, self.config.start_from
+        return resume.Source(root=root, ours=self._manifest(), rule=rule, start_from=before, total=self.total)
 
     def _manifest(self) -> Manifest:
         config = self.config
         return Manifest(
             job_uid=config.job.uid,
+            job_namespace=config.job.namespace,
+            job_name=config.job.name,
             stage=config.stage,
             attempt=config.attempt,
             step=self.step,

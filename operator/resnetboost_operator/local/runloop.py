@@ -6,10 +6,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from resnetboost_operator import api, pods
+from resnetboost_operator import api, poll, pods
 from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Event, Plan
-from resnetboost_operator.local import poll
 from resnetboost_operator.local.cluster import LocalCluster
 from resnetboost_operator.plan import plan
 from resnetboost_operator.pods import PodView

@@ -1,0 +1,115 @@
+"""Finds out what kopf does not tell of jobs: when it has shown all there are, and which went while nobody watched.
+
+kopf lists and watches them; a listing shows what is there, so a job deleted while the watch was broken is never heard
+of again. So whenever kopf has listed, the uids are listed once more and the others forgotten.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import NoReturn
+
+import aiohttp
+import msgspec
+
+from resnetboost_operator.kube.apierrors import ApiError
+from resnetboost_operator.kube.client import Client
+from resnetboost_operator.kube.metrics import Metrics
+from resnetboost_operator.kube.resources import JOBS
+from resnetboost_operator.kube.retry import Backoff
+from resnetboost_operator.kube.store import Store
+from resnetboost_operator.kube.watch import PAGE, Page
+
+logger = logging.getLogger(__name__)
+
+# Until kopf has passed on all jobs that it has listed; then after errors.
+AGAIN = Backoff(first_seconds=0.2, most_seconds=5.0)
+
+
+class _Metadata(msgspec.Struct):
+    uid: str
+
+
+class _Named(msgspec.Struct):
+    metadata: _Metadata
+
+
+_page = msgspec.json.Decoder(Page)
+_named = msgspec.json.Decoder(_Named)
+
+
+class Census:
+    """Listens to kopf's requests; `heard_at` (monotonic) is the last of them."""
+
+    def __init__(self, client: Client, store: Store, namespaces: Sequence[str], metrics: Metrics) -> None:
+        self._client = client
+        self._store = store
+        self._namespaces = namespaces or ("",)
+        self._metrics = metrics
+        self._listed = asyncio.Event()
+        self.heard_at = time.monotonic()
+
+    def trace(self) -> aiohttp.TraceConfig:
+        """For the session that kopf is given."""
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(self._answered)
+        trace.on_request_exception.append(self._failed)
+        return trace
+
+    async def run(self) -> NoReturn:
+        """Take a census after each of kopf's listings."""
+        while True:
+            await self._listed.wait()
+            self._listed.clear()
+            failures = 1
+            while not await self._is_complete():
+                await asyncio.sleep(AGAIN.delay_seconds(failures))
+                failures += 1
+            self._store.jobs.filled = True
+
+    async def _is_complete(self) -> bool:
+        """Forget the jobs that are gone; whether kopf has told of all others."""
+        try:
+            uids, version = await self._uids()
+        except ApiError as error:
+            logger.warning("cannot list the jobs; trying again: %s", error)
+            return False
+        self._store.jobs.keep(uids, version)
+        return all(self._store.jobs.get(uid) is not None for uid in uids)
+
+    async def _uids(self) -> tuple[set[str], int]:
+        """The uids of all jobs, and the version up to which they are all."""
+        uids: set[str] = set()
+        versions = []
+        for namespace in self._namespaces:
+            query = {"limit": str(PAGE)}
+            while True:
+                page = _page.decode(await self._client.request("list", JOBS, namespace, query=query))
+                uids.update(_named.decode(item).metadata.uid for item in page.items)
+                if not page.metadata.continue_:
+                    break
+                query["continue"] = page.metadata.continue_
+            versions.append(int(page.metadata.resource_version))
+        return uids, min(versions)
+
+    async def _answered(
+        self, session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams
+    ) -> None:
+        is_list = params.url.path.endswith(f"/{JOBS.plural}") and "watch" not in params.url.query
+        self._count(params, str(params.response.status))
+        if is_list and params.response.status == 200:
+            self._listed.set()
+
+    async def _failed(
+        self, session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams
+    ) -> None:
+        self._count(params, "error")
+
+    def _count(self, params: aiohttp.TraceRequestEndParams | aiohttp.TraceRequestExceptionParams, code: str) -> None:
+        """kopf asks for jobs and, when it starts, for what kinds there are."""
+        self.heard_at = time.monotonic()
+        known = params.url.path.endswith(f"/{JOBS.plural}")
+        verb = "watch" if "watch" in params.url.query else "list" if known else "get"
+        self._metrics.requests.labels(verb, JOBS.plural if known else "discovery", code).inc()

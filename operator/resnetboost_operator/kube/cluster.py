@@ -1,0 +1,93 @@
+"""The only writer to the API server beside the lease's: one method for each thing a plan may ask for."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from resnetboost_operator.decision import Deletion, Event
+from resnetboost_operator.kube import jobs
+from resnetboost_operator.kube.apierrors import NotFound
+from resnetboost_operator.kube.client import COLLECTION, Client
+from resnetboost_operator.kube.creation import Creation, Manifest, Outcome
+from resnetboost_operator.kube.events import Events
+from resnetboost_operator.kube.jobs import JobRecord
+from resnetboost_operator.kube.removal import Removal
+from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, JOBS, SERVICES
+from resnetboost_operator.kube.store import Store
+from resnetboost_operator.pods import PodView
+
+_decode = msgspec.json.Decoder(dict[str, Any])
+
+
+class JobGone(Exception):
+    """The job was deleted; the watch will say so too."""
+
+
+class Cluster:
+    """Writes what plans decide. What the answers say enters the store. Every method may raise one of `apierrors`.
+
+    Nothing here needs a lock or a memory: status writes are for one version of the job, deletions for one uid or one
+    attempt of one job, and names are taken only once.
+    """
+
+    def __init__(self, client: Client, store: Store, identity: str, changed: Callable[[str], None]) -> None:
+        self._client = client
+        self._store = store
+        self._creation = Creation(client, store)
+        self._removal = Removal(client, store, changed)
+        self._events = Events(client, identity)
+        self._stopping = False
+
+    async def write_status(self, record: JobRecord) -> JobRecord:
+        """Write the record's status if the job is still of its version; returns the job as it is then.
+
+        Raises `Conflict` if it is not, `JobGone` if there is no such job.
+        """
+        body = jobs.with_status(record)
+        try:
+            answer = await self._client.request("update", JOB_STATUS, record.namespace, record.name, body=body)
+        except NotFound as error:
+            raise JobGone from error
+        written = _decode.decode(answer)
+        self._store.jobs.answered(written)
+        return jobs.read(written)
+
+    def remove(self, record: JobRecord, deletions: Sequence[Deletion], pods: Sequence[PodView]) -> None:
+        """Begin to delete these of the job's pods; does not wait."""
+        self._removal.remove(record, deletions, pods)
+
+    async def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> Outcome:
+        """Create these objects, as long as nobody changes the job meanwhile."""
+        return await self._creation.create(record, manifests, lambda: self._is_current(record))
+
+    async def clean(self, record: JobRecord, selector: str) -> None:
+        """Delete the config maps and services that the labels select."""
+        for resource in (CONFIG_MAPS, SERVICES):
+            query = {"labelSelector": selector}
+            await self._client.request("deletecollection", resource, record.namespace, query=query, patience=COLLECTION)
+
+    async def expire(self, record: JobRecord) -> None:
+        """Delete that very job; what it owns follows. Raises `JobGone` if there is no such job."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": record.uid}}
+        try:
+            await self._client.request("delete", JOBS, record.namespace, record.name, body=body)
+        except NotFound as error:
+            raise JobGone from error
+
+    def tell(self, record: JobRecord, events: Sequence[Event]) -> None:
+        """Post events about the job; does not wait."""
+        self._events.tell(record, events)
+
+    def stop(self) -> None:
+        """Begin no further creation: a successor goes on with what is missing."""
+        self._stopping = True
+
+    async def close(self, seconds: float) -> None:
+        """Leave what is under way to the API server, but wait so long for events."""
+        await self._events.close(seconds)
+        await self._removal.close()
+
+    def _is_current(self, record: JobRecord) -> bool:
+        known = self._store.jobs.get(record.uid)
+        return not self._stopping and known is not None and known.version == record.version

@@ -1,0 +1,52 @@
+"""Where the API server is and who we are there, from the cluster or a kubeconfig; it sends no request."""
+
+import os
+from pathlib import Path
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from resnetboost_operator import __version__
+from resnetboost_operator.errors import UserError
+
+USER_AGENT = f"resnetboost-operator/{__version__}"
+# Every request in flight has a connection, watches too; the writers bound themselves.
+MOST_CONNECTIONS = 512
+_KUBECONFIG = "KUBECONFIG"
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+_DEFAULT_KUBECONFIG = Path("~/.kube/config")
+
+
+async def connect() -> ApiClient:
+    """A client of the cluster around this process, or of the one that $KUBECONFIG or ~/.kube/config names."""
+    configuration = Configuration(connection_pool_maxsize=MOST_CONNECTIONS)
+    await log_in(configuration)
+    client = ApiClient(configuration)
+    client.user_agent = USER_AGENT
+    return client
+
+
+async def log_in(configuration: Configuration) -> None:
+    """Read address and credentials, again too: tokens expire. Raises `UserError` if there are none."""
+    try:
+        if _KUBECONFIG not in os.environ and _IN_CLUSTER in os.environ:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            path = os.environ.get(_KUBECONFIG) or str(_DEFAULT_KUBECONFIG.expanduser())
+            await config.load_kube_config(path, client_configuration=configuration, persist_config=False)
+    except (config.ConfigException, OSError) as error:
+        raise UserError(
+            f"no way to an API server is known: {error}; set {_KUBECONFIG}, or run in a pod with a service account"
+        ) from error
+
+
+async def session(client: ApiClient, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
+    """A session for somebody else (kopf) with the same credentials as they are now."""
+    configuration = client.configuration
+    headers = {"User-Agent": USER_AGENT}
+    token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    if token:
+        headers["Authorization"] = token
+    connector = aiohttp.TCPConnector(limit=0, ssl=client.rest_client.ssl_context)
+    return aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace], trust_env=True)

@@ -1,0 +1,119 @@
+"""Creates a gang's objects, many at once, and finds out what is in the way where it cannot; it deletes nothing."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from resnetboost_operator import names
+from resnetboost_operator.kube.apierrors import AlreadyExists, ApiError, NotFound, Refused
+from resnetboost_operator.kube.client import Client
+from resnetboost_operator.kube.jobs import JobRecord
+from resnetboost_operator.kube.resources import BY_KIND, PODS
+from resnetboost_operator.kube.store import Store
+
+Manifest = Mapping[str, Any]
+
+# Requests at once, of all jobs together: more only makes the API server say 429.
+IN_FLIGHT = 48
+
+_decode = msgspec.json.Decoder(dict[str, Any])
+
+
+class Outcome(msgspec.Struct):
+    """What came of it. `refusal`: why the API server does not take an object, in words for people.
+
+    `incomplete`: something that passes by itself is in the way (an older object of that name that is going).
+    """
+
+    refusal: str = ""
+    incomplete: bool = False
+
+
+class Creation:
+    """Creates objects; `Store` learns of the pods at once."""
+
+    def __init__(self, client: Client, store: Store) -> None:
+        self._client = client
+        self._store = store
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+
+    async def create(self, job: JobRecord, manifests: Sequence[Manifest], wanted: Callable[[], bool]) -> Outcome:
+        """Create what pods refer to one by one, then the pods in parallel.
+
+        Ends early when one is refused, or as soon as they are no longer `wanted`. Raises `Unavailable` and the like.
+        """
+        outcome = Outcome()
+        pods = [found for found in manifests if found["kind"] == "Pod"]
+        for manifest in manifests:
+            if manifest["kind"] != "Pod" and wanted() and not outcome.refusal:
+                await self._create(job, manifest, outcome)
+        await self._in_parallel(job, iter(pods), min(IN_FLIGHT, len(pods)), wanted, outcome)
+        return outcome
+
+    async def _in_parallel(
+        self, job: JobRecord, pods: Iterator[Manifest], width: int, wanted: Callable[[], bool], outcome: Outcome
+    ) -> None:
+        errors: list[ApiError] = []
+
+        async def work() -> None:
+            for pod in pods:  # all workers take from the same iterator
+                async with self._slots:
+                    if errors or outcome.refusal or not wanted():
+                        return
+                    try:
+                        await self._create(job, pod, outcome)
+                    except ApiError as error:
+                        errors.append(error)
+
+        await asyncio.gather(*(work() for _ in range(width)))
+        if errors:
+            raise errors[0]
+
+    async def _create(self, job: JobRecord, manifest: Manifest, outcome: Outcome) -> None:
+        resource = BY_KIND[manifest["kind"]]
+        try:
+            answer = await self._client.request("create", resource, job.namespace, body=manifest)
+        except AlreadyExists:
+            await self._look(job, manifest, outcome)
+        except Refused as error:
+            outcome.refusal = error.words
+        else:
+            if resource is PODS:
+                self._store.pod_answered(_decode.decode(answer))
+
+    async def _look(self, job: JobRecord, manifest: Manifest, outcome: Outcome) -> None:
+        """The name is taken: by ourselves before a crash, by something older that is going, or by a stranger."""
+        resource, name = BY_KIND[manifest["kind"]], manifest["metadata"]["name"]
+        try:
+            found = _decode.decode(await self._client.request("get", resource, job.namespace, name))
+        except NotFound:
+            outcome.incomplete = True
+            return
+        if not _is_ours(found, job):
+            outcome.refusal = f"{manifest['kind']} {name} exists and is not this job's: delete it, or rename the job"
+        elif not _is_current(found, manifest):
+            outcome.incomplete = True
+        elif resource is PODS:
+            self._store.pod_answered(found)
+
+
+def _controller(found: Manifest) -> Manifest:
+    """The owner that controls the object; empty if nobody does."""
+    owners = found["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def _is_ours(found: Manifest, job: JobRecord) -> bool:
+    """Whether the job, or an earlier one of its name, controls the object."""
+    owner = _controller(found)
+    return (owner.get("kind"), owner.get("name")) == (names.KIND, job.name)
+
+
+def _is_current(found: Manifest, wanted: Manifest) -> bool:
+    """Whether it is the very object that was to be created: same owner, same attempt, not on its way out."""
+    labels = found["metadata"].get("labels") or {}
+    same_attempt = labels.get(names.LABEL_ATTEMPT) == wanted["metadata"]["labels"][names.LABEL_ATTEMPT]
+    same_owner = _controller(found).get("uid") == _controller(wanted)["uid"]
+    return same_owner and same_attempt and "deletionTimestamp" not in found["metadata"]

@@ -1,0 +1,69 @@
+"""`python -m resnetboost_operator`: the operator's command line; what it starts is kopf, which calls `handlers`."""
+
+import asyncio
+import sys
+from typing import Any
+
+import click
+
+from resnetboost_operator import __version__
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.kube import logs, options
+from resnetboost_operator.kube.options import Options
+
+_SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "auto_envvar_prefix": options.PREFIX,
+}
+
+
+@click.command(context_settings=_SETTINGS)
+@options.parameters
+@click.version_option(__version__, prog_name="resnetboost-operator")
+def main(**given: Any) -> None:
+    """Run the ResNetBoost operator: turn ResNetBoostJobs of a Kubernetes cluster into gangs of training pods.
+
+    The cluster is the one around this process, or the one that $KUBECONFIG (else ~/.kube/config) names.
+    It needs the CRD (crds/resnetboostjobs.yaml) and the rights in operator/rbac.yaml, and waits for both.
+
+    Several operators may run: a lease makes one the leader, the others stand by. SIGTERM or Ctrl-C ends
+    it in good order: passes finish, the lease is given up. Jobs go on meanwhile, and the next operator
+    takes them up where they are. A second signal ends it at once.
+
+    Every option can be given in the environment: --log-level as RESNETBOOST_OPERATOR_LOG_LEVEL.
+
+    \b
+    Exit codes: 0 stopped on request, 1 lease lost or an error that a restart may mend,
+                2 or 10 an option or a kubeconfig that cannot work.
+
+    \b
+    Examples:
+      KUBECONFIG=~/.kube/config python -m resnetboost_operator
+      python -m resnetboost_operator --namespace team-a --namespace team-b --listen 127.0.0.1:0
+    """
+    wanted = options.parsed(**given)
+    logs.configure(wanted.log_format, wanted.log_level)
+    try:
+        asyncio.run(_run(wanted))
+    except UserError as error:
+        click.echo(f"resnetboost-operator: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+async def _run(wanted: Options) -> None:
+    import kopf
+
+    from resnetboost_operator.kube import handlers  # noqa: F401  registers itself with kopf
+
+    try:
+        await kopf.operator(
+            memo=kopf.Memo(options=wanted),
+            standalone=True,
+            clusterwide=not wanted.namespaces,
+            namespaces=wanted.namespaces,
+        )
+    except Exception as error:
+        if isinstance(error.__cause__, UserError):  # kopf's account of a start that failed
+            raise error.__cause__ from None
+        raise

@@ -1,0 +1,164 @@
+"""The operator's parts put together, started and stopped in order; what they do is theirs."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from typing import Any, NoReturn
+
+import aiohttp
+
+from resnetboost_operator import names
+from resnetboost_operator.kube import connection
+from resnetboost_operator.kube.apierrors import ApiError, NotFound, Refused
+from resnetboost_operator.kube.census import Census
+from resnetboost_operator.kube.client import ONCE, Client
+from resnetboost_operator.kube.cluster import Cluster
+from resnetboost_operator.kube.health import Health
+from resnetboost_operator.kube.leader import Leader, LeaseLost
+from resnetboost_operator.kube.metrics import Metrics
+from resnetboost_operator.kube.options import Options
+from resnetboost_operator.kube.polling import Polling
+from resnetboost_operator.kube.queue import Queue
+from resnetboost_operator.kube.reconciler import Reconciler
+from resnetboost_operator.kube.resources import JOBS, NODES, PODS
+from resnetboost_operator.kube.server import Server
+from resnetboost_operator.kube.store import Store
+from resnetboost_operator.kube.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+# A pod gets 30 s from SIGTERM to SIGKILL.
+PASS_GRACE_SECONDS = 15.0
+EVENT_GRACE_SECONDS = 3.0
+WAIT_SECONDS = 2.0
+_OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+
+
+class Operator:
+    """One operator in one process, on the running event loop."""
+
+    @classmethod
+    async def connected(cls, options: Options) -> "Operator":
+        """One that knows its API server. Raises `UserError` if no API server is known."""
+        return cls(options, await connection.connect())
+
+    def __init__(self, options: Options, api: Any) -> None:
+        self._options = options
+        self._metrics = Metrics()
+        self._client = Client(api, self._metrics)
+        self._store = Store(options.namespaces, self._changed)
+        self._metrics.watch_phases(lambda: [job.status.phase for job in self._store.jobs])
+        self._polling = Polling(self._changed)
+        self._cluster = Cluster(self._client, self._store, options.identity, self._changed)
+        self._reconciler = Reconciler(self._store, self._cluster, self._polling, self._metrics)
+        self._queue = Queue(self._reconciler.reconcile, self._label, self._metrics)
+        self._leader = Leader(self._client, options.lease_namespace, options.lease_name, options.identity)
+        self._client.may_write = self._leader.is_leading
+        pods = [Watch(self._client, PODS, mirror, name, _OURS) for name, mirror in self._store.pods.items()]
+        self._watches = [Watch(self._client, NODES, self._store.nodes), *pods]
+        self._census = Census(self._client, self._store, options.namespaces, self._metrics)
+        self._health = Health(self._store, self._queue, self._leader, self._watches, self._census, options.identity)
+        self._server = Server(self._metrics, self._health.stuck, self._health.unready, self._health.role)
+        self._tasks: list[asyncio.Task[NoReturn]] = []
+
+    async def start(self) -> None:
+        """Serve the probes, wait until jobs can be watched, and begin. Raises `UserError`."""
+        address = await self._server.start(self._options.host, self._options.port)
+        logger.info("serving probes and metrics on http://%s", address)
+        await self._wait_for_jobs()
+        for watch in self._watches:
+            self._begin(watch.run())
+        self._begin(self._census.run())
+        self._begin(self._lead())
+
+    async def stop(self) -> None:
+        """Let passes finish, give up the lease, close everything."""
+        self._cluster.stop()
+        await self._queue.stop(PASS_GRACE_SECONDS)
+        self._polling.close()
+        await self._cluster.close(EVENT_GRACE_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._leader.release()
+        await self._server.stop()
+        await self._client.close()
+
+    def job_event(self, kind: str | None, obj: dict[str, Any]) -> None:
+        """kopf has heard of a job; without a kind it was in a list."""
+        self._store.jobs.watched(kind or "ADDED", obj)
+
+    @property
+    def host(self) -> str:
+        """The API server's address."""
+        return self._client.host
+
+    async def session(self) -> aiohttp.ClientSession:
+        """A session for kopf."""
+        return await self._client.session(self._census.trace())
+
+    def _label(self, uid: str) -> str:
+        record = self._store.jobs.get(uid)
+        return record.label if record is not None else uid
+
+    def _changed(self, uid: str) -> None:
+        """Something happened to the job or to a pod that says it belongs to it."""
+        if self._store.jobs.get(uid) is not None:
+            self._queue.add(uid)
+        else:
+            self._queue.forget(uid)
+            self._reconciler.forget(uid)
+
+    async def _wait_for_jobs(self) -> None:
+        """A chart installs definition, rights and operator in any order: say what is missing, and wait."""
+        told = ""
+        while trouble := await self._jobs_trouble():
+            if trouble != told:
+                logger.warning("waiting: %s", trouble)
+            told = self._health.trouble = trouble
+            await asyncio.sleep(WAIT_SECONDS)
+        self._health.trouble = ""
+
+    async def _jobs_trouble(self) -> str:
+        try:
+            for namespace in self._options.namespaces or ("",):
+                await self._client.request("list", JOBS, namespace, query={"limit": "1"}, patience=ONCE)
+        except NotFound:
+            return f"the kind {names.KIND} is not installed; kubectl apply -f crds/resnetboostjobs.yaml"
+        except Refused as error:
+            return f"{error.words}; grant what operator/rbac.yaml lists"
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    async def _lead(self) -> NoReturn:
+        """Stand by with everything in view, then plan and write until the lease is lost."""
+        while not self._store.filled:
+            await asyncio.sleep(0.05)
+        logger.info("watching %d jobs", len(self._store.jobs))
+        await self._leader.acquire()
+        self._metrics.leading.set(1)
+        self._reconciler.since = time.time()
+        self._queue.start()
+        for job in self._store.jobs:
+            self._queue.add(job.uid)
+        await self._leader.keep()
+
+    def _begin(self, work: Coroutine[Any, Any, NoReturn]) -> None:
+        self._tasks.append(asyncio.create_task(_forever(work)))
+
+
+async def _forever(work: Coroutine[Any, Any, NoReturn]) -> NoReturn:
+    """No part ends by itself. If one does, what it left half done is safe with the next process and nowhere else."""
+    try:
+        await work
+    except LeaseLost as error:
+        logger.critical("%s; another operator may lead: leaving at once", error)
+    except Exception:
+        logger.critical("a part of the operator has failed; leaving, to be started again", exc_info=True)
+    with contextlib.suppress(OSError):
+        logging.shutdown()
+    os._exit(1)

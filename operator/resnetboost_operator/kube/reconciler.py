@@ -1,0 +1,169 @@
+"""One pass of one job: see what is, plan, write the status, then act; it decides nothing.
+
+What it remembers only saves requests: a process that knows nothing does the same.
+"""
+
+import logging
+import time
+
+from msgspec.structs import replace
+
+from resnetboost_operator import status as statuses
+from resnetboost_operator.decision import Event, Plan, sooner
+from resnetboost_operator.kube.apierrors import Conflict
+from resnetboost_operator.kube.cluster import Cluster, JobGone
+from resnetboost_operator.kube.jobs import JobRecord
+from resnetboost_operator.kube.metrics import Metrics
+from resnetboost_operator.kube.polling import Polling
+from resnetboost_operator.kube.retry import Backoff
+from resnetboost_operator.kube.store import Store
+from resnetboost_operator.plan import plan
+from resnetboost_operator.pods import PodView
+from resnetboost_operator.status import Status
+from resnetboost_operator.world import Observed
+
+logger = logging.getLogger(__name__)
+
+# Counts, progress and the words of conditions are written at most so often.
+SOFT_WRITE_SECONDS = 5.0
+# The watch brings the newer object at once; should it not, the pass is tried with what there is.
+CONFLICT_SECONDS = 1.0
+INCOMPLETE_SECONDS = 1.0
+# What a quota refuses now it will probably refuse in a second.
+REFUSED = Backoff(first_seconds=1.0, most_seconds=60.0)
+
+
+class _Memory:
+    """What the passes of one job know of each other."""
+
+    def __init__(self) -> None:
+        self.written_at = float("-inf")
+        self.refusal = ""
+        self.refusals = 0
+        self.create_at = float("-inf")
+        self.attempt = -1
+        self.creating_since: float | None = None
+        self.obsolete = ""
+
+    def enter(self, attempt: int) -> None:
+        """What was remembered of an earlier attempt says nothing about this one."""
+        if attempt != self.attempt:
+            self.attempt, self.refusal, self.refusals, self.create_at = attempt, "", 0, float("-inf")
+            self.creating_since = None
+
+
+class Reconciler:
+    """Carries plans out. `since` (unix seconds): nobody looked at the jobs before."""
+
+    def __init__(self, store: Store, cluster: Cluster, polling: Polling, metrics: Metrics) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._polling = polling
+        self._metrics = metrics
+        self._memories: dict[str, _Memory] = {}
+        self._problems: dict[str, str] = {}
+        self.since = 0.0
+
+    async def reconcile(self, uid: str) -> float | None:
+        """One pass. Returns after how many seconds the next one is due even if nothing happens; None: never."""
+        record = self._store.jobs.get(uid)
+        if record is None:
+            return None
+        if record.deleting:
+            self.forget(uid)  # a job that goes must not get new pods while the garbage collector takes the old ones
+            return None
+        if record.job is None:
+            self._complain(record)
+            return None
+        memory = self._memories.setdefault(uid, _Memory())
+        memory.enter(record.status.attempt)
+        pods = self._store.pods_of(record)
+        observed = Observed(pods, self._polling.progress(uid), self.since, self._store.nodes_of(pods), memory.refusal)
+        decided = plan(record.job, record.status, observed, time.time())
+        try:
+            return await self._carry_out(record, memory, pods, decided)
+        except Conflict:
+            return CONFLICT_SECONDS
+        except JobGone:
+            self._store.jobs.remove(uid)
+            return None
+
+    def forget(self, uid: str) -> None:
+        """The job is gone, or only the garbage collector's business."""
+        self._memories.pop(uid, None)
+        self._problems.pop(uid, None)
+        self._polling.forget(uid)
+
+    async def _carry_out(
+        self, record: JobRecord, memory: _Memory, pods: tuple[PodView, ...], decided: Plan
+    ) -> float | None:
+        """The order matters: what is decided is written before anything is done about it."""
+        record, write_wait = await self._write(record, memory, decided)
+        self._cluster.remove(record, decided.delete, pods)
+        create_wait = await self._create(record, memory, decided)
+        if decided.expire:
+            await self._cluster.expire(record)
+        self._polling.follow(record.uid, decided.poll, decided.poll_seconds)
+        return sooner(decided.wake_seconds, write_wait, create_wait, self._store.expected_seconds(pods))
+
+    async def _write(self, record: JobRecord, memory: _Memory, decided: Plan) -> tuple[JobRecord, float | None]:
+        """The job as it is then, and in how many seconds a write that may wait is due.
+
+        A status that may wait holds no decision, so what the plan wants done besides does not wait for it.
+        """
+        before, after, now = record.status, decided.status, time.monotonic()
+        if after == before:
+            return record, None
+        wait = memory.written_at + SOFT_WRITE_SECONDS - now
+        if wait > 0 and not decided.events and not statuses.is_urgent(before, after):
+            return record, wait
+        written = await self._cluster.write_status(replace(record, status=after))
+        memory.written_at = now
+        self._measure(before, after, memory)
+        memory.enter(after.attempt)
+        self._cluster.tell(written, decided.events)
+        return written, None
+
+    def _measure(self, before: Status, after: Status, memory: _Memory) -> None:
+        if after.phase != before.phase:
+            logger.info("phase %s, stage %s, attempt %d", after.phase, after.stage, after.attempt)
+        if after.restarts > before.restarts:
+            self._metrics.restarts.labels(after.attempts[-1].reason).inc()
+        if memory.creating_since is not None and after.attempt_start_time is not None:
+            self._metrics.gang_creation_seconds.observe(time.monotonic() - memory.creating_since)
+            memory.creating_since = None
+
+    async def _create(self, record: JobRecord, memory: _Memory, decided: Plan) -> float | None:
+        """In how many seconds to go on with what could not be created."""
+        if not decided.create:
+            return None
+        now = time.monotonic()
+        if now < memory.create_at:
+            return memory.create_at - now
+        memory.creating_since = memory.creating_since or now
+        outcome = await self._cluster.create(record, decided.create)
+        if outcome.refusal:
+            return self._refused(memory, outcome.refusal)
+        memory.refusal, memory.refusals = "", 0
+        if decided.obsolete and decided.obsolete != memory.obsolete:
+            await self._cluster.clean(record, decided.obsolete)
+            memory.obsolete = decided.obsolete
+        return INCOMPLETE_SECONDS if outcome.incomplete else None
+
+    def _refused(self, memory: _Memory, refusal: str) -> float:
+        """At once, for the plan to tell people; the objects are asked for again only after a while."""
+        news = refusal != memory.refusal
+        memory.refusal = refusal
+        memory.refusals += 1
+        wait = REFUSED.delay_seconds(memory.refusals)
+        memory.create_at = time.monotonic() + wait
+        if news:
+            logger.warning("objects are refused; trying again: %s", refusal)
+        return 0.0 if news else wait
+
+    def _complain(self, record: JobRecord) -> None:
+        """Once for each problem."""
+        if self._problems.get(record.uid) != record.problem:
+            self._problems[record.uid] = record.problem
+            logger.error("%s", record.problem)
+            self._cluster.tell(record, (Event("Warning", "NotUnderstood", record.problem),))

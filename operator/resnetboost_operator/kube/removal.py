@@ -1,0 +1,86 @@
+"""Deletes pods, whole attempts by one request each, in the background; which pods go is not its."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from resnetboost_operator import deletions
+from resnetboost_operator.decision import Deletion
+from resnetboost_operator.deletions import Sweep
+from resnetboost_operator.kube.apierrors import ApiError, Conflict, NotFound
+from resnetboost_operator.kube.client import COLLECTION, Client
+from resnetboost_operator.kube.jobs import JobRecord
+from resnetboost_operator.kube.resources import PODS
+from resnetboost_operator.kube.store import Store
+from resnetboost_operator.pods import PodView
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT = 24
+
+
+class Removal:
+    """Deletes pods. The API server takes seconds over a thousand, and the first places are free before the last.
+
+    So nobody waits for it: the pods count as going (`Store.expect`), and a deletion that fails makes `changed` be
+    called with the job's uid, whose next pass decides anew.
+    """
+
+    def __init__(self, client: Client, store: Store, changed: Callable[[str], None]) -> None:
+        self._client = client
+        self._store = store
+        self._changed = changed
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def remove(self, job: JobRecord, wanted: Sequence[Deletion], pods: Sequence[PodView]) -> None:
+        """Begin the deletions that are not under way yet; `pods` are all of the job's."""
+        new = [found for found in wanted if not self._store.is_expected(found)]
+        sweeps, singles = deletions.grouped(new, pods)
+        by_name = {found.name: found for found in new}
+        for sweep in sweeps:
+            self._begin(job, [by_name[name] for name in sweep.pods], self._sweep(job, sweep))
+        if singles:
+            self._begin(job, singles, self._delete_each(job, singles))
+
+    async def close(self) -> None:
+        """Wait for nothing any more; what was asked for goes on at the server's."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, job: JobRecord, going: Sequence[Deletion], request: Coroutine[Any, Any, None]) -> None:
+        self._store.expect(going)
+        task = asyncio.create_task(self._watch_over(job, going, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch_over(self, job: JobRecord, going: Sequence[Deletion], request: Coroutine[Any, Any, None]) -> None:
+        try:
+            await request
+        except ApiError as error:
+            logger.warning("%d pods are not deleted yet; trying again: %s", len(going), error)
+            self._store.despair(going)
+            self._changed(job.uid)
+
+    async def _sweep(self, job: JobRecord, sweep: Sweep) -> None:
+        query = {"labelSelector": sweep.selector}
+        if sweep.field_selector:
+            query["fieldSelector"] = sweep.field_selector
+        body = {"gracePeriodSeconds": sweep.grace_seconds}
+        await self._client.request("deletecollection", PODS, job.namespace, query=query, body=body, patience=COLLECTION)
+
+    async def _delete_each(self, job: JobRecord, singles: Sequence[Deletion]) -> None:
+        done = await asyncio.gather(*(self._delete(job, found) for found in singles), return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
+
+    async def _delete(self, job: JobRecord, deletion: Deletion) -> None:
+        """Delete that very pod. That it is gone, or another one by now, is all right."""
+        body = {"gracePeriodSeconds": deletion.grace_seconds, "preconditions": {"uid": deletion.uid}}
+        async with self._slots:
+            with contextlib.suppress(NotFound, Conflict):
+                await self._client.request("delete", PODS, job.namespace, deletion.name, body=body)

@@ -1,0 +1,59 @@
+"""Serves /metrics, /healthz and /readyz over HTTP; what they say is for others to know."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.kube import metrics
+from resnetboost_operator.kube.metrics import Metrics
+
+
+class Server:
+    """`stuck` and `unready` tell a reason, or '' if all is well; `role` adds to good news."""
+
+    def __init__(
+        self, metrics: Metrics, stuck: Callable[[], str], unready: Callable[[], str], role: Callable[[], str]
+    ) -> None:
+        self._metrics = metrics
+        self._stuck = stuck
+        self._unready = unready
+        self._role = role
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/metrics", self._show_metrics),
+                web.get("/healthz", self._show_health),
+                web.get("/readyz", self._show_readiness),
+            ]
+        )
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; returns the address. Raises `UserError` if it is taken."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host or None, port).start()
+        except OSError as error:
+            raise UserError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with --listen"
+            ) from error
+        bound = self._runner.addresses[0]
+        return f"{host or 'localhost'}:{bound[1]}"
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        await self._runner.cleanup()
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _show_health(self, request: web.Request) -> web.Response:
+        return _answer(self._stuck(), "alive")
+
+    async def _show_readiness(self, request: web.Request) -> web.Response:
+        return _answer(self._unready(), f"ready; {self._role()}")
+
+
+def _answer(problem: str, otherwise: str) -> web.Response:
+    return web.Response(text=f"{problem or otherwise}\n", status=503 if problem else 200)

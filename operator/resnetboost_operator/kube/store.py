@@ -1,0 +1,141 @@
+"""What is known of jobs, their pods and the nodes, and whose pass it calls for when it changes; it asks nobody."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from resnetboost_operator import nodes, pods
+from resnetboost_operator.decision import Deletion
+from resnetboost_operator.kube import jobs
+from resnetboost_operator.kube.jobs import JobRecord
+from resnetboost_operator.kube.mirror import Mirror
+from resnetboost_operator.nodes import NodeView
+from resnetboost_operator.pods import PodView
+
+# A deletion that was accepted shows in the watch at once; if it does not, it never will.
+EXPECTED_SECONDS = 30.0
+
+
+class Store:
+    """All mirrors. `changed` is called with the uid of each job that something changed for."""
+
+    def __init__(self, namespaces: Collection[str], changed: Callable[[str], None]) -> None:
+        self._changed = changed
+        self.jobs = Mirror(jobs.read, self._job_changed)
+        self.pods = {namespace: Mirror(_pod, self._pod_changed) for namespace in namespaces or ("",)}
+        self.nodes = Mirror(nodes.view, self._node_changed)
+        self._pods_of: dict[str, dict[str, PodView]] = defaultdict(dict)
+        self._nodes_by_name: dict[str, NodeView] = {}
+        self._expected = _Expected()
+
+    @property
+    def filled(self) -> bool:
+        """Whether everything there was has been seen once."""
+        return self.jobs.filled and self.nodes.filled and all(pods.filled for pods in self.pods.values())
+
+    def pods_of(self, job: JobRecord) -> tuple[PodView, ...]:
+        """The job's pods. Those whose deletion the API server has accepted count as going."""
+        found = self._pods_of.get(job.uid, {}).values()
+        return tuple(self._expected.applied(pod) for pod in found if pod.namespace == job.namespace)
+
+    def nodes_of(self, views: Collection[PodView]) -> Mapping[str, NodeView]:
+        """The nodes that those pods are bound to, as far as they are known, by name."""
+        names = {pod.node for pod in views}
+        return {name: self._nodes_by_name[name] for name in names if name in self._nodes_by_name}
+
+    def pod_answered(self, obj: Mapping[str, Any]) -> None:
+        """The API server's answer to the creation of a pod, or to a question about one."""
+        namespace = obj["metadata"]["namespace"]
+        mirror = self.pods[namespace] if namespace in self.pods else self.pods[""]
+        view = mirror.answered(obj)
+        if view is not None:
+            self._pod_changed(None, view)
+
+    def is_expected(self, deletion: Deletion) -> bool:
+        """Whether that deletion has been asked for already, with this grace or a shorter one."""
+        return self._expected.covers(deletion)
+
+    def expect(self, deletions: Collection[Deletion]) -> None:
+        """Those pods are being deleted, though the watch does not say so yet."""
+        self._expected.add(deletions)
+
+    def despair(self, deletions: Collection[Deletion]) -> None:
+        """Those deletions have failed."""
+        self._expected.discard(found.uid for found in deletions)
+
+    def expected_seconds(self, views: Collection[PodView]) -> float | None:
+        """Seconds until a deletion that should have shown by now is doubted; None if all that go do show it."""
+        return self._expected.seconds(views)
+
+    def _job_changed(self, before: JobRecord | None, after: JobRecord | None) -> None:
+        found = after or before
+        if found is not None:
+            self._changed(found.uid)
+
+    def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
+        found = after or before
+        if found is None:
+            return
+        if after is None:
+            self._forget(found)
+        else:
+            self._pods_of[found.job_uid][found.uid] = after
+        self._changed(found.job_uid)
+
+    def _forget(self, pod: PodView) -> None:
+        self._expected.discard((pod.uid,))
+        siblings = self._pods_of[pod.job_uid]
+        siblings.pop(pod.uid, None)
+        if not siblings:
+            del self._pods_of[pod.job_uid]
+
+    def _node_changed(self, before: NodeView | None, after: NodeView | None) -> None:
+        found = after or before
+        if found is None:
+            return
+        if after is not None:
+            self._nodes_by_name[found.name] = after
+        else:
+            self._nodes_by_name.pop(found.name, None)
+        for uid, siblings in self._pods_of.items():
+            if any(pod.node == found.name for pod in siblings.values()):
+                self._changed(uid)
+
+
+class _Expected:
+    """Deletions that were asked for: until the watch says so, a pass must not ask again."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[int, float]] = {}
+
+    def add(self, deletions: Collection[Deletion]) -> None:
+        until = time.monotonic() + EXPECTED_SECONDS
+        self._until.update({found.uid: (found.grace_seconds, until) for found in deletions})
+
+    def discard(self, uids: Any) -> None:
+        for uid in uids:
+            self._until.pop(uid, None)
+
+    def covers(self, deletion: Deletion) -> bool:
+        grace, until = self._until.get(deletion.uid, (0, 0.0))
+        return grace <= deletion.grace_seconds and time.monotonic() < until
+
+    def seconds(self, views: Collection[PodView]) -> float | None:
+        soonest = min((self._until[pod.uid][1] for pod in views if pod.uid in self._until), default=None)
+        return max(0.0, soonest - time.monotonic()) if soonest is not None else None
+
+    def applied(self, pod: PodView) -> PodView:
+        if pod.deleting or time.monotonic() >= self._until.get(pod.uid, (0, 0.0))[1]:
+            return pod
+        return replace(pod, deleting=True)
+
+
+def _pod(obj: Mapping[str, Any]) -> PodView | None:
+    """A pod of some job; None if it only carries the label."""
+    try:
+        return pods.view(obj)
+    except (KeyError, ValueError, TypeError, AttributeError):  # labels and owners are anybody's to write
+        return None

@@ -1,0 +1,3 @@
+"""Fixtures that tests of several folders share."""
+
+pytest_plugins = ["cluster.fixtures"]

@@ -1,0 +1,56 @@
+"""Fixtures of the operator's tests: its account, its replicas, and a namespace with a kubelet for each test."""
+
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+
+from cluster import ControlPlane
+from operatorbed import Account, Kubelet, Operator, Space
+
+NODES = ("node-0", "node-1")
+
+
+@pytest.fixture(scope="session")
+def account(control_plane: ControlPlane) -> Account:
+    """The operator's account, under its real role, in a cluster with room for pods."""
+    for name in NODES:
+        control_plane.add_node(name)
+    return Account(control_plane)
+
+
+@pytest.fixture(scope="module")
+def operator(control_plane: ControlPlane, account: Account) -> Iterator[Operator]:
+    """One operator for all namespaces, shared by the tests of a module."""
+    operator = Operator(control_plane, account.kubeconfig)
+    operator.start()
+    yield operator
+    assert operator.terminate() == 0, "the operator did not end well"
+
+
+@pytest.fixture
+def space(control_plane: ControlPlane, account: Account, namespace: str) -> Iterator[Space]:
+    """A fresh namespace."""
+    space = Space(control_plane, namespace)
+    yield space
+    space.clear()
+
+
+@pytest.fixture
+def kubelet(control_plane: ControlPlane, space: Space) -> Iterator[Kubelet]:
+    """A kubelet for the pods of the test's namespace."""
+    with Kubelet(control_plane, space.namespace) as kubelet:
+        yield kubelet
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the operators' logs with a failure."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for value in item.funcargs.values():
+            for operator in value if isinstance(value, list) else [value]:
+                if isinstance(operator, Operator):
+                    report.sections.append((f"log of {operator.name}", operator.log_tail()))
+    return report

@@ -1,0 +1,85 @@
+"""The corpus of job files and changes before a real API server: it judges them as `resnetboost validate` does."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import ClusterError, ControlPlane
+from cluster.fixtures import CRD
+from resnetboost_operator.validation import jobfile, schema
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "corpus"
+EVERYTHING = CORPUS / "good" / "everything.yaml"  # what the changes are merged into
+
+# How kubectl names what is wrong where it does not name the field.
+OTHER_NAMES = {
+    "apiVersion": "in version",
+    "kind": "no matches for kind",
+    "metadata.labels.run": "metadata.labels",
+    "metadata.labels.team": "metadata.labels",
+    "spec.stages[1].name": "spec.stages[1]: Duplicate",
+    "spec.template.env[1].name": "spec.template.env[1]: Duplicate",
+    "spec.template.volumeMounts[1].mountPath": "spec.template.volumeMounts[1]: Duplicate",
+}
+
+
+def files(*folders: Path) -> pytest.MarkDecorator:
+    paths = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
+    assert paths
+    return pytest.mark.parametrize("path", paths, ids=[path.stem for path in paths])
+
+
+def create(control_plane: ControlPlane, path: Path) -> Any:
+    """The object as the API server would store it."""
+    return json.loads(control_plane.kubectl("create", "--dry-run=server", "--output=json", f"--filename={path}"))
+
+
+def change(control_plane: ControlPlane, path: Path) -> None:
+    control_plane.kubectl(
+        "patch", "resnetboostjob/everything", "--dry-run=server", "--type=merge", f"--patch-file={path}"
+    )
+
+
+@pytest.fixture(scope="module")
+def everything(control_plane: ControlPlane) -> Iterator[None]:
+    """The job that the changes change."""
+    control_plane.kubectl("create", f"--filename={EVERYTHING}")
+    yield
+    control_plane.kubectl("delete", f"--filename={EVERYTHING}")
+
+
+def test_the_definition_raises_no_warning(control_plane: ControlPlane) -> None:
+    control_plane.kubectl("apply", "--dry-run=server", "--server-side", "--warnings-as-errors", f"--filename={CRD}")
+
+
+@files(CORPUS / "good", ROOT / "examples")
+def test_good_files_are_taken_with_the_same_defaults(path: Path, control_plane: ControlPlane) -> None:
+    assert create(control_plane, path)["spec"] == schema.defaulted(jobfile.load(path))["spec"]
+
+
+@files(CORPUS / "bad")
+def test_bad_files_are_refused_for_the_same_field(path: Path, control_plane: ControlPlane) -> None:
+    (problem,) = schema.check(jobfile.load(path))
+    with pytest.raises(ClusterError) as refusal:
+        create(control_plane, path)
+    assert OTHER_NAMES.get(problem.field, problem.field) in str(refusal.value)
+
+
+@pytest.mark.usefixtures("everything")
+@files(CORPUS / "changes" / "good")
+def test_good_changes_are_taken(path: Path, control_plane: ControlPlane) -> None:
+    change(control_plane, path)
+
+
+@pytest.mark.usefixtures("everything")
+@files(CORPUS / "changes" / "bad")
+def test_bad_changes_are_refused_for_the_same_field(path: Path, control_plane: ControlPlane) -> None:
+    field = path.read_text().removeprefix("# expect: ").partition(": ")[0]
+    with pytest.raises(ClusterError) as refusal:
+        change(control_plane, path)
+    assert field in str(refusal.value)

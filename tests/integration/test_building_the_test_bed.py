@@ -1,0 +1,62 @@
+"""The test bed's programs: found, built once by one of several runs, or told why not; a stub stands for Go."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster import ClusterError, build
+
+TESTS = Path(__file__).parents[1]
+ETCD, KWOK = "go.etcd.io/etcd/server/v3", "sigs.k8s.io/kwok/cmd/kwok"
+# Lists the packages it is asked for, and is slow enough for others to wait.
+GO = """#!/bin/sh
+[ "$1" = build ] || { echo go1.99; exit; }
+while [ $# -gt 1 ]; do [ "$1" = -o ] && output=$2; shift; done
+echo "$1" >> "$XDG_CACHE_HOME/packages"
+sleep 0.3
+echo "$1" > "$output"
+"""
+BUILD = "from cluster import build; print(*build.programs(['etcd', 'kwok']).values())"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for all programs that there are on a machine; openssl is there, Go is not."""
+    (tmp_path / "openssl").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    return tmp_path
+
+
+def test_without_go_the_reason_is_told_and_nothing_is_built(machine: Path) -> None:
+    reason = "there is no Go here to build etcd with; install Go, or set KUBEBUILDER_ASSETS to a folder that holds them"
+    assert build.unavailable(["etcd"]) == reason
+    with pytest.raises(ClusterError, match=re.escape(reason)):
+        build.programs(["etcd"])
+
+
+def test_programs_of_kubebuilder_assets_are_used(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(machine))
+    (machine / "etcd").touch(mode=0o755)
+    assert build.unavailable(["etcd"]) == ""
+    assert build.programs(["etcd"]) == {"etcd": machine / "etcd"}
+    assert "to build kubectl with" in build.unavailable(["etcd", "kubectl"])
+
+
+def test_of_several_runs_one_builds_and_all_get_whole_programs(tmp_path: Path) -> None:
+    (tmp_path / "go").write_text(GO)
+    (tmp_path / "go").chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(TESTS),
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    command = [sys.executable, "-c", BUILD]
+    runs = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    (paths,) = {run.communicate(timeout=60)[0] for run in runs}
+    assert [Path(path).read_text() for path in paths.split()] == [f"{ETCD}\n", f"{KWOK}\n"]
+    assert (tmp_path / "packages").read_text() == f"{ETCD}\n{KWOK}\n"

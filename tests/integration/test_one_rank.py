@@ -1,0 +1,85 @@
+"""Whole runs of one real rank: wherever it begins, and whoever lives on beside it, it ends in the same bits."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import onerank
+from smallcheckpoints import tree
+
+pytestmark = pytest.mark.slow
+
+BASE = Path("checkpoints/uid/base")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The only attempt of a run, all its checkpoints kept."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    onerank.train(folder, attempt=0)
+    return folder / BASE / "attempt-0"
+
+
+def leave_off(undisturbed: Path, steps: int, folder: Path) -> Path:
+    """The checkpoints of an undisturbed run up to a step are what a rank killed right then would have left."""
+    attempt = folder / BASE / "attempt-0"
+    shutil.copytree(undisturbed / f"step-{steps:08d}", attempt / f"step-{steps:08d}")
+    (attempt / f".step-{steps + 1:08d}.partial").mkdir()
+    return attempt
+
+
+@pytest.mark.parametrize("steps", [3, 17, 22], ids=["early", "within an epoch", "at its end"])
+def test_a_rank_killed_after_any_checkpoint_resumes_to_the_same_bits(
+    steps: int, undisturbed: Path, tmp_path: Path
+) -> None:
+    leave_off(undisturbed, steps, tmp_path)
+    onerank.train(tmp_path, attempt=1)
+    assert onerank.final_weights(tmp_path / BASE / "attempt-1") == onerank.final_weights(undisturbed)
+
+
+def test_a_job_applied_again_goes_on_from_its_predecessor_to_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
+    theirs = leave_off(undisturbed, 17, tmp_path)
+    before = tree(theirs)
+    onerank.train(tmp_path, attempt=0, uid="again", resume="Required")
+    ours = tmp_path / "checkpoints/again/base/attempt-0"
+    assert sorted(path.name for path in ours.glob("step-*"))[0] == "step-00000017", "it did not begin afresh"
+    assert onerank.final_weights(ours) == onerank.final_weights(undisturbed)
+    assert tree(theirs) == before
+
+
+def test_a_stale_gang_that_wakes_up_harms_nothing_of_its_successor(undisturbed: Path, tmp_path: Path) -> None:
+    """A node that was lost may come back: its rank 0 goes on writing and pruning beside, and after, the new attempt."""
+    old, new = (tmp_path / BASE / f"attempt-{attempt}" for attempt in (0, 1))
+    stale = onerank.start(tmp_path, attempt=0, everySteps=4, keep=2)
+    try:
+        stop_between_checkpoints(stale, old)
+        onerank.train(tmp_path, attempt=1, everySteps=4, keep=2)
+        before = tree(new)
+        assert onerank.final_weights(new) == onerank.final_weights(undisturbed)
+        stale.send_signal(signal.SIGCONT)
+        assert stale.wait(timeout=300) == 0
+    finally:
+        stale.kill()
+    assert tree(new) == before
+    assert onerank.final_weights(old) == onerank.final_weights(new), "it did go on, to the very same end"
+
+
+def stop_between_checkpoints(rank: subprocess.Popen[bytes], attempt: Path) -> None:
+    """SIGSTOP after the second checkpoint and before the end, while none is being written."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+        if not (attempt / "step-00000008").exists():
+            continue
+        rank.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, rank.pid, os.WSTOPPED)
+        if not list(attempt.glob(".*")):
+            assert not (attempt / f"step-{onerank.STEPS:08d}").exists()
+            return
+        rank.send_signal(signal.SIGCONT)
+    raise AssertionError("it wrote no second checkpoint")

@@ -1,0 +1,123 @@
+"""Why a job does not run, in one condition, and that it runs as soon as the reason is gone; on a real API server."""
+
+from typing import Any
+
+import pytest
+
+from cluster import ClusterError
+from operatorbed import Kubelet, Space
+from operatorbed.jobs import job
+from operatorbed.space import condition
+from operatorbed.waiting import throughout
+from resnetboost_operator import names
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
+
+GANG = ("digits-base-0-0", "digits-base-0-1")
+
+
+def until_said(space: Space, reason: str, *words: str) -> None:
+    def is_said(status: dict[str, Any]) -> bool:
+        running = condition(status, "Running")
+        return running.get("reason") == reason and all(word in running["message"] for word in words)
+
+    space.until(is_said, f"the condition says {reason}: {words}")
+
+
+def test_a_device_that_no_node_has(space: Space, kubelet: Kubelet) -> None:
+    space.create(job(template={"resources": {"limits": {"huawei.com/Ascend910": 1}}}))
+    until_said(space, "Unschedulable", "0/2 ranks are scheduled", "Insufficient huawei.com/Ascend910")
+    space.plane.add_node(space.namespace, {"huawei.com/Ascend910": "8"})
+    space.until_started()
+    space.plane.client.send("DELETE", f"/api/v1/nodes/{space.namespace}")
+
+
+def test_a_quota(space: Space, kubelet: Kubelet) -> None:
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": {"hard": {"pods": "1"}}}
+    space.create(quota)
+    space.create(job())
+    until_said(space, "PodsRefused", "1/2 pods exist", "exceeded quota: small")
+    space.delete("resourcequotas", "small")
+    status = space.until_started()
+    assert status["restarts"] == 0
+    assert len(kubelet.seen) == 2
+
+
+def foreign_config_map(space: Space) -> None:
+    space.create({"kind": "ConfigMap", "metadata": {"name": "digits-base-0"}, "data": {"mine": "keep"}})
+
+
+def foreign_pod(space: Space) -> None:
+    container = {"name": "c", "image": "i"}
+    space.create({"kind": "Pod", "metadata": {"name": GANG[1]}, "spec": {"containers": [container]}})
+
+
+@pytest.mark.parametrize(
+    ("put_in_the_way", "plural", "name"),
+    [(foreign_config_map, "configmaps", "digits-base-0"), (foreign_pod, "pods", GANG[1])],
+    ids=["config-map", "pod"],
+)
+def test_somebody_elses_object_of_our_name(
+    space: Space, kubelet: Kubelet, put_in_the_way: Any, plural: str, name: str
+) -> None:
+    put_in_the_way(space)
+    theirs = space.get(plural, name)["metadata"]["uid"]
+    space.create(job())
+    until_said(space, "PodsRefused", name, "delete it, or rename the job")
+    assert space.get(plural, name)["metadata"]["uid"] == theirs, "what is not ours is left alone"
+    space.delete(plural, name)
+    space.until_started()
+
+
+def test_pods_that_only_look_like_ours_are_ignored(space: Space, kubelet: Kubelet) -> None:
+    created = space.create(job())
+    space.until_started()
+    space.create(lookalike(created["metadata"]["uid"], "lookalike"))
+    stranger = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "x", "uid": "0000", "controller": True}
+    owned = lookalike("0000", "owned")
+    owned["metadata"]["ownerReferences"] = [stranger]
+    space.create(owned)
+    kubelet.exit("lookalike", 10, report={"class": "ConfigError"})
+    throughout(space.status, lambda status: status["restarts"] == 0, "nobody takes it for a rank", seconds=2)
+    for pod in GANG:
+        kubelet.exit(pod, 0)
+    space.until_phase("Complete")
+    assert "lookalike" in space.names_of("pods")
+
+
+def test_pods_of_another_namespace_are_ignored(space: Space, kubelet: Kubelet) -> None:
+    created = space.create(job())
+    space.until_started()
+    pod = lookalike(created["metadata"]["uid"], "abroad")
+    pod["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "name": "digits",
+            "uid": created["metadata"]["uid"],
+            "controller": True,
+        }
+    ]
+    path = "/api/v1/namespaces/default/pods"
+    space.plane.client.send("POST", path, pod)
+    throughout(space.status, lambda status: status["restarts"] == 0, "nobody takes it for a rank", seconds=2)
+    assert space.status()["ranks"]["desired"] == 2
+    with_grace = {"gracePeriodSeconds": 0}
+    try:
+        space.plane.client.send("DELETE", f"{path}/abroad", with_grace)
+    except ClusterError:
+        pass  # the garbage collector was quicker: owners are in the same namespace
+
+
+def lookalike(uid: str, name: str) -> dict[str, Any]:
+    """A pod with all labels of rank 0, made by somebody else."""
+    labels = {
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_JOB: "digits",
+        names.LABEL_JOB_UID: uid,
+        names.LABEL_STAGE: "base",
+        names.LABEL_ATTEMPT: "0",
+        names.LABEL_INDEX: "0",
+    }
+    container = {"name": names.CONTAINER, "image": "i"}
+    return {"kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": {"containers": [container]}}

@@ -1,0 +1,44 @@
+"""A gang of one: the trainer's process by hand, on the digits, in a folder of its own; 44 steps in a few seconds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from resnetboost_operator import api, manifests
+from resnetboost_operator.terminal import loadjob
+
+EXAMPLE = Path(__file__).parents[1] / "examples/digits.yaml"
+STEPS = 44
+
+
+def start(folder: Path, attempt: int, uid: str = "uid", **checkpoint: Any) -> subprocess.Popen[bytes]:
+    """Begin an attempt on the folder's checkpoints; `checkpoint` changes how those are kept (all of them, if not)."""
+    job = api.parse(loadjob.load(EXAMPLE, ["stages[0].epochs=2"]))
+    settings = manifests.trainer_config(job, job.spec.stages[0], attempt)
+    settings["job"] = {"name": "digits", "namespace": "default", "uid": uid}
+    settings["checkpoint"] = {"everySteps": 1, "keep": 100, "resume": "Never"} | checkpoint
+    settings["localBatchSize"] = 64
+    path = folder / f"{uid}-{attempt}.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    variables = {
+        "RESNETBOOST_CHECKPOINTS": str(folder / "checkpoints"),
+        "RESNETBOOST_TERMINATION_LOG": str(folder / f"{uid}-{attempt}.json"),
+        "RESNETBOOST_BIND_ADDRESS": f"127.0.98.{attempt + 1}",
+    }
+    command = [sys.executable, "-m", "resnetboost_trainer", str(path)]
+    return subprocess.Popen(command, env=os.environ | variables, cwd=folder)
+
+
+def train(folder: Path, attempt: int, uid: str = "uid", **checkpoint: Any) -> None:
+    """Train to the end, as `start` says."""
+    assert start(folder, attempt, uid, **checkpoint).wait(timeout=300) == 0
+
+
+def final_weights(attempt: Path) -> dict[str, bytes]:
+    """The bytes of everything the last checkpoint holds, in that attempt's folder."""
+    final = attempt / f"step-{STEPS:08d}"
+    return {path.name: path.read_bytes() for path in final.glob("*.safetensors")}

@@ -1,0 +1,28 @@
+"""Job manifests for tests: small, quick to fail, and as sparse as a user's."""
+
+from typing import Any
+
+from resnetboost_operator import names
+
+Manifest = dict[str, Any]
+
+CLAIM = {"checkpoint": {"claimName": "checkpoints"}}
+
+
+def job(name: str = "digits", *, ranks: int = 2, stages: tuple[str, ...] = ("base",), **spec: Any) -> Manifest:
+    """A job of CPU ranks that restarts without waiting; `spec` adds to its fields or replaces them."""
+    minimal: Manifest = {
+        "device": {"type": "CPU", "count": ranks},
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "stages": [{"name": stage, "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8} for stage in stages],
+        "failurePolicy": {"backoffSeconds": 0},
+    }
+    if len(stages) > 1:
+        minimal |= CLAIM
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name},
+        "spec": minimal | spec,
+    }

@@ -1,0 +1,58 @@
+"""Pod statuses as a kubelet writes them, as patches; who writes them when is not known here."""
+
+import datetime
+from typing import Any
+
+from resnetboost_operator import names
+
+Manifest = dict[str, Any]
+
+_RUNNING_CONDITIONS = ("Initialized", "ContainersReady", "Ready")
+
+
+def now() -> str:
+    """This moment, as Kubernetes writes it."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def running(address: str) -> Manifest:
+    """The container runs and is ready."""
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": now(),
+        "conditions": [{"type": kind, "status": "True"} for kind in _RUNNING_CONDITIONS],
+        "containerStatuses": [_container(True, {"running": {"startedAt": now()}})],
+    }
+
+
+def ended(code: int, reason: str, message: str) -> Manifest:
+    """The container has ended, and with it the pod."""
+    state = {"exitCode": code, "reason": reason, "message": message, "startedAt": now(), "finishedAt": now()}
+    return {
+        "phase": "Succeeded" if code == 0 else "Failed",
+        "conditions": [{"type": kind, "status": "False"} for kind in ("ContainersReady", "Ready")],
+        "containerStatuses": [_container(False, {"terminated": state})],
+    }
+
+
+def waiting(reason: str, message: str) -> Manifest:
+    """The container cannot start yet."""
+    return {"containerStatuses": [_container(False, {"waiting": {"reason": reason, "message": message}})]}
+
+
+def disrupted(reason: str) -> Manifest:
+    """Kubernetes itself is about to end the pod."""
+    return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]}
+
+
+def _container(ready: bool, state: Manifest) -> Manifest:
+    return {
+        "name": names.CONTAINER,
+        "image": "trainer",
+        "imageID": "",
+        "ready": ready,
+        "restartCount": 0,
+        "state": state,
+    }

@@ -1,0 +1,223 @@
+"""Stands between one operator and the API server: counts what is written, and fails as a network or a server may.
+
+Plain HTTP on loopback towards the operator, whose token it passes on. Watches stream through.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self
+
+import aiohttp
+from aiohttp import web
+
+When = Literal["before", "after"]
+
+# Headers that are about one connection and not about the message.
+_HOP_BY_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding", "upgrade"})
+_READING = frozenset({"GET", "HEAD"})
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request as the proxy saw it; `path` is without its query."""
+
+    method: str
+    path: str
+    is_watch: bool
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it writes something that matters: leases and events come and go by themselves."""
+        return self.method not in _READING and self.collection not in ("leases", "events")
+
+    @property
+    def collection(self) -> str:
+        """The plural it is about: /api/v1/namespaces/x/pods/y is about pods."""
+        parts = self.path.split("/")
+        after_namespace = parts.index("namespaces") + 2 if "namespaces" in parts else 0
+        return parts[after_namespace] if after_namespace and len(parts) > after_namespace else parts[-1]
+
+
+@dataclass
+class Trouble:
+    """What happens to the next `times` calls that `concerns` accepts, instead of or beside their being answered.
+
+    `code` is answered without asking the server (0: none). `lost`: the server did it, the answer never arrives.
+    """
+
+    times: int
+    concerns: Callable[[Call], bool]
+    code: int = 0
+    retry_after: str = ""
+    lost: bool = False
+
+
+@dataclass
+class Crash:
+    """The end of the operator, around its n-th write (the first is 1): before the server sees it, or just after."""
+
+    write: int
+    when: When
+    act: Callable[[], None]
+    happened: threading.Event = field(default_factory=threading.Event)
+
+
+class Proxy:
+    """A context manager; `url` is where the operator should think that the API server is."""
+
+    def __init__(self, upstream: str, authority: Path) -> None:
+        self._upstream = upstream
+        self._tls = ssl.create_default_context(cafile=str(authority))
+        self._loop = asyncio.new_event_loop()
+        self._watches: set[asyncio.Transport] = set()
+        self._closed_to_writes = False
+        self.crash: Crash | None = None
+        self.troubles: list[Trouble] = []
+        self.delay_seconds = 0.0
+        self.calls: list[Call] = []
+
+    def __enter__(self) -> Self:
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="proxy", daemon=True)
+        self._thread.start()
+        started.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def writes(self) -> list[Call]:
+        """Every write so far that the operator tried, leases and events apart."""
+        return [call for call in self.calls if call.is_write]
+
+    def reopen(self) -> None:
+        """Let writes through again after a crash: they come from the next life."""
+        self._closed_to_writes = False
+
+    def cut_watches(self) -> None:
+        """Break every watch without a word."""
+        self._loop.call_soon_threadsafe(self._abort_watches)
+
+    def _abort_watches(self) -> None:
+        for transport in self._watches:
+            transport.abort()
+
+    def _run(self, started: threading.Event) -> None:
+        self._loop.run_until_complete(self._serve(started))
+
+    async def _serve(self, started: threading.Event) -> None:
+        self._stop = asyncio.Event()
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as self._session:
+            # A handler whose client is gone is cancelled, and with it the watch behind it.
+            runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            self.url = f"http://{host}:{port}"
+            started.set()
+            await self._stop.wait()
+            await runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        call = Call(request.method, request.path, is_watch="watch" in request.query)
+        self.calls.append(call)
+        trouble = self._next_trouble(call)
+        crash = self._due_crash(call)
+        if self.delay_seconds and not call.is_watch:
+            await asyncio.sleep(self.delay_seconds)
+        if crash is not None and crash.when == "before":
+            return self._end_operator(crash, request)
+        if call.is_write and self._closed_to_writes:
+            return _hang_up(request)
+        if trouble is not None and trouble.code:
+            return _refusal(trouble)
+        try:
+            return await self._forward(request, call, crash, trouble)
+        except (aiohttp.ClientError, OSError):  # the server is gone, or the operator is
+            return _hang_up(request)
+
+    def _next_trouble(self, call: Call) -> Trouble | None:
+        for trouble in self.troubles:
+            if trouble.times > 0 and trouble.concerns(call):
+                trouble.times -= 1
+                return trouble
+        return None
+
+    def _due_crash(self, call: Call) -> Crash | None:
+        crash = self.crash
+        due = crash is not None and call.is_write and len(self.writes) == crash.write and not crash.happened.is_set()
+        return crash if due else None
+
+    def _end_operator(self, crash: Crash, request: web.BaseRequest) -> web.Response:
+        self._closed_to_writes = True
+        crash.happened.set()
+        crash.act()
+        return _hang_up(request)
+
+    async def _forward(
+        self, request: web.BaseRequest, call: Call, crash: Crash | None, trouble: Trouble | None
+    ) -> web.StreamResponse:
+        async with self._ask(request) as answer:
+            if crash is not None:
+                await answer.read()
+                return self._end_operator(crash, request)
+            if trouble is not None and trouble.lost:
+                await answer.read()
+                return _hang_up(request)
+            with self._noted(request, call):
+                return await _pass_on(request, answer)
+
+    @contextlib.asynccontextmanager
+    async def _ask(self, request: web.BaseRequest) -> AsyncIterator[aiohttp.ClientResponse]:
+        url = self._upstream + request.raw_path
+        headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOP_BY_HOP}
+        body = await request.read()
+        async with self._session.request(request.method, url, headers=headers, data=body) as answer:
+            yield answer
+
+    @contextlib.contextmanager
+    def _noted(self, request: web.BaseRequest, call: Call) -> Iterator[None]:
+        transport = request.transport
+        if transport is None or not call.is_watch:
+            yield
+            return
+        self._watches.add(transport)
+        try:
+            yield
+        finally:
+            self._watches.discard(transport)
+
+
+async def _pass_on(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """The answer as it comes, piece by piece."""
+    headers = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP_BY_HOP}
+    passed = web.StreamResponse(status=answer.status, headers=headers)
+    await passed.prepare(request)
+    async for piece in answer.content.iter_any():
+        await passed.write(piece)
+    await passed.write_eof()
+    return passed
+
+
+def _hang_up(request: web.BaseRequest) -> web.Response:
+    """No answer: the connection is reset."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
+
+
+def _refusal(trouble: Trouble) -> web.Response:
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": trouble.code, "message": "injected"}
+    headers = {"Retry-After": trouble.retry_after} if trouble.retry_after else {}
+    return web.json_response(status, status=trouble.code, headers=headers)

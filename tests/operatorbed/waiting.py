@@ -1,0 +1,37 @@
+"""Waiting for a condition instead of sleeping; says what was seen last when it does not come."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.05
+# Two cores are shared by the control plane, the operator and the test.
+PATIENCE_SECONDS = 30.0
+
+
+def eventually(
+    read: Callable[[], T], holds: Callable[[T], object], what: str, seconds: float = PATIENCE_SECONDS
+) -> T:
+    """The first value that holds. Raises AssertionError with the last one if none comes in time."""
+    deadline = time.monotonic() + seconds
+    while not holds(value := read()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {seconds:g} s; last seen:\n{_readable(value)}")
+        time.sleep(_POLL_SECONDS)
+    return value
+
+
+def throughout(read: Callable[[], T], holds: Callable[[T], object], what: str, seconds: float) -> None:
+    """Assert that something stays so: for what has no event that would end the waiting."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = read()
+        assert holds(value), f"{what}: no longer after some time; last seen:\n{_readable(value)}"
+        time.sleep(_POLL_SECONDS)
+
+
+def _readable(value: object) -> str:
+    return json.dumps(value, indent=1, default=str)
