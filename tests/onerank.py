@@ -40,5 +40,6 @@ def train(folder: Path, attempt: int, uid: str = "uid", **checkpoint: Any) -> No
 
 def final_weights(attempt: Path) -> dict[str, bytes]:
     """The bytes of everything the last checkpoint holds, in that attempt's folder."""
-    final = attempt / f"step-{STEPS:08d}"
-    return {path.name: path.read_bytes() for path in final.glob("*.safetensors")}
+    weights = {path.name: path.read_bytes() for path in attempt.glob(f"step-{STEPS:08d}/*.safetensors")}
+    assert weights, f"{attempt} did not come to its end"
+    return weights

@@ -9,6 +9,7 @@ from resnetboost_operator import api, decision, deletions, names, pods, status
 from resnetboost_operator.decision import Plan
 from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.plan import plan
+from resnetboost_operator.pods import PodView
 from resnetboost_operator.pods import timestamp
 from resnetboost_operator.status import Progress, Status
 from resnetboost_operator.validation import schema
@@ -46,6 +47,7 @@ class Cluster:
         self.progress: Progress | None = None
         self.nodes: dict[str, NodeView] = {}
         self.refusal = ""
+        self.departed: list[PodView] = []
         self.expired = False
         self.events: list[str] = []
         self.created: list[str] = []
@@ -53,7 +55,8 @@ class Cluster:
 
     def plan(self) -> Plan:
         views = tuple(pods.view(pod) for pod in self.pods.values())
-        observed = Observed(views, self.progress, nodes=self.nodes, refusal=self.refusal)
+        departed = tuple(self.departed)
+        observed = Observed(views, self.progress, nodes=self.nodes, refusal=self.refusal, departed=departed)
         return plan(self.job, self.status, observed, self.now)
 
     def step(self, crash_after: int | None = None) -> Plan:
@@ -139,6 +142,8 @@ class Cluster:
     # What kubelet and the trainers do
 
     def finish_deletions(self) -> None:
+        going = [pods.view(pod) for pod in self.pods.values() if "deletionTimestamp" in pod["metadata"]]
+        self.departed += [pod for pod in going if pod.termination is not None]
         self.pods = {name: pod for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"]}
 
     def gang(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Notices that a gang is broken: a rank that failed or is gone, a start that takes too long, a hang; it acts on nothing."""
+"""Notices a broken gang: a rank that failed or is gone, a start that takes too long, a hang; it acts on nothing."""
 
 from resnetboost_operator import evidence, verdicts, waiting
 from resnetboost_operator.evidence import Failure
@@ -13,9 +13,10 @@ LOCAL_SETTLE_SECONDS = 5.0
 def failure(world: World) -> Failure | None:
     """What broke the current gang, None while it is whole. Before all its pods were seen none of them is missing."""
     complete = world.status.attempt_start_time is not None
-    culprit = evidence.first_culprit(world.gang, world.missing if complete else (), world.lost_nodes)
+    missing = world.missing if complete else ()
+    culprit = evidence.first_culprit(world.gang, missing, world.lost_nodes, world.departed)
     if culprit is not None and evidence.is_victim(culprit):  # a node that just fell silent explains it well enough
-        culprit = evidence.first_culprit(world.gang, (), world.unready_nodes)
+        culprit = evidence.first_culprit(world.gang, (), world.unready_nodes, world.departed)
     return culprit or _image_failure(world, hopeless_only=True) or _startup_failure(world) or _hang(world)
 
 
@@ -27,7 +28,8 @@ def settling_seconds(world: World, found: Failure) -> float:
     if not evidence.is_victim(found) or not any(pod.termination is None for pod in world.gang):
         return 0.0
     limit = SETTLE_SECONDS if world.observed.nodes else LOCAL_SETTLE_SECONDS
-    ends = [pod.termination.finished_at for pod in world.gang if pod.termination is not None]
+    ended = (*world.gang, *world.departed)
+    ends = [pod.termination.finished_at for pod in ended if pod.termination is not None]
     return min(min(ends, default=world.now) + limit - world.now, limit)
 
 

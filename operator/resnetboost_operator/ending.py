@@ -179,7 +179,7 @@ def _with_result(world: World) -> Status:
     last_step = world.progress.step if world.progress is not None else None
     account = goodput.account(world.status, world.time, world.count, None, last_step)
     status = replace(world.status, goodput=account)
-    ended = next((pod.termination for pod in world.gang if pod.index == 0), None)
+    ended = next((pod.termination for pod in (*world.gang, *world.departed) if pod.index == 0), None)
     if ended is None:
         return with_stage(status, status.stage, state="Complete")
     report = ended.report

@@ -24,13 +24,20 @@ class Failure(msgspec.Struct, frozen=True):
     step: int | None = None
 
 
-def first_culprit(gang: Sequence[PodView], missing: Sequence[int], silent: Collection[str] = ()) -> Failure | None:
+def first_culprit(
+    gang: Sequence[PodView],
+    missing: Sequence[int],
+    silent: Collection[str] = (),
+    departed: Sequence[PodView] = (),
+) -> Failure | None:
     """The failure that explains the others: by class first (communication errors are victims), by time second.
 
-    `missing` are indexes without a pod, `silent` names of nodes whose pods count as lost. Time alone would blame the
-    wrong rank: kubelet tells whole seconds, and survivors fail within the same one.
+    `missing` are indexes without a pod, `silent` names of nodes whose pods count as lost, `departed` pods that are gone
+    but whose end was seen. Time alone would blame the wrong rank: kubelet tells whole seconds, and survivors fail
+    within the same one.
     """
-    failures = [(_failure(pod), _finished(pod)) for pod in gang if _failed(pod)]
+    ended = [pod for pod in gang if _failed(pod)] + [pod for pod in departed if pod.phase != "Succeeded"]
+    failures = [(_failure(pod), _finished(pod)) for pod in ended]
     failures += [(_lost(index, None, LOST_MESSAGE), 0.0) for index in missing]
     unheard = [pod for pod in gang if pod.node in silent and pod.termination is None]
     failures += [(_lost(pod.index, pod.node, NODE_LOST_MESSAGE), 0.0) for pod in unheard]
@@ -79,7 +86,8 @@ def _failed(pod: PodView) -> bool:
 def _failure(pod: PodView) -> Failure:
     ended = pod.termination
     if ended is None:
-        return _lost(pod.index, pod.node, LOST_MESSAGE)
+        verdict = verdicts.DISRUPTED if pod.disruption else verdicts.POD_LOST
+        return Failure(verdict, pod.index, pod.node, message=pod.disruption or LOST_MESSAGE)
     report = ended.report
     verdict, message = verdicts.classify(ended.exit_code, ended.reason, report.verdict), report.message
     if pod.disruption and verdict.policy != "fail":  # what kubelet or the ranks made of it is its consequence

@@ -16,10 +16,10 @@ def suspend(world: World) -> Plan:
     deletions = decision.remove(world, present, graceful=True)
     if statuses.is_true(status, "Suspended"):
         return Plan(status, delete=deletions)
-    failure = evidence.first_culprit(world.gang, ())
+    failure = evidence.first_culprit(world.gang, (), departed=world.departed)
     if failure is not None and failure.verdict.policy != "disruption" and not evidence.is_victim(failure):
         status = ending.leave(world, failure)  # it failed by itself, or while it saved: that must not be lost
-    elif world.gang and status.attempt_start_time is None:
+    elif (world.gang or world.departed) and status.attempt_start_time is None:
         status = replace(status, attempt_start_time=world.time)  # never seen whole, but it may have trained
     if present:
         message = f"{len(present)} pods are still stopping; {_checkpoint(status)}"

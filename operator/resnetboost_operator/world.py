@@ -21,6 +21,7 @@ class Observed(msgspec.Struct, frozen=True):
 
     `since` (unix seconds): nobody looked before. A gang that went on unwatched while the operator was down, or the
     laptop asleep, has not been silent. `refusal`: why the cluster did not take an object of the current attempt.
+    `departed`: pods that are gone, as they last were: kubelet tells a pod's end and removes it within milliseconds.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -28,19 +29,21 @@ class Observed(msgspec.Struct, frozen=True):
     since: float = 0.0
     nodes: Mapping[str, NodeView] = {}
     refusal: str = ""
+    departed: tuple[PodView, ...] = ()
 
 
 class World(msgspec.Struct, frozen=True):
     """Everything a decision may look at.
 
-    `gang`: pods of the current attempt; `stale`: of any earlier one that must go; `kept`: finished ones of finished
-    stages, which stay for their logs.
+    `gang`: pods of the current attempt; `departed`: those that are gone but told their end; `stale`: pods of any
+    earlier attempt that must go; `kept`: finished ones of finished stages, which stay for their logs.
     """
 
     job: api.Job
     status: Status
     stage: api.Stage
     gang: tuple[PodView, ...]
+    departed: tuple[PodView, ...]
     stale: tuple[PodView, ...]
     kept: tuple[PodView, ...]
     observed: Observed
@@ -63,8 +66,8 @@ class World(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Indexes that have no pod and are not done. A pod being deleted still has its checkpoint to write."""
-        there = self.succeeded | {pod.index for pod in self.gang}
+        """Indexes of which nothing is known. A pod being deleted still has its checkpoint to write."""
+        there = self.succeeded | {pod.index for pod in (*self.gang, *self.departed)}
         return tuple(index for index in range(self.count) if index not in there)
 
     @property
@@ -121,14 +124,16 @@ def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
     """Sort the pods and bring the status' counts and progress up to date."""
     status = _begun(job, status, now)
     gang = tuple(pod for pod in observed.pods if _is_current(pod, status))
+    there = {pod.index for pod in gang}
+    departed = tuple(pod for pod in observed.departed if _is_current(pod, status) and pod.index not in there)
     if not statuses.is_terminal(status):
-        progress = _progress(status, observed.progress, gang, now)
-        status = replace(status, ranks=_ranks(job, status, gang), progress=progress)
+        progress = _progress(status, observed.progress, (*gang, *departed), now)
+        status = replace(status, ranks=_ranks(job, status, gang, departed), progress=progress)
     stage = next(stage for stage in job.spec.stages if stage.name == status.stage)
     others = [pod for pod in observed.pods if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
     stale = tuple(pod for pod in others if not _is_kept(pod, status))
-    return World(job, status, stage, gang, stale, kept, observed, now)
+    return World(job, status, stage, gang, departed, stale, kept, observed, now)
 
 
 def _begun(job: api.Job, status: Status, now: float) -> Status:
@@ -145,8 +150,9 @@ def _begun(job: api.Job, status: Status, now: float) -> Status:
     return status if status.start_time is not None else replace(status, start_time=pods.timestamp(now))
 
 
-def _ranks(job: api.Job, status: Status, gang: Sequence[PodView]) -> Ranks:
-    done = {pod.index for pod in gang if pod.phase == "Succeeded"} | statuses.parse_indexes(status.ranks.succeeded)
+def _ranks(job: api.Job, status: Status, gang: Sequence[PodView], departed: Sequence[PodView]) -> Ranks:
+    done = {pod.index for pod in (*gang, *departed) if pod.phase == "Succeeded"}
+    done |= statuses.parse_indexes(status.ranks.succeeded)
     return Ranks(
         desired=job.spec.device.count,
         running=sum(pod.phase == "Running" for pod in gang),

@@ -1,6 +1,6 @@
-"""Ends the processes and removes the folder of an owner that is gone, even by SIGKILL; a program of its own.
+"""Ends processes and removes a folder when their owner closes stdin or is gone, even by SIGKILL; a program of its own.
 
-It leads the process group of the processes it guards, so the group's number cannot pass to strangers while it lives.
+It prints the number of the process group that the owner is to put its processes into.
 """
 
 import os
@@ -11,14 +11,29 @@ import time
 
 
 def main() -> None:
-    """Wait for the end of stdin, which only the owner holds open; then end the group and remove the folders given."""
-    group = os.getpid()
+    """Guard a group of processes and the folders given."""
+    group = start_group()
+    print(group, flush=True)
+    wait_for_owner()
+    os.killpg(group, signal.SIGKILL)
+    os.waitpid(group, 0)
+    for folder in sys.argv[1:]:
+        remove(folder)
+
+
+def start_group() -> int:
+    """A process group; its first process is our child, so that its number cannot pass to strangers before we wait."""
+    leader = os.fork()
+    if leader == 0:
+        wait_for_owner()
+        os._exit(0)
+    os.setpgid(leader, leader)
+    return leader
+
+
+def wait_for_owner() -> None:
+    """Wait for the end of stdin, which nobody writes to and only the owner holds open."""
     sys.stdin.buffer.read()
-    if os.fork() == 0:  # in a group of its own, to outlive the one that ends
-        os.setpgid(0, 0)
-        os.killpg(group, signal.SIGKILL)
-        for folder in sys.argv[1:]:
-            remove(folder)
 
 
 def remove(folder: str) -> None:

@@ -1,7 +1,5 @@
 """Processes that end together and never outlive their owner, however that ends; what they are is not known here."""
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,12 +19,9 @@ class Processes:
 
     def __init__(self, folder: Path, keep: bool = False) -> None:
         self.folder = folder
-        self._keep = keep
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._vital: set[str] = set()
-        # A death signal (PR_SET_PDEATHSIG) would come as soon as the thread that starts a process ends.
-        command: list[str | Path] = [sys.executable, "-I", "-S", _GUARD, *([] if keep else [folder])]
-        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
+        self._guard, self._group = _start_guard([] if keep else [folder])
 
     def start(
         self, name: str, *command: str | Path, env: Mapping[str, str] | None = None, vital: bool = False
@@ -43,7 +38,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=self._guard.pid,
+                process_group=self._group,
             )
         self._running[name] = process
         if vital:
@@ -80,10 +75,18 @@ class Processes:
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """End all at once and without grace, as nothing they have is needed any more; then remove the folder."""
-        with self._guard:
-            os.killpg(self._guard.pid, signal.SIGKILL)
+        """End all at once and without grace, as nothing they have is needed any more; the folder goes as well."""
+        self._guard.communicate()
         for process in self._running.values():
             process.wait()
-        if not self._keep:
-            shutil.rmtree(self.folder)
+
+
+def _start_guard(folders: list[Path]) -> tuple[subprocess.Popen[str], int]:
+    """The guard, and the process group it guards.
+
+    A death signal (PR_SET_PDEATHSIG) would come as soon as the thread ends that started a process, and remove nothing.
+    """
+    command: list[str | Path] = [sys.executable, "-I", "-S", _GUARD, *folders]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
+    assert guard.stdout
+    return guard, int(guard.stdout.readline())

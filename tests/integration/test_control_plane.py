@@ -90,21 +90,22 @@ def test_what_was_stored_survives_an_api_server_that_was(kill: bool, own_plane: 
 @pytest.mark.usefixtures("programs")
 def test_nothing_is_left_behind() -> None:
     with ControlPlane() as plane:
-        assert len(processes_of(plane.folder)) == 5  # etcd, API server, controllers, scheduler and guard
+        assert len(processes_of(plane.folder)) > 4
     assert processes_of(plane.folder) == []
     assert not plane.folder.exists()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signals", [["SIGINT"], ["SIGINT", "SIGKILL"], ["SIGTERM"], ["SIGKILL"]], ids="-".join)
 @pytest.mark.usefixtures("programs")
-def test_nothing_is_left_behind_by_an_owner_that_was_stopped(how: signal.Signals, tmp_path: Path) -> None:
+def test_nothing_is_left_behind_by_an_owner_that_was_stopped(signals: list[str], tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "cluster", "--nodes=0"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout
         assert any("Ctrl-C" in line for line in owner.stdout)
         (folder,) = tmp_path.iterdir()
-        owner.send_signal(how)
+        for name in signals:
+            owner.send_signal(signal.Signals[name])
     deadline = time.monotonic() + 10
     while processes_of(folder) or folder.exists():
         assert time.monotonic() < deadline, processes_of(folder)

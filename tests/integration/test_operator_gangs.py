@@ -7,7 +7,7 @@ import pytest
 
 from cluster import ControlPlane
 from operatorbed import Kubelet, Operator, Space
-from operatorbed.jobs import job
+from operatorbed.jobs import CLAIM, job
 from operatorbed.space import JOB, condition, is_true
 from operatorbed.waiting import eventually
 from resnetboost_operator import names
@@ -89,6 +89,7 @@ def test_kubectl_shows_how_far_a_job_is(space: Space, kubelet: Kubelet, control_
 
 
 def test_stages_run_one_after_another(space: Space, kubelet: Kubelet) -> None:
+    space.add_claim(CLAIM)
     space.create(job(stages=("base", "fine")))
     space.until_started()
     finish(kubelet, *GANG)

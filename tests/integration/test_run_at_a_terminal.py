@@ -19,6 +19,7 @@ import stubtrainer
 
 ROOT = Path(__file__).parents[2]
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # then its name is enough
 SLOW = "template.env=[{name: STUB_STEP_SECONDS, value: '0.2'}]"
 # Makes the terminal its controlling one, as a login does, so that keys become signals.
 LOGIN = """
@@ -41,7 +42,7 @@ class Terminal:
         words = ["run", str(ROOT / "examples" / "digits.yaml"), "--out", str(self.folder), "--set", SLOW]
         self.process = subprocess.Popen(
             [sys.executable, "-c", LOGIN, RESNETBOOST, *words],
-            env={**os.environ, "PYTHONPATH": str(stub), "TERM": "xterm-256color"},
+            env={**os.environ, "PATH": PATH, "PYTHONPATH": str(stub), "TERM": "xterm-256color"},
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,

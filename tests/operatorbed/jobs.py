@@ -6,7 +6,7 @@ from resnetboost_operator import names
 
 Manifest = dict[str, Any]
 
-CLAIM = {"checkpoint": {"claimName": "checkpoints"}}
+CLAIM = "checkpoints"
 
 
 def job(name: str = "digits", *, ranks: int = 2, stages: tuple[str, ...] = ("base",), **spec: Any) -> Manifest:
@@ -19,7 +19,7 @@ def job(name: str = "digits", *, ranks: int = 2, stages: tuple[str, ...] = ("bas
         "failurePolicy": {"backoffSeconds": 0},
     }
     if len(stages) > 1:
-        minimal |= CLAIM
+        minimal["checkpoint"] = {"claimName": CLAIM}
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,

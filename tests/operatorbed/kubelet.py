@@ -146,13 +146,13 @@ class Kubelet:
         if pod["status"].get("phase") != "Running":
             return
         report: Manifest = {"class": "Interrupted", "message": "stopped by SIGTERM"}
-        if self.saved_step is not None and pod["metadata"]["labels"].get(names.LABEL_INDEX) == "0":
+        if self.saved_step is not None and _is_rank_0(pod):
             report |= {"step": self.saved_step, "checkpointStep": self.saved_step}
         self.exit(pod["metadata"]["name"], 16, report=report)
 
     def _serve_progress(self, pod: Manifest, address: str) -> None:
-        labels = pod["metadata"]["labels"]
-        if labels.get(names.LABEL_INDEX) != "0" or self._told(labels) is None:
+        labels = pod["metadata"].get("labels") or {}
+        if not _is_rank_0(pod) or self._told(labels) is None:
             return
         place = {"stage": labels[names.LABEL_STAGE], "attempt": int(labels[names.LABEL_ATTEMPT])}
 
@@ -171,6 +171,11 @@ class Kubelet:
 
     def _patch(self, name: str, status: Manifest) -> None:
         self._plane.client.send("PATCH", f"{self._path}/{name}/status", {"status": status}, _STRATEGIC)
+
+
+def _is_rank_0(pod: Manifest) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return bool(labels.get(names.LABEL_INDEX) == "0")
 
 
 def _loopback_addresses() -> Iterator[str]:

@@ -8,7 +8,7 @@ import contextlib
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
@@ -59,12 +59,14 @@ class Trouble:
 
 @dataclass
 class Crash:
-    """The end of the operator, around its n-th write (the first is 1): before the server sees it, or just after."""
+    """The end of the operator, around its n-th write (the first is 1; 0: each of them).
+
+    when: before the server sees it, or just after it was done.
+    """
 
     write: int
     when: When
     act: Callable[[], None]
-    happened: threading.Event = field(default_factory=threading.Event)
 
 
 class Proxy:
@@ -156,12 +158,11 @@ class Proxy:
 
     def _due_crash(self, call: Call) -> Crash | None:
         crash = self.crash
-        due = crash is not None and call.is_write and len(self.writes) == crash.write and not crash.happened.is_set()
-        return crash if due else None
+        due = crash is not None and call.is_write and crash.write in (0, len(self.writes))
+        return crash if due and not self._closed_to_writes else None
 
     def _end_operator(self, crash: Crash, request: web.BaseRequest) -> web.Response:
         self._closed_to_writes = True
-        crash.happened.set()
         crash.act()
         return _hang_up(request)
 
@@ -182,8 +183,10 @@ class Proxy:
     async def _ask(self, request: web.BaseRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         url = self._upstream + request.raw_path
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOP_BY_HOP}
-        body = await request.read()
-        async with self._session.request(request.method, url, headers=headers, data=body) as answer:
+        body = await request.read() or None
+        async with self._session.request(
+            request.method, url, headers=headers, data=body, skip_auto_headers=["Content-Type", "User-Agent"]
+        ) as answer:
             yield answer
 
     @contextlib.contextmanager

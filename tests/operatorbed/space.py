@@ -12,7 +12,13 @@ Manifest = dict[str, Any]
 
 JOB = "resnetboostjobs"
 _MERGE = "application/merge-patch+json"
-_PLURALS = {names.KIND: JOB, "ConfigMap": "configmaps", "Pod": "pods", "ResourceQuota": "resourcequotas"}
+_PLURALS = {
+    names.KIND: JOB,
+    "ConfigMap": "configmaps",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Pod": "pods",
+    "ResourceQuota": "resourcequotas",
+}
 
 
 class Space:
@@ -51,6 +57,22 @@ class Space:
     def patch(self, plural: str, name: str, change: Manifest) -> Manifest:
         """Merge a change into an object."""
         return self.plane.client.send("PATCH", self._path(plural, name), change, _MERGE)
+
+    def add_claim(self, name: str) -> None:
+        """A claim for checkpoints and the volume it is bound to; nothing is ever written there."""
+        volume = f"{self.namespace}-{name}"
+        common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+        spec = {**common, "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/nowhere"}}
+        path = "/api/v1/persistentvolumes"
+        self.plane.client.send("POST", path, {"metadata": {"name": volume}, "spec": spec})
+
+        def phase() -> object:
+            return json.loads(self.plane.client.get(f"{path}/{volume}")).get("status", {}).get("phase")
+
+        # A claim that comes before its volume is known is looked at again only after 15 s.
+        eventually(phase, lambda found: found == "Available", f"volume {volume} is available", self.patience_seconds)
+        wanted = {**common, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
+        self.create({"kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": wanted})
 
     # Jobs
 

@@ -1,3 +1,5 @@
+import contextlib
+import itertools
 import json
 import logging
 import os
@@ -200,3 +202,25 @@ def test_a_stale_attempt_that_prunes_while_we_look_does_not_hide_its_checkpoints
         steps.append(newest_step(tmp_path, before_attempt=1))
     assert None not in steps
     assert sorted(step for step in steps if step is not None) == steps
+
+
+def test_a_stale_attempt_that_saves_at_the_same_time_does_not_disturb_its_successor(tmp_path: Path) -> None:
+    """The stale one may fail: what it was writing looks to its successor as if a killed writer had left it."""
+    stop = threading.Event()
+
+    def live_on() -> None:
+        for step in itertools.takewhile(lambda _: not stop.is_set(), itertools.count(1)):
+            with contextlib.suppress(OSError):
+                checkpoint.prune(tmp_path, "uid", "base", attempt=0, keep=1, written=save(tmp_path, step))
+
+    stale = threading.Thread(target=live_on)
+    stale.start()
+    try:
+        for step in range(1, 100):
+            written = save(tmp_path, step, attempt=1)
+            checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=written)
+            assert checkpoint.verify(written).step == step
+    finally:
+        stop.set()
+        stale.join()
+    assert len(list((tmp_path / "uid/base/attempt-1").iterdir())) == 1

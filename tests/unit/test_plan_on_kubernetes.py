@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import deletions, names, pods, status
 from resnetboost_operator.nodes import NodeView
+from resnetboost_operator.pods import timestamp
 from simulation import START, Cluster, job
 
 
@@ -200,6 +201,21 @@ def test_a_restart_of_a_whole_gang_is_one_delete_request() -> None:
     views = [pods.view(pod) for pod in cluster.pods.values()]
     sweeps, singles = deletions.grouped(cluster.plan().delete, views)
     assert ([len(sweep.pods) for sweep in sweeps], singles) == ([8], [])
+
+
+def test_the_last_words_of_a_pod_that_is_gone_already_are_heard() -> None:
+    """Kubelet writes how a pod ended and removes it within milliseconds; the watch tells the end with the removal."""
+    cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
+    cluster.rank(1)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
+    cluster.exit(1, 16, report={"class": "Interrupted", "step": 33, "checkpointStep": 33})
+    cluster.finish_deletions()
+    waiting = cluster.step()
+    assert (waiting.delete, waiting.wake_seconds) == ((), 5.0), "rank 0 may still be saving"
+    cluster.exit(0, 16, report={"class": "Interrupted", "step": 33, "checkpointStep": 33})
+    cluster.step()
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.exit_code, record.checkpoint_step) == ("Interrupted", 16, 33)
+    assert cluster.status.restarts_count_towards_max == 0
 
 
 def test_goodput_tells_what_was_lost_to_what() -> None:

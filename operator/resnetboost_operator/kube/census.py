@@ -49,6 +49,7 @@ class Census:
         self._namespaces = namespaces or ("",)
         self._metrics = metrics
         self._listed = asyncio.Event()
+        self._trouble = ""
         self.heard_at = time.monotonic()
 
     def trace(self) -> aiohttp.TraceConfig:
@@ -99,13 +100,24 @@ class Census:
     ) -> None:
         is_list = params.url.path.endswith(f"/{JOBS.plural}") and "watch" not in params.url.query
         self._count(params, str(params.response.status))
-        if is_list and params.response.status == 200:
+        if params.response.status != 200:
+            self._complain(f"HTTP {params.response.status}")
+            return
+        self._trouble = ""
+        if is_list:
             self._listed.set()
 
     async def _failed(
         self, session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams
     ) -> None:
         self._count(params, "error")
+        self._complain(f"{type(params.exception).__name__} {params.exception}")
+
+    def _complain(self, trouble: str) -> None:
+        """Say a trouble once, however long it lasts; kopf tries again."""
+        if trouble != self._trouble:
+            logger.warning("cannot watch the jobs; trying again: no answer from %s: %s", self._client.host, trouble)
+        self._trouble = trouble
 
     def _count(self, params: aiohttp.TraceRequestEndParams | aiohttp.TraceRequestExceptionParams, code: str) -> None:
         """kopf asks for jobs and, when it starts, for what kinds there are."""

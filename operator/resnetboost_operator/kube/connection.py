@@ -1,6 +1,7 @@
 """Where the API server is and who we are there, from the cluster or a kubeconfig; it sends no request."""
 
 import os
+import urllib.request
 from pathlib import Path
 
 import aiohttp
@@ -16,15 +17,22 @@ MOST_CONNECTIONS = 512
 _KUBECONFIG = "KUBECONFIG"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _DEFAULT_KUBECONFIG = Path("~/.kube/config")
+_REMEDY = f"set {_KUBECONFIG}, or run in a pod with a service account"
 
 
 async def connect() -> ApiClient:
     """A client of the cluster around this process, or of the one that $KUBECONFIG or ~/.kube/config names."""
     configuration = Configuration(connection_pool_maxsize=MOST_CONNECTIONS)
+    configuration.client_session_kwargs = {"trust_env": _behind_proxy()}
     await log_in(configuration)
     client = ApiClient(configuration)
     client.user_agent = USER_AGENT
     return client
+
+
+def _behind_proxy() -> bool:
+    """Whether the environment names a proxy: aiohttp would look again, in a thread, for each of a thousand pods."""
+    return bool(urllib.request.getproxies_environment())
 
 
 async def log_in(configuration: Configuration) -> None:
@@ -33,12 +41,17 @@ async def log_in(configuration: Configuration) -> None:
         if _KUBECONFIG not in os.environ and _IN_CLUSTER in os.environ:
             config.load_incluster_config(client_configuration=configuration)
         else:
-            path = os.environ.get(_KUBECONFIG) or str(_DEFAULT_KUBECONFIG.expanduser())
-            await config.load_kube_config(path, client_configuration=configuration, persist_config=False)
+            await config.load_kube_config(_kubeconfig(), client_configuration=configuration, persist_config=False)
     except (config.ConfigException, OSError) as error:
-        raise UserError(
-            f"no way to an API server is known: {error}; set {_KUBECONFIG}, or run in a pod with a service account"
-        ) from error
+        raise UserError(f"no way to an API server is known: {error}; {_REMEDY}") from error
+
+
+def _kubeconfig() -> str:
+    """The kubeconfig's path, or several, as kubectl has it."""
+    paths = os.environ.get(_KUBECONFIG) or str(_DEFAULT_KUBECONFIG.expanduser())
+    if not any(Path(path).is_file() for path in paths.split(os.pathsep)):
+        raise UserError(f"there is no kubeconfig {paths}; {_REMEDY}")
+    return paths
 
 
 async def session(client: ApiClient, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
@@ -49,4 +62,4 @@ async def session(client: ApiClient, trace: aiohttp.TraceConfig) -> aiohttp.Clie
     if token:
         headers["Authorization"] = token
     connector = aiohttp.TCPConnector(limit=0, ssl=client.rest_client.ssl_context)
-    return aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace], trust_env=True)
+    return aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace], trust_env=_behind_proxy())

@@ -34,7 +34,8 @@ class _Patience:
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     """Begin; ends once the jobs can be watched."""
     configure(settings)
-    memo.operator = await Operator.connected(memo.get("options") or options.from_environment())
+    if "operator" not in memo:  # in `kopf run`
+        memo.operator = await Operator.connected(options.from_environment())
     try:
         await memo.operator.start()
     except asyncio.CancelledError:  # stopped before it had begun: kopf calls no `stop` then

@@ -34,6 +34,7 @@ def configure(kind: Format, level: str) -> None:
     if level.upper() != "DEBUG":
         for name in ("kopf", "aiohttp", "asyncio", "kubernetes"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger("kopf._cogs.clients").setLevel(logging.CRITICAL)  # what it says of requests, we say shorter
 
 
 class _Plain(logging.Formatter):

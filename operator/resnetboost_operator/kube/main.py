@@ -55,15 +55,11 @@ async def _run(wanted: Options) -> None:
     import kopf
 
     from resnetboost_operator.kube import handlers  # noqa: F401  registers itself with kopf
+    from resnetboost_operator.kube.process import Operator
 
-    try:
-        await kopf.operator(
-            memo=kopf.Memo(options=wanted),
-            standalone=True,
-            clusterwide=not wanted.namespaces,
-            namespaces=wanted.namespaces,
-        )
-    except Exception as error:
-        if isinstance(error.__cause__, UserError):  # kopf's account of a start that failed
-            raise error.__cause__ from None
-        raise
+    await kopf.operator(
+        memo=kopf.Memo(operator=await Operator.connected(wanted)),
+        standalone=True,
+        clusterwide=not wanted.namespaces,
+        namespaces=wanted.namespaces,
+    )

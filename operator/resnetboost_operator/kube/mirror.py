@@ -73,6 +73,7 @@ class Mirror(Generic[View]):
     def watched(self, kind: str, obj: Manifest) -> None:
         """An event of the watch: ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
+            self._put(obj)  # its last state: a pod may end and go between two events
             self.remove(obj["metadata"]["uid"])
         else:
             self._told(obj)

@@ -42,8 +42,11 @@ class Operator:
 
     @classmethod
     async def connected(cls, options: Options) -> "Operator":
-        """One that knows its API server. Raises `UserError` if no API server is known."""
-        return cls(options, await connection.connect())
+        """One that knows its API server and serves its probes. Raises `UserError` where either cannot be."""
+        operator = cls(options, await connection.connect())
+        address = await operator._server.start(options.host, options.port)
+        logger.info("serving probes and metrics on http://%s", address)
+        return operator
 
     def __init__(self, options: Options, api: Any) -> None:
         self._options = options
@@ -65,9 +68,7 @@ class Operator:
         self._tasks: list[asyncio.Task[NoReturn]] = []
 
     async def start(self) -> None:
-        """Serve the probes, wait until jobs can be watched, and begin. Raises `UserError`."""
-        address = await self._server.start(self._options.host, self._options.port)
-        logger.info("serving probes and metrics on http://%s", address)
+        """Wait until jobs can be watched, and begin."""
         await self._wait_for_jobs()
         for watch in self._watches:
             self._begin(watch.run())

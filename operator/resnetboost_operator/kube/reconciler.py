@@ -78,7 +78,14 @@ class Reconciler:
         memory = self._memories.setdefault(uid, _Memory())
         memory.enter(record.status.attempt)
         pods = self._store.pods_of(record)
-        observed = Observed(pods, self._polling.progress(uid), self.since, self._store.nodes_of(pods), memory.refusal)
+        observed = Observed(
+            pods=pods,
+            progress=self._polling.progress(uid),
+            since=self.since,
+            nodes=self._store.nodes_of(pods),
+            refusal=memory.refusal,
+            departed=self._store.departed_of(record),
+        )
         decided = plan(record.job, record.status, observed, time.time())
         try:
             return await self._carry_out(record, memory, pods, decided)

@@ -28,6 +28,7 @@ class Store:
         self.pods = {namespace: Mirror(_pod, self._pod_changed) for namespace in namespaces or ("",)}
         self.nodes = Mirror(nodes.view, self._node_changed)
         self._pods_of: dict[str, dict[str, PodView]] = defaultdict(dict)
+        self._departed: dict[str, dict[int, PodView]] = {}
         self._nodes_by_name: dict[str, NodeView] = {}
         self._expected = _Expected()
 
@@ -40,6 +41,15 @@ class Store:
         """The job's pods. Those whose deletion the API server has accepted count as going."""
         found = self._pods_of.get(job.uid, {}).values()
         return tuple(self._expected.applied(pod) for pod in found if pod.namespace == job.namespace)
+
+    def departed_of(self, job: JobRecord) -> tuple[PodView, ...]:
+        """Pods of the job's current attempt that are gone, as they last were; those of earlier ones are forgotten."""
+        current = (job.namespace, job.status.stage, job.status.attempt)
+        found = self._departed.pop(job.uid, {})
+        kept = {index: pod for index, pod in found.items() if (pod.namespace, pod.stage, pod.attempt) == current}
+        if kept:
+            self._departed[job.uid] = kept
+        return tuple(kept.values())
 
     def nodes_of(self, views: Collection[PodView]) -> Mapping[str, NodeView]:
         """The nodes that those pods are bound to, as far as they are known, by name."""
@@ -72,8 +82,11 @@ class Store:
 
     def _job_changed(self, before: JobRecord | None, after: JobRecord | None) -> None:
         found = after or before
-        if found is not None:
-            self._changed(found.uid)
+        if found is None:
+            return
+        if after is None:
+            self._departed.pop(found.uid, None)
+        self._changed(found.uid)
 
     def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
         found = after or before
@@ -87,6 +100,8 @@ class Store:
 
     def _forget(self, pod: PodView) -> None:
         self._expected.discard((pod.uid,))
+        if (pod.termination is not None or pod.disruption) and self.jobs.get(pod.job_uid) is not None:
+            self._departed.setdefault(pod.job_uid, {})[pod.index] = pod
         siblings = self._pods_of[pod.job_uid]
         siblings.pop(pod.uid, None)
         if not siblings:

@@ -25,6 +25,7 @@ LEAST_SECONDS, MOST_SECONDS = 480, 600
 # Bookmarks come about once a minute, also while nothing changes: a silent connection is a dead one.
 SILENCE_SECONDS = 150.0
 # Neither a server that ends each watch at once nor one that is down is asked without pause.
+PAUSE_SECONDS = 0.1
 BACKOFF = Backoff(first_seconds=1.0, most_seconds=10.0)
 
 
@@ -87,7 +88,7 @@ class Watch:
         """List and watch, and again."""
         failures = 0
         while True:
-            began = time.monotonic()
+            began, version = time.monotonic(), self._version
             try:
                 if not self._version:
                     await self._list()
@@ -97,9 +98,11 @@ class Watch:
             except (ApiError, msgspec.MsgspecError) as error:  # or something that is no API server answers
                 self._complain(error)
             self.heard_at = time.monotonic()
-            lived = self.heard_at - began > BACKOFF.most_seconds
-            failures = 0 if lived else failures + 1
-            await asyncio.sleep(BACKOFF.delay_seconds(failures) if failures else 0.0)
+            # A busy API server ends watches too: that of a thousand pods that start, every few seconds.
+            useful = self._version > version or self.heard_at - began > BACKOFF.most_seconds
+            failures = 0 if useful else failures + 1
+            logger.debug("the watch of the %s ended after %.1f s", self.name, self.heard_at - began)
+            await asyncio.sleep(BACKOFF.delay_seconds(failures) if failures else PAUSE_SECONDS)
 
     def _complain(self, error: Exception) -> None:
         """Say a trouble once, however long it lasts."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from resnetboost_operator import api, poll, pods
+from resnetboost_operator import api, pods, poll
 from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Event, Plan
 from resnetboost_operator.local.cluster import LocalCluster

@@ -1,0 +1,89 @@
+"""The operator dies around every single write of every scenario: the end is the one that comes without a death.
+
+A seeded sample runs always, everything in `make test-chaos`. $CHAOS_SEED draws another sample.
+"""
+
+import os
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
+
+import pytest
+
+from cluster import ControlPlane
+from operatorbed import Account, chaos, scenarios
+from operatorbed.chaos import Outcome, Point
+from operatorbed.proxy import When
+
+pytestmark = pytest.mark.slow
+
+SAMPLE = 2
+SEED = int(os.environ.get("CHAOS_SEED", "0"))
+AT_ONCE = 3  # an operator that starts keeps one core busy for a second
+# A crash may cost some writes more; a run that ends before its crash proves nothing and costs little.
+MORE_WRITES = 2
+
+Undisturbed = dict[str, Outcome]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(control_plane: ControlPlane, account: Account) -> Undisturbed:
+    """How each scenario ends when nobody dies."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        outcomes = pool.map(lambda name: chaos.play(control_plane, account, name), scenarios.ALL)
+        return dict(zip(scenarios.ALL, outcomes, strict=True))
+
+
+@pytest.mark.parametrize("scenario", scenarios.ALL)
+def test_without_a_crash_nothing_is_created_twice(undisturbed: Undisturbed, scenario: str) -> None:
+    end = undisturbed[scenario].end
+    assert set(end.created.values()) == {1}
+    assert {f"pods/{name}" for name in end.objects["pods"]} <= set(end.created)
+
+
+@pytest.mark.parametrize("scenario", scenarios.ALL)
+def test_a_crash_around_some_writes_changes_nothing(
+    control_plane: ControlPlane, account: Account, undisturbed: Undisturbed, scenario: str
+) -> None:
+    points = points_of(undisturbed[scenario])
+    sample = random.Random(f"{SEED} {scenario}").sample(points, SAMPLE)
+    check(control_plane, account, scenario, sample, undisturbed[scenario])
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("scenario", scenarios.ALL)
+def test_a_crash_around_any_write_changes_nothing(
+    control_plane: ControlPlane, account: Account, undisturbed: Undisturbed, scenario: str
+) -> None:
+    check(control_plane, account, scenario, points_of(undisturbed[scenario]), undisturbed[scenario])
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("scenario", scenarios.ALL)
+def test_an_operator_that_dies_after_each_write_still_gets_there(
+    control_plane: ControlPlane, account: Account, undisturbed: Undisturbed, scenario: str
+) -> None:
+    outcome = chaos.play(control_plane, account, scenario, Point(0, "after"))
+    assert outcome.end == undisturbed[scenario].end
+    assert outcome.deaths >= len(undisturbed[scenario].end.created)
+
+
+def points_of(outcome: Outcome) -> list[Point]:
+    return [Point(write, when) for write in range(1, outcome.writes + MORE_WRITES + 1) for when in get_args(When)]
+
+
+def check(
+    plane: ControlPlane, account: Account, scenario: str, points: Sequence[Point], expected: Outcome
+) -> None:
+    def difference(point: Point) -> str:
+        try:
+            found = chaos.play(plane, account, scenario, point)
+        except AssertionError as error:
+            return "\n".join([f"{point}: {error}", *error.__notes__])
+        assert found.deaths or point.write > expected.writes - MORE_WRITES, f"{point}: nobody died"
+        return "" if found.end == expected.end else f"{point}: {found.end}"
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        differences = [found for found in pool.map(difference, points) if found]
+    assert not differences, "\n\n".join([f"expected: {expected.end}", *differences])

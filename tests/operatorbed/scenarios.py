@@ -1,0 +1,92 @@
+"""Lives of a job from its creation to its end, each as a script that waits for what it needs; none knows of crashes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from operatorbed.jobs import CLAIM, job
+from operatorbed.kubelet import Kubelet
+from operatorbed.space import Space
+from operatorbed.waiting import eventually
+
+Scenario = Callable[[Space, Kubelet], None]
+
+_ON_ONE_NODE = {"template": {"nodeSelector": {"kubernetes.io/hostname": "node-0"}}}  # evidence names it
+_SAVED_STEP = 33
+
+
+def plain(space: Space, kubelet: Kubelet) -> None:
+    """A job that trains and completes."""
+    kubelet.tell(step=7, totalSteps=44, loss=1.5)
+    space.create(_job())
+    space.until_phase("Running")
+    _succeed(space, kubelet, "digits-base-0")
+
+
+def failure(space: Space, kubelet: Kubelet) -> None:
+    """A rank is killed; the next gang completes."""
+    space.create(_job())
+    space.until_started()
+    kubelet.exit("digits-base-0-1", 137, "OOMKilled", {"step": 12, "checkpointStep": 10})
+    space.until_started(attempt=1)
+    _succeed(space, kubelet, "digits-base-1")
+
+
+def suspension(space: Space, kubelet: Kubelet) -> None:
+    """A job is suspended, saves, is resumed and completes."""
+    kubelet.ends, kubelet.saved_step = False, _SAVED_STEP
+    space.create(_job())
+    space.until_started()
+    space.change("digits", runPolicy={"suspend": True})
+    _stop_all(space, kubelet)
+    # What a pod says just before it goes while nobody looks is lost in any cluster: that is no matter of crashes.
+    space.until(lambda status: status.get("progress", {}).get("checkpointStep") == _SAVED_STEP, "what was saved is known")
+    kubelet.release()
+    space.until_phase("Suspended")
+    space.change("digits", runPolicy={"suspend": False})
+    space.until_started(attempt=1)
+    _succeed(space, kubelet, "digits-base-1")
+
+
+def stages(space: Space, kubelet: Kubelet) -> None:
+    """A job of two stages."""
+    space.add_claim(CLAIM)
+    space.create(_job(stages=("base", "fine")))
+    space.until_started()
+    _exit(kubelet, "digits-base-0")
+    space.until_started(attempt=1)
+    _succeed(space, kubelet, "digits-fine-1")
+
+
+def deadline(space: Space, kubelet: Kubelet) -> None:
+    """A job that is out of time fails, and its ranks may save."""
+    space.create(_job())
+    space.until_started()
+    space.change("digits", runPolicy={"activeDeadlineSeconds": 1})
+    space.until_phase("Failed")
+    space.until_pods()
+
+
+ALL: dict[str, Scenario] = {found.__name__: found for found in (plain, failure, suspension, stages, deadline)}
+
+
+def _job(**fields: Any) -> dict[str, Any]:
+    return job(**_ON_ONE_NODE, **fields)
+
+
+def _succeed(space: Space, kubelet: Kubelet, gang: str) -> None:
+    _exit(kubelet, gang)
+    space.until_phase("Complete")
+
+
+def _exit(kubelet: Kubelet, gang: str) -> None:
+    """Rank 1 first: the stage's result is rank 0's."""
+    kubelet.exit(f"{gang}-1", 0)
+    kubelet.exit(f"{gang}-0", 0, report={"class": "Succeeded", "step": 44, "top1": 0.97})
+
+
+def _stop_all(space: Space, kubelet: Kubelet) -> None:
+    def all_are_deleted(pods: list[dict[str, Any]]) -> bool:
+        return all("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+    for pod in eventually(space.pods, all_are_deleted, "every pod is asked to stop", space.patience_seconds):
+        kubelet.stop(pod["metadata"]["name"])
