@@ -39,6 +39,11 @@ def share(name: str, shares: Sequence[float], whole: str) -> Entry:
     return _entry(name, shares, shares, "share", whole)
 
 
+def figure(name: str, values: Sequence[float], unit: str, what: str) -> Entry:
+    """An entry that is compared with nothing: its ratio is the value itself."""
+    return _entry(name, values, values, unit, what)
+
+
 def _entry(name: str, ours: Sequence[float], ratios: Sequence[float], unit: str, baseline: str) -> Entry:
     return Entry(
         name=name,

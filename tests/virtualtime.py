@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]  # its class depends on the platform
+class _Selector(selectors.DefaultSelector):
     """Nobody is waited for: the time that should pass has passed."""
 
     waited = 0.0

@@ -1,6 +1,6 @@
 """Fixtures of the operator's tests: its account, its replicas, and a namespace with a kubelet for each test."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 

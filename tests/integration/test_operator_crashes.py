@@ -4,6 +4,7 @@ A seeded sample runs always, everything in `make test-chaos`. $CHAOS_SEED draws 
 """
 
 import os
+import pprint
 import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,17 +74,15 @@ def points_of(outcome: Outcome) -> list[Point]:
     return [Point(write, when) for write in range(1, outcome.writes + MORE_WRITES + 1) for when in get_args(When)]
 
 
-def check(
-    plane: ControlPlane, account: Account, scenario: str, points: Sequence[Point], expected: Outcome
-) -> None:
+def check(plane: ControlPlane, account: Account, scenario: str, points: Sequence[Point], expected: Outcome) -> None:
     def difference(point: Point) -> str:
         try:
             found = chaos.play(plane, account, scenario, point)
         except AssertionError as error:
             return "\n".join([f"{point}: {error}", *error.__notes__])
         assert found.deaths or point.write > expected.writes - MORE_WRITES, f"{point}: nobody died"
-        return "" if found.end == expected.end else f"{point}: {found.end}"
+        return "" if found.end == expected.end else f"{point}: {pprint.pformat(found.end)}"
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         differences = [found for found in pool.map(difference, points) if found]
-    assert not differences, "\n\n".join([f"expected: {expected.end}", *differences])
+    assert not differences, "\n\n".join([f"expected: {pprint.pformat(expected.end)}", *differences])

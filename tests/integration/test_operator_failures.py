@@ -128,9 +128,7 @@ def test_a_preempted_pod_restarts_the_gang_without_using_the_budget(space: Space
     assert (status["attempts"][0]["reason"], status["restartsCountTowardsMax"]) == ("Disrupted", 0)
 
 
-def test_a_lost_node_restarts_the_gang_elsewhere(
-    space: Space, kubelet: Kubelet, control_plane: ControlPlane
-) -> None:
+def test_a_lost_node_restarts_the_gang_elsewhere(space: Space, kubelet: Kubelet, control_plane: ControlPlane) -> None:
     kubelet.ends = False  # nobody is there to confirm that a pod has stopped
     add_node(control_plane, space.namespace)
     node_only = {"nodeSelector": {"kubernetes.io/hostname": space.namespace}}

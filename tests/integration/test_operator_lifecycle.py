@@ -1,6 +1,7 @@
 """What users do to a job while it exists: suspend, edit, delete, apply again; on a real API server."""
 
 import pytest
+
 from cluster import ClusterError
 from operatorbed import Kubelet, Operator, Space
 from operatorbed.jobs import job

@@ -1,5 +1,6 @@
 """Why a job does not run, in one condition, and that it runs as soon as the reason is gone; on a real API server."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -102,11 +103,8 @@ def test_pods_of_another_namespace_are_ignored(space: Space, kubelet: Kubelet) -
     space.plane.client.send("POST", path, pod)
     throughout(space.status, lambda status: status["restarts"] == 0, "nobody takes it for a rank", seconds=2)
     assert space.status()["ranks"]["desired"] == 2
-    with_grace = {"gracePeriodSeconds": 0}
-    try:
-        space.plane.client.send("DELETE", f"{path}/abroad", with_grace)
-    except ClusterError:
-        pass  # the garbage collector was quicker: owners are in the same namespace
+    with contextlib.suppress(ClusterError):  # the garbage collector is quicker: owners are in the same namespace
+        space.plane.client.send("DELETE", f"{path}/abroad", {"gracePeriodSeconds": 0})
 
 
 def lookalike(uid: str, name: str) -> dict[str, Any]:

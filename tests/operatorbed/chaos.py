@@ -1,6 +1,7 @@
-"""Plays a scenario in a namespace of its own, with an operator that is killed where a test says, and says how it ended."""
+"""Plays a scenario in a namespace of its own with an operator that is killed where a test says; tells how it ended."""
 
 import contextlib
+import functools
 import threading
 import time
 import uuid
@@ -84,14 +85,14 @@ class _Life:
         self.deaths = 0
         self.proxy = Proxy(plane.url, plane.ca)
         self._revivals: list[threading.Thread] = []
-        self._start = lambda: self._make_operator(plane, account, namespace)
+        self._make_operator = functools.partial(_operator, plane, account, namespace)
         if point is not None:
             self.proxy.crash = Crash(point.write, point.when, self._die)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.proxy)
-            self.operator = self._start()
+            self.operator = self._make_operator(self.proxy.url)
             stack.callback(self._stop)
             self.operator.start()
             self._resources = stack.pop_all()
@@ -112,11 +113,6 @@ class _Life:
 
         eventually(rests, bool, "the operator has nothing more to write", _PATIENCE_SECONDS)
 
-    def _make_operator(self, plane: ControlPlane, account: Account, namespace: str) -> Operator:
-        kubeconfig = account.kubeconfig_via(self.proxy.url, namespace)
-        name = f"operator-{namespace}"
-        return Operator(plane, kubeconfig, name, namespace=namespace, lease_namespace=namespace)
-
     def _die(self) -> None:
         """Called in the middle of a request, so somebody else brings it back to life."""
         self.operator.kill()
@@ -134,6 +130,12 @@ class _Life:
         for revival in self._revivals:
             revival.join()
         self.operator.kill()
+
+
+def _operator(plane: ControlPlane, account: Account, namespace: str, url: str) -> Operator:
+    name = f"operator-{namespace}"
+    kubeconfig = account.kubeconfig_via(url, name)
+    return Operator(plane, kubeconfig, name, namespace=namespace, lease_namespace=namespace)
 
 
 @contextlib.contextmanager

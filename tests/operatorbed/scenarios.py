@@ -10,7 +10,7 @@ from operatorbed.waiting import eventually
 
 Scenario = Callable[[Space, Kubelet], None]
 
-_ON_ONE_NODE = {"template": {"nodeSelector": {"kubernetes.io/hostname": "node-0"}}}  # evidence names it
+_ON_ONE_NODE = {"nodeSelector": {"kubernetes.io/hostname": "node-0"}}  # evidence names it
 _SAVED_STEP = 33
 
 
@@ -39,7 +39,9 @@ def suspension(space: Space, kubelet: Kubelet) -> None:
     space.change("digits", runPolicy={"suspend": True})
     _stop_all(space, kubelet)
     # What a pod says just before it goes while nobody looks is lost in any cluster: that is no matter of crashes.
-    space.until(lambda status: status.get("progress", {}).get("checkpointStep") == _SAVED_STEP, "what was saved is known")
+    space.until(
+        lambda status: status.get("progress", {}).get("checkpointStep") == _SAVED_STEP, "what was saved is known"
+    )
     kubelet.release()
     space.until_phase("Suspended")
     space.change("digits", runPolicy={"suspend": False})
@@ -50,7 +52,7 @@ def suspension(space: Space, kubelet: Kubelet) -> None:
 def stages(space: Space, kubelet: Kubelet) -> None:
     """A job of two stages."""
     space.add_claim(CLAIM)
-    space.create(_job(stages=("base", "fine")))
+    space.create(_job("base", "fine"))
     space.until_started()
     _exit(kubelet, "digits-base-0")
     space.until_started(attempt=1)
@@ -69,8 +71,8 @@ def deadline(space: Space, kubelet: Kubelet) -> None:
 ALL: dict[str, Scenario] = {found.__name__: found for found in (plain, failure, suspension, stages, deadline)}
 
 
-def _job(**fields: Any) -> dict[str, Any]:
-    return job(**_ON_ONE_NODE, **fields)
+def _job(*stages: str) -> dict[str, Any]:
+    return job(stages=stages or ("base",), template=_ON_ONE_NODE)
 
 
 def _succeed(space: Space, kubelet: Kubelet, gang: str) -> None:

@@ -1,4 +1,4 @@
-"""One namespace as a test sees it: its jobs and what became of them; nothing here acts for the operator or a kubelet."""
+"""One namespace as a test sees it: its jobs and what became of them; nothing acts for the operator or a kubelet."""
 
 import json
 from collections.abc import Callable
@@ -18,15 +18,14 @@ _PLURALS = {
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "ResourceQuota": "resourcequotas",
+    "Service": "services",
 }
 
 
 class Space:
     """All names are of objects in `namespace`. patience_seconds: so long it waits for anything."""
 
-    def __init__(
-        self, plane: ControlPlane, namespace: str, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, plane: ControlPlane, namespace: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.plane = plane
         self.namespace = namespace
         self.patience_seconds = patience_seconds

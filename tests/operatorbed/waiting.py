@@ -12,9 +12,7 @@ _POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 30.0
 
 
-def eventually(
-    read: Callable[[], T], holds: Callable[[T], object], what: str, seconds: float = PATIENCE_SECONDS
-) -> T:
+def eventually(read: Callable[[], T], holds: Callable[[T], object], what: str, seconds: float = PATIENCE_SECONDS) -> T:
     """The first value that holds. Raises AssertionError with the last one if none comes in time."""
     deadline = time.monotonic() + seconds
     while not holds(value := read()):

@@ -72,11 +72,9 @@ class Mirror(Generic[View]):
 
     def watched(self, kind: str, obj: Manifest) -> None:
         """An event of the watch: ADDED, MODIFIED or DELETED."""
+        self._told(obj)  # also of a deletion: a pod may end and go between two events
         if kind == "DELETED":
-            self._put(obj)  # its last state: a pod may end and go between two events
             self.remove(obj["metadata"]["uid"])
-        else:
-            self._told(obj)
         self.reached(version_of(obj))
 
     def reached(self, version: int) -> None:

@@ -124,14 +124,15 @@ class Queue:
         while self._due and len(self._running) < LIMIT:
             key = self._due.popleft()
             entry = self._entries[key]
-            now = _now()
-            self._metrics.queue_wait_seconds.observe(now - (entry.due_since or now))
-            entry.due_since, entry.since, entry.again = None, now, False
+            assert entry.due_since is not None, "only what is due is begun"
+            self._metrics.queue_wait_seconds.observe(_now() - entry.due_since)
+            entry.due_since, entry.since = None, _now()
             self._running[key] = asyncio.create_task(self._run(key, entry))
         self._measure()
 
     async def _run(self, key: str, entry: _Entry) -> None:
         wait: float | None = None
+        entry.again = False  # only now does the pass look: what was added until here, it sees
         try:
             with logs.about(self._label(key)):
                 wait = await self._pass(key, entry)
@@ -155,8 +156,9 @@ class Queue:
         return wait
 
     def _end(self, key: str, entry: _Entry, wait: float | None) -> None:
+        assert entry.since is not None, "only what runs can end"
         now = _now()
-        self._metrics.reconcile_seconds.observe(now - (entry.since or now))
+        self._metrics.reconcile_seconds.observe(now - entry.since)
         entry.since = None
         del self._running[key]
         if entry.dropped:

@@ -147,14 +147,14 @@ class Reconciler:
         now = time.monotonic()
         if now < memory.create_at:
             return memory.create_at - now
+        if decided.obsolete and decided.obsolete != memory.obsolete:  # while pods are missing: later, nobody asks again
+            await self._cluster.clean(record, decided.obsolete)
+            memory.obsolete = decided.obsolete
         memory.creating_since = memory.creating_since or now
         outcome = await self._cluster.create(record, decided.create)
         if outcome.refusal:
             return self._refused(memory, outcome.refusal)
         memory.refusal, memory.refusals = "", 0
-        if decided.obsolete and decided.obsolete != memory.obsolete:
-            await self._cluster.clean(record, decided.obsolete)
-            memory.obsolete = decided.obsolete
         return INCOMPLETE_SECONDS if outcome.incomplete else None
 
     def _refused(self, memory: _Memory, refusal: str) -> float:

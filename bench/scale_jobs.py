@@ -1,0 +1,91 @@
+"""The two contenders: a ResNetBoostJob and an Indexed Job of the very same pods."""
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any, Protocol
+
+from cluster import ControlPlane
+from operatorbed import jobs
+from resnetboost_operator import api, manifests, names
+
+CRD = Path("crds/resnetboostjobs.yaml")
+NAMESPACE = "scale"
+_OURS = f"/apis/{names.API_VERSION}/namespaces/{NAMESPACE}/resnetboostjobs"
+_THEIRS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_BACKGROUND = {"propagationPolicy": "Background"}
+_MERGE = "application/merge-patch+json"
+
+
+class Contender(Protocol):
+    """Somebody who makes `size` pods."""
+
+    size: int
+
+    def create(self) -> None:
+        """Apply the job."""
+
+    def delete(self) -> None:
+        """Delete it; its pods follow."""
+
+
+def prepare(plane: ControlPlane) -> None:
+    """The namespace, as soon as pods can be created there."""
+    plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+    plane.processes.wait_until(lambda: plane.client.answers(account), account)
+
+
+class Gang:
+    """A ResNetBoostJob."""
+
+    def __init__(self, plane: ControlPlane, size: int) -> None:
+        self.size = size
+        self._client = plane.client
+        self._name = f"gang-{uuid.uuid4().hex[:8]}"
+
+    def create(self) -> None:
+        """One that restarts without a back-off, so that only work takes time."""
+        self._client.send("POST", _OURS, jobs.job(self._name, ranks=self.size))
+
+    def fail(self, pod: str) -> None:
+        """End that pod with exit code 1."""
+        self._client.send("PATCH", f"{_PODS}/{pod}", {"metadata": {"annotations": {"exit-code": "1"}}}, _MERGE)
+
+    def delete(self) -> None:
+        """The garbage collector would take its time over the pods."""
+        self._client.send("DELETE", f"{_OURS}/{self._name}", _BACKGROUND)
+        self._client.send("DELETE", _PODS, {"gracePeriodSeconds": 0})
+
+
+class IndexedJob:
+    """Kubernetes' own Job with completion mode Indexed, all pods at once."""
+
+    def __init__(self, plane: ControlPlane, size: int) -> None:
+        self.size = size
+        self._client = plane.client
+        self._name = f"indexed-{uuid.uuid4().hex[:8]}"
+        self._template = {"spec": _pod_spec(plane, size)}
+
+    def create(self) -> None:
+        """Its pods have the same spec as ours: of rank 1, which is like all but one."""
+        spec = {
+            "completionMode": "Indexed",
+            "completions": self.size,
+            "parallelism": self.size,
+            "backoffLimit": 0,
+            "template": self._template,
+        }
+        self._client.send("POST", _THEIRS, {"metadata": {"name": self._name}, "spec": spec})
+
+    def delete(self) -> None:
+        """Pods carry a finalizer that the Job's controller takes away one by one."""
+        self._client.send("DELETE", f"{_THEIRS}/{self._name}", _BACKGROUND)
+        self._client.send("DELETE", _PODS, {"gracePeriodSeconds": 0})
+
+
+def _pod_spec(plane: ControlPlane, size: int) -> Any:
+    """As the operator makes it of the job that the API server has completed (a dry run: nothing is created)."""
+    job = api.parse(plane.client.send("POST", f"{_OURS}?dryRun=All", jobs.job("template", ranks=size)))
+    return json.loads(json.dumps(manifests.pod(job, job.spec.stages[0], 0, 1)["spec"]))

@@ -1,0 +1,251 @@
+"""An API server that is away, slow, overloaded or forgetful; and one that is left in peace while nothing changes."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cluster import ControlPlane
+from operatorbed import Account, Kubelet, Operator, Proxy, Space
+from operatorbed.jobs import job
+from operatorbed.proxy import Call, Trouble
+from operatorbed.space import JOB
+from operatorbed.waiting import eventually
+from resnetboost_operator import names
+
+pytestmark = pytest.mark.slow
+
+GANG = ("digits-base-0-0", "digits-base-0-1")
+
+
+@pytest.fixture
+def proxy(control_plane: ControlPlane) -> Iterator[Proxy]:
+    with Proxy(control_plane.url, control_plane.ca) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def operator(control_plane: ControlPlane, account: Account, space: Space, proxy: Proxy) -> Iterator[Operator]:
+    """An operator for the test's namespace alone, behind the proxy."""
+    account.allow_lease(space.namespace)
+    operator = Operator(
+        control_plane,
+        account.kubeconfig_via(proxy.url, space.namespace),
+        f"operator-{space.namespace}",
+        namespace=space.namespace,
+        lease_namespace=space.namespace,
+    )
+    operator.start()
+    yield operator
+    operator.kill()
+
+
+def until_complete(space: Space, kubelet: Kubelet, ranks: int = 2) -> None:
+    """The gang runs, ends well, and was never restarted nor created twice."""
+    space.until_started()
+    for index in range(ranks):
+        kubelet.exit(f"digits-base-0-{index}", 0)
+    assert space.until_phase("Complete")["restarts"] == 0
+    assert len(kubelet.seen) == ranks
+
+
+def is_pod_creation(call: Call) -> bool:
+    return (call.method, call.collection) == ("POST", "pods")
+
+
+def is_write(call: Call) -> bool:
+    return call.is_write
+
+
+def is_watch(call: Call) -> bool:
+    return call.is_watch
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        Trouble(4, is_pod_creation, code=429, retry_after="1"),
+        Trouble(5, is_write, code=500),
+        Trouble(5, is_write, code=503, retry_after="1"),
+        Trouble(6, is_write, lost=True),
+        Trouble(3, lambda call: call.collection == "leases", code=503),
+        Trouble(6, is_watch, code=410),
+        Trouble(4, is_watch, code=500),
+    ],
+    ids=[
+        "too-many-requests",
+        "internal-errors",
+        "unavailable",
+        "answers-lost",
+        "lease-unavailable",
+        "watches-too-old",
+        "watches-fail",
+    ],
+)
+def test_what_passes_by_itself_harms_nobody(
+    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy, trouble: Trouble
+) -> None:
+    proxy.troubles.append(trouble)
+    proxy.cut_watches()
+    space.create(job())
+    until_complete(space, kubelet)
+    eventually(lambda: trouble.times, lambda left: left == 0, "all of it happened")
+
+
+def test_watches_that_break_all_the_time_lose_nothing(
+    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
+) -> None:
+    with repeatedly(proxy.cut_watches, seconds=0.3):
+        space.create(job(ranks=4))
+        until_complete(space, kubelet, ranks=4)
+
+
+def test_others_may_write_to_the_job_all_the_time(space: Space, kubelet: Kubelet, operator: Operator) -> None:
+    space.create(job())
+
+    def annotate() -> None:
+        space.patch(JOB, "digits", {"metadata": {"annotations": {"now": str(time.monotonic())}}})
+
+    with repeatedly(annotate, seconds=0.02):
+        until_complete(space, kubelet)
+
+
+@contextlib.contextmanager
+def repeatedly(act: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Do something in the background, again and again."""
+    stopping = threading.Event()
+
+    def work() -> None:
+        while not stopping.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def test_pods_are_created_many_at_once(space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy) -> None:
+    proxy.delay_seconds = 0.5
+    space.create(job(ranks=32))
+    space.until(lambda status: status.get("attemptCreationTime"), "the creation begins")
+    begun = time.monotonic()
+    eventually(lambda: len(space.pods()), lambda count: count == 32, "32 pods")
+    assert time.monotonic() - begun < 8, "one after another it would take 16 s"
+
+
+def test_an_api_server_killed_while_a_gang_is_created(
+    space: Space, kubelet: Kubelet, operator: Operator, control_plane: ControlPlane, proxy: Proxy
+) -> None:
+    pid = operator.pid
+    proxy.delay_seconds = 0.2  # so that there is a middle
+    space.create(job(ranks=64))
+    eventually(lambda: len(space.pods()), lambda count: count >= 1, "the first pods")
+    control_plane.restart_apiserver(kill=True)
+    proxy.delay_seconds = 0
+    until_complete(space, kubelet, ranks=64)
+    assert (operator.running, operator.pid) == (True, pid), "it did not even need to start again"
+
+
+def test_an_api_server_killed_while_a_gang_trains(
+    space: Space, kubelet: Kubelet, operator: Operator, control_plane: ControlPlane
+) -> None:
+    space.create(job())
+    space.until_started()
+    control_plane.restart_apiserver(kill=True)
+    until_complete(space, kubelet)
+
+
+def test_without_an_api_server_the_leader_resigns_and_the_next_life_goes_on(
+    space: Space, kubelet: Kubelet, operator: Operator, control_plane: ControlPlane
+) -> None:
+    space.create(job())
+    space.until_started()
+    control_plane.stop_apiserver(kill=True)
+    try:
+        assert operator.exit_code(seconds=30) != 0
+        operator.launch()
+    finally:
+        control_plane.start_apiserver()
+    operator.until_ready()
+    until_complete(space, kubelet)
+
+
+def test_sigterm_ends_the_operator_well_in_the_middle_of_a_creation(
+    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
+) -> None:
+    proxy.delay_seconds = 0.2
+    space.create(job(ranks=64))
+    eventually(lambda: len(space.pods()), lambda count: count >= 1, "the first pods")
+    begun = time.monotonic()
+    assert operator.terminate() == 0
+    assert time.monotonic() - begun < 15
+    proxy.delay_seconds = 0
+    operator.start()
+    until_complete(space, kubelet, ranks=64)
+
+
+def test_a_second_sigterm_ends_the_operator_at_once(space: Space, operator: Operator, proxy: Proxy) -> None:
+    proxy.delay_seconds = 5
+    space.create(job())
+    eventually(lambda: len(proxy.writes), lambda count: count >= 1, "a pass is under way")
+    operator.send(signal.SIGTERM)
+    time.sleep(0.5)  # a signal that comes while the first is being handled is the same to the kernel
+    begun = time.monotonic()
+    operator.send(signal.SIGTERM)
+    operator.exit_code()
+    assert time.monotonic() - begun < 3
+
+
+def test_while_nothing_changes_the_api_server_is_left_in_peace(
+    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
+) -> None:
+    kubelet.tell(step=5)
+    space.create(job("runs"))
+    space.until_phase("Running", job="runs")
+    space.create(job("rests", runPolicy={"suspend": True}))
+    space.until_phase("Suspended", job="rests")
+    space.create(job("ended", ranks=1, failurePolicy={"maxRestarts": 0}))
+    space.until_started(job="ended")
+    kubelet.exit("ended-base-0-0", 10)
+    space.until_phase("Failed", job="ended")
+    space.create(job("waits", template={"nodeSelector": {"no": "such-node"}}))
+    space.until(lambda status: "0/2 ranks" in str(status.get("conditions")), "it waits for a node", job="waits")
+    until_quiet(proxy)
+    before = len(other_calls(proxy))
+    time.sleep(10)
+    assert other_calls(proxy)[before:] == []
+
+
+def other_calls(proxy: Proxy) -> list[Call]:
+    """All but the renewals of the lease; watches count, for none may end so soon."""
+    return [call for call in proxy.calls if call.collection != "leases"]
+
+
+def until_quiet(proxy: Proxy, seconds: float = 6) -> None:
+    """Wait until what may wait for some seconds has been written."""
+    seen, since = -1, time.monotonic()
+
+    def quiet_seconds() -> float:
+        nonlocal seen, since
+        if len(other_calls(proxy)) != seen:
+            seen, since = len(other_calls(proxy)), time.monotonic()
+        return time.monotonic() - since
+
+    eventually(quiet_seconds, lambda found: found > seconds, "the operator comes to rest", seconds=60)
+
+
+def test_the_labels_of_what_is_created_find_it_again(space: Space, kubelet: Kubelet, operator: Operator) -> None:
+    created = space.create(job())
+    space.until_started()
+    wanted = {names.LABEL_JOB_UID: created["metadata"]["uid"], names.LABEL_MANAGED_BY: names.MANAGED_BY}
+    for plural in ("pods", "configmaps", "services"):
+        ours = [item for item in space.all(plural) if item["metadata"]["name"].startswith("digits-")]
+        assert ours
+        assert all(wanted.items() <= item["metadata"]["labels"].items() for item in ours)

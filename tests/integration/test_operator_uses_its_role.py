@@ -1,0 +1,68 @@
+"""The role in operator/rbac.yaml is neither too small nor too large; comes last, as it looks at all tests before it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster import ControlPlane
+from operatorbed import Account, Kubelet, Operator, Space, account
+from operatorbed.jobs import job
+from operatorbed.space import JOB, condition
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
+
+Right = tuple[str, str, str]
+
+
+def granted() -> Iterator[Right]:
+    for role in account.roles():
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    for verb in rule["verbs"]:
+                        yield group, resource, verb
+
+
+@pytest.fixture
+def used(control_plane: ControlPlane, space: Space, kubelet: Kubelet, operator: Operator) -> set[Right]:
+    """The rights that were made use of: by whatever ran before, and by a life that needs each of them."""
+    live_fully(space, kubelet)
+    space.until_gone(JOB, "digits")
+    operator.kill()
+    operator.start()
+    return {(found.group, found.resource, found.verb) for found in control_plane.requests(Account.user)}
+
+
+def live_fully(space: Space, kubelet: Kubelet) -> None:
+    """A restart whose names are all taken, a failure that leaves one pod to delete, and a time to live."""
+    container = {"name": "theirs", "image": "theirs"}
+    service = {"clusterIP": "None", "selector": {"app": "theirs"}}
+    space.create({"kind": "ConfigMap", "metadata": {"name": "digits-base-1"}})
+    space.create({"kind": "Service", "metadata": {"name": "digits-base-1"}, "spec": service})
+    space.create({"kind": "Pod", "metadata": {"name": "digits-base-1-0"}, "spec": {"containers": [container]}})
+    space.create(job(runPolicy={"ttlSecondsAfterFinished": 0}))
+    space.until_started()
+    kubelet.exit("digits-base-0-1", 137)
+    for kind, plural, name in (
+        ("ConfigMap", "configmaps", "digits-base-1"),
+        ("Service", "services", "digits-base-1"),
+        ("Pod", "pods", "digits-base-1-0"),
+    ):
+        until_in_the_way(space, f"{kind} {name} exists and is not this job's")
+        space.delete(plural, name)
+    space.until_started(attempt=1)
+    kubelet.exit("digits-base-1-0", 10)
+
+
+def until_in_the_way(space: Space, words: str) -> None:
+    space.until(lambda status: words in condition(status, "Running")["message"], words)
+
+
+def test_every_right_is_used(used: set[Right]) -> None:
+    assert set(granted()) - used == set(), "operator/rbac.yaml grants what nobody needs"
+
+
+def test_no_right_is_missing(control_plane: ControlPlane, used: set[Right]) -> None:
+    refused = [found for found in control_plane.requests(Account.user) if found.code == 403]
+    # A quota and a namespace that goes refuse with the same code, but only creations.
+    assert [found for found in refused if found.verb != "create"] == [], "operator/rbac.yaml lacks these"

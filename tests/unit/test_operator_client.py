@@ -1,0 +1,230 @@
+"""The client and the watch against a server on loopback that answers in every way a server may."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
+
+from resnetboost_operator.kube import client, watch
+from resnetboost_operator.kube.apierrors import ApiError, Conflict, NotLeading, Refused, Unavailable
+from resnetboost_operator.kube.client import ONCE, Patience
+from resnetboost_operator.kube.mirror import Mirror
+from resnetboost_operator.kube.resources import JOB_STATUS, LEASES, PODS
+from resnetboost_operator.kube.retry import Backoff
+from resnetboost_operator.kube.watch import Watch
+
+TWICE = Patience(tries=2, timeout_seconds=5.0)
+Script = Callable[[ScriptedServer], Awaitable[Any]]
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "BACKOFF", Backoff(0.01, 0.02))
+    monkeypatch.setattr(watch, "BACKOFF", Backoff(0.01, 0.02))
+
+
+def played(script: Script, *answers: Answer) -> tuple[Any, ScriptedServer]:
+    """What the script returns or raises when the server gives these answers."""
+
+    async def play() -> tuple[Any, ScriptedServer]:
+        async with ScriptedServer(answers) as server:
+            try:
+                return await script(server), server
+            except ApiError as error:
+                return error, server
+
+    return asyncio.run(play())
+
+
+async def create(server: ScriptedServer) -> bytes:
+    return await server.client.request("create", PODS, "here", body={"kind": "Pod"}, patience=TWICE)
+
+
+def counted(server: ScriptedServer, verb: str, resource: str, code: str) -> float | None:
+    labels = {"verb": verb, "resource": resource, "code": code}
+    return server.metrics.registry.get_sample_value("resnetboost_operator_api_requests_total", labels)
+
+
+@pytest.mark.parametrize(
+    "mood",
+    [refuses(429), refuses(500), refuses(503), hangs_up(), refuses(409, "Conflict")],
+    ids=["too many requests", "internal error", "unavailable", "no answer", "quota contention"],
+)
+def test_what_may_pass_is_tried_again(mood: Answer) -> None:
+    answer, server = played(create, mood, says({"done": True}))
+    assert answer == b'{"done": true}'
+    assert server.requests == ["POST /api/v1/namespaces/here/pods"] * 2
+
+
+def test_patience_ends() -> None:
+    answer, server = played(create, refuses(503), refuses(503), says({}))
+    assert isinstance(answer, Unavailable)
+    assert len(server.requests) == 2
+
+
+def test_a_server_that_says_how_long_to_wait_is_obeyed() -> None:
+    async def timed(server: ScriptedServer) -> float:
+        began = asyncio.get_running_loop().time()
+        await create(server)
+        return asyncio.get_running_loop().time() - began
+
+    waited, _ = played(timed, refuses(429, Retry_After="1"), says({}))
+    assert waited >= 1.0
+
+
+@pytest.mark.parametrize("code", [400, 403, 422])
+def test_a_refusal_is_not_repeated_and_keeps_the_servers_words(code: int) -> None:
+    answer, server = played(create, refuses(code, message="exceeded quota: gpus"))
+    assert isinstance(answer, Refused)
+    assert answer.words == "exceeded quota: gpus"
+    assert len(server.requests) == 1
+
+
+def test_a_conflict_of_versions_is_not_repeated() -> None:
+    async def update(server: ScriptedServer) -> bytes:
+        return await server.client.request("update", JOB_STATUS, "here", "digits", body={}, patience=TWICE)
+
+    answer, server = played(update, refuses(409, "Conflict"))
+    assert isinstance(answer, Conflict)
+    assert server.requests == ["PUT /apis/resnetboost.io/v1alpha1/namespaces/here/resnetboostjobs/digits/status"]
+
+
+def test_who_does_not_lead_writes_nothing_but_its_lease() -> None:
+    async def write(server: ScriptedServer) -> None:
+        server.client.may_write = lambda: False
+        await server.client.request("get", PODS, "here", "a")
+        await server.client.request("create", LEASES, "here", body={})
+        await create(server)
+
+    answer, server = played(write, says({}), says({}), says({}))
+    assert isinstance(answer, NotLeading)
+    assert [request.split()[0] for request in server.requests] == ["GET", "POST"]
+
+
+def test_leadership_lost_while_waiting_ends_the_tries() -> None:
+    async def write(server: ScriptedServer) -> bytes:
+        server.client.may_write = lambda: not server.requests
+        return await create(server)
+
+    answer, server = played(write, refuses(503), says({}))
+    assert isinstance(answer, NotLeading)
+    assert len(server.requests) == 1
+
+
+def test_what_was_never_granted_is_never_asked() -> None:
+    async def ask(server: ScriptedServer) -> None:
+        with pytest.raises(ValueError, match="nobody granted update on pods"):
+            await server.client.request("update", PODS, "here", "a", body={})
+
+    assert played(ask)[1].requests == []
+
+
+def test_requests_are_counted_by_verb_resource_and_code() -> None:
+    _, server = played(create, hangs_up(), says({}, 201))
+    assert counted(server, "create", "pods", "error") == 1
+    assert counted(server, "create", "pods", "201") == 1
+
+
+# The watch
+
+
+def thing(name: str, version: int) -> dict[str, Any]:
+    return {"metadata": {"uid": name, "name": name, "resourceVersion": str(version)}}
+
+
+def page(version: int, *names: str, more: str = "") -> Answer:
+    metadata = {"resourceVersion": str(version), "continue": more}
+    return says({"metadata": metadata, "items": [thing(name, version) for name in names]})
+
+
+def event(kind: str, name: str, version: int) -> dict[str, Any]:
+    return {"type": kind, "object": thing(name, version)}
+
+
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+
+
+def watched(wanted: set[str], *answers: Answer) -> ScriptedServer:
+    """The server after a watch has come to know exactly the wanted names, its last answer being one without end."""
+
+    async def script(server: ScriptedServer) -> None:
+        done = asyncio.Event()
+
+        def changed(before: str | None, after: str | None) -> None:
+            if mirror.filled and set(mirror) == wanted:
+                done.set()
+
+        mirror: Mirror[str] = Mirror(lambda obj: str(obj["metadata"]["name"]), changed)
+        task = asyncio.create_task(Watch(server.client, PODS, mirror, labels="a=b").run())
+        try:
+            async with asyncio.timeout(10):
+                await done.wait()
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    result, server = played(script, *answers)
+    assert result is None
+    return server
+
+
+def queries(server: ScriptedServer, word: str) -> list[str]:
+    return [request for request in server.requests if word in request]
+
+
+def test_a_list_in_pages_and_then_a_watch_from_its_version() -> None:
+    server = watched(
+        {"a", "b", "c"}, page(7, "a", more="next"), page(7, "b"), streams(event("ADDED", "c", 8), then=asyncio.sleep(1))
+    )
+    first, second, third = server.requests
+    assert first == "GET /api/v1/pods?labelSelector=a%3Db&limit=500"
+    assert second.endswith("&continue=next")
+    assert "resourceVersion=7" in third
+    assert "allowWatchBookmarks=true" in third
+
+
+@pytest.mark.parametrize(
+    "end",
+    [streams(event("ADDED", "b", 8)), streams({"type": "BOOKMARK", "object": thing("", 8)})],
+    ids=["after an event", "after a bookmark"],
+)
+def test_a_watch_that_ended_goes_on_where_it_was(end: Answer) -> None:
+    server = watched({"a", "z"}, page(7, "a"), end, streams(event("DELETED", "b", 9), event("ADDED", "z", 10)))
+    assert len(queries(server, "limit=")) == 1
+    assert "resourceVersion=8" in queries(server, "watch=true")[1]
+
+
+@pytest.mark.parametrize(
+    "end", [streams(GONE), refuses(410, "Expired")], ids=["told in the stream", "told instead of it"]
+)
+def test_a_version_too_old_means_to_list_again_and_forget_what_is_gone(end: Answer) -> None:
+    server = watched({"b"}, page(7, "a"), end, page(20, "b"), streams(then=asyncio.sleep(1)))
+    assert len(queries(server, "limit=")) == 2
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [hangs_up(), refuses(503), refuses(403), says("this is no API server"), streams({"no": "event"})],
+    ids=["no answer", "unavailable", "forbidden", "a page", "nonsense"],
+)
+def test_no_trouble_ends_a_watch(trouble: Answer) -> None:
+    server = watched({"a", "b"}, page(7, "a"), trouble, trouble, streams(event("ADDED", "b", 8), then=asyncio.sleep(1)))
+    assert len(queries(server, "limit=")) == 1
+
+
+def test_the_list_too_is_tried_until_it_comes() -> None:
+    server = watched({"a"}, refuses(403), refuses(403), says([]), page(7, "a"), streams(then=asyncio.sleep(1)))
+    assert len(queries(server, "limit=")) == 4
+
+
+def test_a_request_that_asks_once_asks_once() -> None:
+    async def ask(server: ScriptedServer) -> bytes:
+        return await server.client.request("get", PODS, "here", "a", patience=ONCE)
+
+    answer, server = played(ask, hangs_up())
+    assert isinstance(answer, Unavailable)
+    assert len(server.requests) == 1

@@ -1,0 +1,100 @@
+"""Back-offs, what a server's answers mean, and how a stream is cut into lines."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from resnetboost_operator.kube import apierrors, lines, retry
+from resnetboost_operator.kube.retry import Backoff
+
+
+@pytest.mark.parametrize(
+    ("failures", "longest"), [(0, 1.0), (1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (5, 10.0), (10_000, 10.0)]
+)
+def test_a_back_off_doubles_up_to_its_most_and_half_of_it_is_chance(failures: int, longest: float) -> None:
+    backoff = Backoff(first_seconds=1.0, most_seconds=10.0)
+    assert backoff.delay_seconds(failures, lambda: 0.0) == longest / 2
+    assert backoff.delay_seconds(failures, lambda: 1.0) == longest
+    assert longest / 2 <= backoff.delay_seconds(failures) <= longest
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        pytest.param(None, None, id="nothing"),
+        pytest.param("2", 2.0, id="seconds"),
+        pytest.param("86400", 60.0, id="longer than anybody should wait"),
+        pytest.param("-1", None, id="nonsense"),
+        pytest.param("Wed, 21 Oct 2015 07:28:00 GMT", None, id="a date"),
+    ],
+)
+def test_retry_after_is_taken_in_seconds_and_in_reason(told: str | None, seconds: float | None) -> None:
+    assert retry.asked_seconds(told) == seconds
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (401, "Unauthorized", apierrors.Unauthorized),
+        (403, "Forbidden", apierrors.Refused),
+        (404, "NotFound", apierrors.NotFound),
+        (409, "AlreadyExists", apierrors.AlreadyExists),
+        (409, "Conflict", apierrors.Conflict),
+        (410, "Expired", apierrors.Gone),
+        (422, "Invalid", apierrors.Refused),
+        (429, "TooManyRequests", apierrors.Unavailable),
+        (500, "InternalError", apierrors.Unavailable),
+        (503, "ServiceUnavailable", apierrors.Unavailable),
+        (504, "Timeout", apierrors.Unavailable),
+    ],
+)
+def test_each_answer_means_one_thing(code: int, reason: str, kind: type[apierrors.ApiError]) -> None:
+    body = json.dumps({"kind": "Status", "reason": reason, "message": "why it is so", "code": code}).encode()
+    error = apierrors.from_answer("create /api/v1/pods", code, body)
+    assert type(error) is kind
+    assert str(error) == "create /api/v1/pods: why it is so"
+
+
+def test_an_answer_that_is_no_status_is_told_by_its_code() -> None:
+    error = apierrors.from_answer("list /api/v1/pods", 502, b"<html>Bad Gateway</html>")
+    assert isinstance(error, apierrors.Unavailable)
+    assert str(error) == "list /api/v1/pods: HTTP 502"
+
+
+def test_an_error_inside_a_watch_is_told_by_the_code_it_names() -> None:
+    body = json.dumps({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
+    assert isinstance(apierrors.from_watch("watch pods", body.encode()), apierrors.Gone)
+    assert isinstance(apierrors.from_watch("watch pods", b"{}"), apierrors.Unavailable)
+
+
+def split(*chunks: bytes, limit_bytes: int = 100) -> list[bytes]:
+    async def stream() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    async def collect() -> list[bytes]:
+        return [line async for line in lines.split(stream(), limit_bytes)]
+
+    return asyncio.run(collect())
+
+
+@pytest.mark.parametrize(
+    ("chunks", "found"),
+    [
+        pytest.param([b"one\ntwo\n"], [b"one", b"two"], id="two in one chunk"),
+        pytest.param([b"o", b"ne\nt", b"w", b"o\n"], [b"one", b"two"], id="cut anywhere"),
+        pytest.param([b"one\n", b"tw"], [b"one"], id="an unfinished one is none"),
+        pytest.param([b"\n\none\n\n"], [b"one"], id="empty ones are none"),
+        pytest.param([], [], id="nothing"),
+    ],
+)
+def test_a_stream_is_cut_into_lines_wherever_its_chunks_end(chunks: list[bytes], found: list[bytes]) -> None:
+    assert split(*chunks) == found
+
+
+@pytest.mark.parametrize("chunks", [[b"x" * 101], [b"x" * 60, b"x" * 60], [b"x" * 60, b"x" * 60 + b"\n"]])
+def test_a_line_without_end_does_not_fill_the_memory(chunks: list[bytes]) -> None:
+    with pytest.raises(lines.LineTooLong):
+        split(*chunks)
