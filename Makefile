@@ -35,6 +35,10 @@ test: setup  ## Run all tests
 test-fast: setup  ## Run the unit, golden and contract tests (under a minute)
 	@$(BIN)/python -m pytest -m "not slow" $(FAST_TESTS)
 
+.PHONY: test-chaos
+test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 20 minutes)
+	@$(BIN)/python -m pytest -m chaos tests/integration
+
 .PHONY: lint
 lint: setup  ## Check format, code, types, import rules and YAML
 	$(BIN)/ruff format --check --output-format concise .

@@ -98,7 +98,9 @@ def _speeds(size: int, rounds: list[Round]) -> list[Entry]:
     """pods/s of ours over theirs, and how long a restart takes in terms of a start."""
     indexed = f"Indexed Job of {size} pods"
     return [
-        _rates(f"create_{size}_speedup_vs_indexed_job", size, [(r.ours.created, r.theirs.created) for r in rounds], indexed),
+        _rates(
+            f"create_{size}_speedup_vs_indexed_job", size, [(r.ours.created, r.theirs.created) for r in rounds], indexed
+        ),
         _rates(f"create_running_{size}_speedup", size, [(r.ours.running, r.theirs.running) for r in rounds], indexed),
         ratio(
             f"restart_{size}_vs_start",
@@ -120,9 +122,16 @@ def _costs(size: int, rounds: list[Round], meter: Meter) -> list[Entry]:
     pods = 2 * size
     costs = [found.costs for found in rounds]
     return [
-        figure(f"operator_cpu_ms_per_pod_{size}", [found.cpu_seconds * 1000 / pods for found in costs], "ms", "start + restart"),
+        figure(
+            f"operator_cpu_ms_per_pod_{size}",
+            [found.cpu_seconds * 1000 / pods for found in costs],
+            "ms",
+            "start + restart",
+        ),
         figure(f"operator_mib_{size}", [meter.peak_mib()], "MiB", "peak of its life; to stay under 200"),
-        figure(f"writes_per_pod_{size}", [found.writes / pods for found in costs], "writes", "pods created; events apart"),
+        figure(
+            f"writes_per_pod_{size}", [found.writes / pods for found in costs], "writes", "pods created; events apart"
+        ),
         figure(f"status_writes_{size}", [found.status_writes for found in costs], "writes", "start + restart"),
         figure(f"events_{size}", [found.events for found in costs], "writes", "start + restart"),
     ]

@@ -43,7 +43,9 @@ class Meter:
         families = text_string_to_metric_families(self._operator.answer("/metrics"))
         samples = [sample for family in families for sample in family.samples]
         requests = [
-            (found.labels["verb"], found.labels["resource"], found.value) for found in samples if found.name == _REQUESTS
+            (found.labels["verb"], found.labels["resource"], found.value)
+            for found in samples
+            if found.name == _REQUESTS
         ]
         upkeep = sum(count for verb, resource, count in requests if resource == "leases" or verb == "watch")
         changes = [(what, count) for verb, what, count in requests if verb not in _READING and what != "leases"]

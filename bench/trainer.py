@@ -36,7 +36,7 @@ def settings(**changes: Any) -> dict[str, Any]:
         "evaluateEveryEpochs": 1000,
         "learningRate": {"schedule": "Constant", "peak": 0.05, "final": 0, "warmupEpochs": 0, "gamma": 0.1},
         "momentum": {"momentum": 0.9, "weightDecay": 1e-4, "nesterov": False},
-        "checkpoint": {"everySteps": 1000000, "keep": 1},
+        "checkpoint": {"everySteps": 1000000, "keep": 1, "resume": "Never"},
     } | changes
 
 

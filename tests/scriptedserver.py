@@ -37,7 +37,7 @@ class ScriptedServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path_qs}")
-        answer = next(self._answers)
+        answer = next(self._answers, refuses(404, "NotFound", "the script is over"))
         return await answer(request)  # type: ignore[arg-type]  # web.Server knows no router
 
 
@@ -67,16 +67,10 @@ def hangs_up() -> Answer:
     return answer
 
 
-def streams(*events: Any, then: Awaitable[Any] | None = None) -> Answer:
-    """The events of a watch, a line each; then it waits for something, or ends."""
+def streams(*events: Any) -> Answer:
+    """The events of a watch, a line each; then it ends."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for event in events:
-            await response.write(json.dumps(event).encode() + b"\n")
-        if then is not None:
-            await then
-        return response
+        return web.Response(body=b"".join(json.dumps(event).encode() + b"\n" for event in events))
 
     return answer

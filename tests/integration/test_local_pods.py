@@ -59,6 +59,7 @@ def pod(code: str, index: int = 0, **container: Any) -> Manifest:
         names.ENV_TERMINATION_LOG: names.PATH_TERMINATION_LOG,
         names.ENV_CHECKPOINTS: names.PATH_CHECKPOINTS,
         names.ENV_COORDINATOR: "gang.default.svc:8118",
+        names.ENV_WORLD_SIZE: "2",
     }
     return {
         "kind": "Pod",

@@ -1,6 +1,7 @@
 """What goes wrong with a gang and what becomes of the job, on a real API server."""
 
 import datetime
+import itertools
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from cluster import ControlPlane
 from operatorbed import Kubelet, Operator, Space
 from operatorbed.jobs import job
 from operatorbed.space import JOB, condition
-from operatorbed.waiting import eventually, throughout
+from operatorbed.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 
@@ -57,6 +58,16 @@ def test_the_next_gang_waits_for_the_back_off(space: Space, kubelet: Kubelet) ->
     status = space.until_started(attempt=1)
     waited = moment(status["attemptCreationTime"]) - moment(status["attempts"][0]["endTime"])
     assert waited >= datetime.timedelta(seconds=3)
+
+
+def test_each_new_pod_waits_for_its_predecessor_alone(space: Space, kubelet: Kubelet) -> None:
+    kubelet.ends = False
+    started(space)
+    kubelet.exit(GANG[1], 137)
+    space.until_pods(GANG[0], NEXT_GANG[1])
+    kubelet.release()
+    space.until_started(attempt=1)
+    space.until_pods(*NEXT_GANG)
 
 
 def moment(text: str) -> datetime.datetime:
@@ -177,25 +188,22 @@ def test_the_active_deadline_fails_the_job_and_its_ranks_may_save(space: Space, 
     space.until_pods()
 
 
-def test_a_heartbeat_that_stands_still_restarts_the_gang(space: Space, kubelet: Kubelet) -> None:
+def test_a_heartbeat_that_stands_still_is_a_hang_and_one_that_moves_is_not(space: Space, kubelet: Kubelet) -> None:
     kubelet.tell(step=50)
-    space.create(job(failurePolicy={"hangTimeoutSeconds": 2, "backoffSeconds": 0}))
-    status = space.until(lambda status: status.get("attempts"), "the gang is taken for hung")
+    policy = {"hangTimeoutSeconds": 10, "backoffSeconds": 0}
+    for name in ("still", "moving"):
+        space.create(job(name, ranks=1, failurePolicy=policy))
+    steps = itertools.count(50)
+
+    def train_on() -> dict[str, Any]:
+        step = next(steps)
+        kubelet.told_of["moving"] = {"state": "Training", "step": step, "heartbeat": step}
+        return space.status("still")
+
+    status = eventually(train_on, lambda found: found.get("attempts"), "the gang is taken for hung")
     assert (status["attempts"][0]["reason"], status["attempts"][0]["lastStep"]) == ("Hang", 50)
-    space.until(lambda status: status["attempt"] >= 1, "the gang restarts")
-
-
-def test_a_heartbeat_that_moves_is_no_hang_however_short_the_timeout(space: Space, kubelet: Kubelet) -> None:
-    kubelet.tell(step=1)
-    space.create(job(failurePolicy={"hangTimeoutSeconds": 5, "backoffSeconds": 0}))
-    space.until_phase("Running")
-
-    def train_on() -> int:
-        assert isinstance(kubelet.told, dict)
-        kubelet.tell(step=kubelet.told["step"] + 1)
-        return int(space.status()["restarts"])
-
-    throughout(train_on, lambda restarts: restarts == 0, "the gang is not restarted", seconds=12)
+    space.until(lambda found: found["attempt"] >= 1, "the gang restarts", job="still")
+    assert (space.status("moving")["phase"], space.status("moving")["restarts"]) == ("Running", 0)
 
 
 def test_an_image_that_can_never_come_fails_the_job(space: Space, kubelet: Kubelet) -> None:

@@ -8,7 +8,7 @@ import pytest
 from cluster import ClusterError
 from operatorbed import Kubelet, Space
 from operatorbed.jobs import job
-from operatorbed.space import condition
+from operatorbed.space import JOB, condition
 from operatorbed.waiting import throughout
 from resnetboost_operator import names
 
@@ -89,22 +89,58 @@ def test_pods_that_only_look_like_ours_are_ignored(space: Space, kubelet: Kubele
 def test_pods_of_another_namespace_are_ignored(space: Space, kubelet: Kubelet) -> None:
     created = space.create(job())
     space.until_started()
-    pod = lookalike(created["metadata"]["uid"], "abroad")
-    pod["metadata"]["ownerReferences"] = [
-        {
-            "apiVersion": names.API_VERSION,
-            "kind": names.KIND,
-            "name": "digits",
-            "uid": created["metadata"]["uid"],
-            "controller": True,
-        }
-    ]
+    pod = owned_by(created, lookalike(created["metadata"]["uid"], "abroad"))
     path = "/api/v1/namespaces/default/pods"
     space.plane.client.send("POST", path, pod)
     throughout(space.status, lambda status: status["restarts"] == 0, "nobody takes it for a rank", seconds=2)
     assert space.status()["ranks"]["desired"] == 2
     with contextlib.suppress(ClusterError):  # the garbage collector is quicker: owners are in the same namespace
         space.plane.client.send("DELETE", f"{path}/abroad", {"gracePeriodSeconds": 0})
+
+
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        (names.LABEL_INDEX, "99"),
+        (names.LABEL_INDEX, "0"),
+        (names.LABEL_INDEX, "x"),
+        (names.LABEL_ATTEMPT, "7"),
+        (names.LABEL_ATTEMPT, "x"),
+        (names.LABEL_STAGE, "none"),
+    ],
+)
+def test_a_pod_that_claims_to_be_a_rank_the_job_has_not(
+    space: Space, kubelet: Kubelet, label: str, value: str
+) -> None:
+    created = space.create(job(ranks=1))
+    space.until_started()
+    pod = owned_by(created, lookalike(created["metadata"]["uid"], "forged"))
+    pod["metadata"]["labels"][label] = value
+    space.create(pod)
+    throughout(space.status, lambda status: status["phase"] == "Starting", "it is no rank", seconds=1)
+    if "forged" in space.names_of("pods"):
+        kubelet.exit("forged", 0)
+        throughout(space.status, lambda status: status["phase"] == "Starting", "it is no rank", seconds=1)
+    kubelet.exit(GANG[0], 0)
+    status = space.until_phase("Complete")
+    assert (status["restarts"], status["ranks"]["succeeded"]) == (0, "0")
+
+
+def owned_by(job: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod with a forged owner."""
+    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "digits", "controller": True}
+    pod["metadata"]["ownerReferences"] = [{**owner, "uid": job["metadata"]["uid"]}]
+    return pod
+
+
+def test_two_jobs_whose_pods_would_have_the_same_names(space: Space, kubelet: Kubelet) -> None:
+    space.create(job("a", stages=("b-c",)))
+    space.until_started(job="a")
+    space.create(job("a-b", stages=("c",)))
+    words = "ConfigMap a-b-c-0 exists and is not this job's"
+    space.until(lambda status: words in condition(status, "Running").get("message", ""), words, job="a-b")
+    space.delete(JOB, "a", propagationPolicy="Background")
+    space.until_started(job="a-b")
 
 
 def lookalike(uid: str, name: str) -> dict[str, Any]:

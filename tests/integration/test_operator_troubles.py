@@ -74,6 +74,7 @@ def is_watch(call: Call) -> bool:
         Trouble(3, lambda call: call.collection == "leases", code=503),
         Trouble(6, is_watch, code=410),
         Trouble(4, is_watch, code=500),
+        Trouble(3, is_watch, code=403),
     ],
     ids=[
         "too-many-requests",
@@ -83,6 +84,7 @@ def is_watch(call: Call) -> bool:
         "lease-unavailable",
         "watches-too-old",
         "watches-fail",
+        "watches-forbidden-for-a-moment",
     ],
 )
 def test_what_passes_by_itself_harms_nobody(

@@ -47,7 +47,8 @@ class Call:
 class Trouble:
     """What happens to the next `times` calls that `concerns` accepts, instead of or beside their being answered.
 
-    `code` is answered without asking the server (0: none). `lost`: the server did it, the answer never arrives.
+    `code` is answered without asking the server (0: none); 410 to a watch comes inside of it, as from a real server.
+    `lost`: the server did it, the answer never arrives.
     """
 
     times: int
@@ -136,14 +137,14 @@ class Proxy:
         self.calls.append(call)
         trouble = self._next_trouble(call)
         crash = self._due_crash(call)
-        if self.delay_seconds and not call.is_watch:
+        if self.delay_seconds and not call.is_watch and call.collection != "leases":
             await asyncio.sleep(self.delay_seconds)
         if crash is not None and crash.when == "before":
             return self._end_operator(crash, request)
         if call.is_write and self._closed_to_writes:
             return _hang_up(request)
         if trouble is not None and trouble.code:
-            return _refusal(trouble)
+            return _refusal(trouble, call)
         try:
             return await self._forward(request, call, crash, trouble)
         except (aiohttp.ClientError, OSError):  # the server is gone, or the operator is
@@ -220,7 +221,9 @@ def _hang_up(request: web.BaseRequest) -> web.Response:
     return web.Response()
 
 
-def _refusal(trouble: Trouble) -> web.Response:
+def _refusal(trouble: Trouble, call: Call) -> web.Response:
     status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": trouble.code, "message": "injected"}
+    if call.is_watch and trouble.code == 410:
+        return web.json_response({"type": "ERROR", "object": status})
     headers = {"Retry-After": trouble.retry_after} if trouble.retry_after else {}
     return web.json_response(status, status=trouble.code, headers=headers)

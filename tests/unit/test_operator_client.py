@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
 
 from resnetboost_operator.kube import client, watch
 from resnetboost_operator.kube.apierrors import ApiError, Conflict, NotLeading, Refused, Unavailable
-from resnetboost_operator.kube.client import ONCE, Patience
+from resnetboost_operator.kube.client import Patience
 from resnetboost_operator.kube.mirror import Mirror
 from resnetboost_operator.kube.resources import JOB_STATUS, LEASES, PODS
 from resnetboost_operator.kube.retry import Backoff
 from resnetboost_operator.kube.watch import Watch
+from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
 
 TWICE = Patience(tries=2, timeout_seconds=5.0)
 Script = Callable[[ScriptedServer], Awaitable[Any]]
@@ -148,24 +148,17 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Ex
 
 
 def watched(wanted: set[str], *answers: Answer) -> ScriptedServer:
-    """The server after a watch has come to know exactly the wanted names, its last answer being one without end."""
+    """The server after a watch has come to know exactly the wanted names."""
 
     async def script(server: ScriptedServer) -> None:
-        done = asyncio.Event()
-
-        def changed(before: str | None, after: str | None) -> None:
-            if mirror.filled and set(mirror) == wanted:
-                done.set()
-
-        mirror: Mirror[str] = Mirror(lambda obj: str(obj["metadata"]["name"]), changed)
+        mirror: Mirror[str] = Mirror(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)
         task = asyncio.create_task(Watch(server.client, PODS, mirror, labels="a=b").run())
-        try:
-            async with asyncio.timeout(10):
-                await done.wait()
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        async with asyncio.timeout(10):
+            while not mirror.filled or set(mirror) != wanted:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
     result, server = played(script, *answers)
     assert result is None
@@ -177,9 +170,7 @@ def queries(server: ScriptedServer, word: str) -> list[str]:
 
 
 def test_a_list_in_pages_and_then_a_watch_from_its_version() -> None:
-    server = watched(
-        {"a", "b", "c"}, page(7, "a", more="next"), page(7, "b"), streams(event("ADDED", "c", 8), then=asyncio.sleep(1))
-    )
+    server = watched({"a", "b", "c"}, page(7, "a", more="next"), page(7, "b"), streams(event("ADDED", "c", 8)))
     first, second, third = server.requests
     assert first == "GET /api/v1/pods?labelSelector=a%3Db&limit=500"
     assert second.endswith("&continue=next")
@@ -202,7 +193,7 @@ def test_a_watch_that_ended_goes_on_where_it_was(end: Answer) -> None:
     "end", [streams(GONE), refuses(410, "Expired")], ids=["told in the stream", "told instead of it"]
 )
 def test_a_version_too_old_means_to_list_again_and_forget_what_is_gone(end: Answer) -> None:
-    server = watched({"b"}, page(7, "a"), end, page(20, "b"), streams(then=asyncio.sleep(1)))
+    server = watched({"b"}, page(7, "a"), end, page(20, "b"), streams())
     assert len(queries(server, "limit=")) == 2
 
 
@@ -212,19 +203,10 @@ def test_a_version_too_old_means_to_list_again_and_forget_what_is_gone(end: Answ
     ids=["no answer", "unavailable", "forbidden", "a page", "nonsense"],
 )
 def test_no_trouble_ends_a_watch(trouble: Answer) -> None:
-    server = watched({"a", "b"}, page(7, "a"), trouble, trouble, streams(event("ADDED", "b", 8), then=asyncio.sleep(1)))
+    server = watched({"a", "b"}, page(7, "a"), trouble, trouble, streams(event("ADDED", "b", 8)))
     assert len(queries(server, "limit=")) == 1
 
 
 def test_the_list_too_is_tried_until_it_comes() -> None:
-    server = watched({"a"}, refuses(403), refuses(403), says([]), page(7, "a"), streams(then=asyncio.sleep(1)))
+    server = watched({"a"}, refuses(403), refuses(403), says([]), page(7, "a"), streams())
     assert len(queries(server, "limit=")) == 4
-
-
-def test_a_request_that_asks_once_asks_once() -> None:
-    async def ask(server: ScriptedServer) -> bytes:
-        return await server.client.request("get", PODS, "here", "a", patience=ONCE)
-
-    answer, server = played(ask, hangs_up())
-    assert isinstance(answer, Unavailable)
-    assert len(server.requests) == 1

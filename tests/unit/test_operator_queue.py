@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-import virtualtime
 
+import virtualtime
 from resnetboost_operator.kube import queue
 from resnetboost_operator.kube.apierrors import Unavailable
 from resnetboost_operator.kube.metrics import Metrics

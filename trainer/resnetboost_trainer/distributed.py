@@ -49,6 +49,9 @@ class Rendezvous:
         os.environ.update(variables, MS_ROLE="MS_WORKER", MS_NODE_ID=str(environment.rank))
         for bound in ("LOWER", "UPPER"):  # MindSpore's own 3 to 5 s double the time a small gang takes to meet
             os.environ.setdefault(f"MS_RETRY_INTERVAL_{bound}", "1")
+        # How late a rank may come to a collective. MindSpore's 30 s is less than a graph takes to compile on a busy
+        # node; a dead rank is noticed by whoever started it, long before.
+        os.environ.setdefault("MS_CPU_COMM_OP_TIMEOUT", "120")
         if environment.rank == 0:
             self.process = coordinator.start(variables)
             atexit.register(self.close)

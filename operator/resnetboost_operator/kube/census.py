@@ -61,6 +61,7 @@ class Census:
 
     async def run(self) -> NoReturn:
         """Take a census after each of kopf's listings."""
+        self.heard_at = time.monotonic()
         while True:
             await self._listed.wait()
             self._listed.clear()

@@ -16,17 +16,20 @@ from resnetboost_operator.kube.store import Store
 Manifest = Mapping[str, Any]
 
 # Requests at once, of all jobs together: more only makes the API server say 429.
-IN_FLIGHT = 48
+import os
+IN_FLIGHT = int(os.environ.get("FLIGHT", "48"))
 
 _decode = msgspec.json.Decoder(dict[str, Any])
 
 
 class Outcome(msgspec.Struct):
-    """What came of it. `refusal`: why the API server does not take an object, in words for people.
+    """What came of it: how many objects were `created`, or were there already.
 
-    `incomplete`: something that passes by itself is in the way (an older object of that name that is going).
+    `refusal`: why the API server does not take an object, in words for people. `incomplete`: something that passes by
+    itself is in the way (an older object of that name that is going).
     """
 
+    created: int = 0
     refusal: str = ""
     incomplete: bool = False
 
@@ -80,6 +83,7 @@ class Creation:
         except Refused as error:
             outcome.refusal = error.words
         else:
+            outcome.created += 1
             if resource is PODS:
                 self._store.pod_answered(_decode.decode(answer))
 
@@ -95,8 +99,10 @@ class Creation:
             outcome.refusal = f"{manifest['kind']} {name} exists and is not this job's: delete it, or rename the job"
         elif not _is_current(found, manifest):
             outcome.incomplete = True
-        elif resource is PODS:
-            self._store.pod_answered(found)
+        else:
+            outcome.created += 1
+            if resource is PODS:
+                self._store.pod_answered(found)
 
 
 def _controller(found: Manifest) -> Manifest:

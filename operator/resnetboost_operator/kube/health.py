@@ -34,13 +34,15 @@ class Health:
     def stuck(self) -> str:
         """What makes no progress any more, so that only a restart helps; '' if nothing does.
 
-        An API server that is down is no reason: a restart would not bring it back.
+        An API server that is down is no reason, nor a definition that is not there: a restart would bring neither.
         """
+        if self.trouble:
+            return ""
         now = time.monotonic()
         for watch in self._watches:
             if now - watch.heard_at > WATCH_SILENCE_SECONDS:
                 return f"the watch of the {watch.name} has stopped"
-        if not self.trouble and now - self._census.heard_at > KOPF_SILENCE_SECONDS:
+        if now - self._census.heard_at > KOPF_SILENCE_SECONDS:
             return "the watch of the jobs has stopped"
         if self._queue.longest_seconds() > LONGEST_PASS_SECONDS:
             return "a pass does not end"

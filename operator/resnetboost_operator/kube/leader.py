@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from typing import Any, NoReturn
 
 import msgspec
@@ -26,6 +27,7 @@ DURATION_SECONDS = 15.0
 DEADLINE_SECONDS = 10.0
 RENEW_SECONDS = 4.0
 RETRY_SECONDS = 2.0
+PAUSE_SECONDS = 1.0  # between tries of one renewal
 _PATIENCE = Patience(tries=1, timeout_seconds=3.0)
 
 _decode = msgspec.json.Decoder(dict[str, Any])
@@ -46,6 +48,7 @@ class Leader:
         self._sighting = Sighting()
         self._lease: Lease | None = None
         self._renewed_at = float("-inf")
+        self._tried: deque[str] = deque(maxlen=16)  # renew times that we wrote, or tried to
         self.holder = ""
 
     def is_leading(self) -> bool:
@@ -88,7 +91,7 @@ class Leader:
         now = time.monotonic()
         found = await self._read()
         if found is None:
-            return await self._take(Lease(self._identity, DURATION_SECONDS, "", 0, ""), now)
+            return await self._take(Lease(self._identity, DURATION_SECONDS), now)
         free = self._sighting.is_free(found, self._identity, now)
         if found.holder != self.holder and not free:
             logger.info("waiting: %s leads", found.holder)
@@ -96,11 +99,12 @@ class Leader:
         if not free:
             return False
         transitions = found.transitions + (found.holder != self._identity)
-        return await self._take(Lease(self._identity, DURATION_SECONDS, "", transitions, found.version), now)
+        wanted = Lease(self._identity, DURATION_SECONDS, transitions=transitions, version=found.version)
+        return await self._take(wanted, now)
 
     async def _take(self, wanted: Lease, now: float) -> bool:
         try:
-            self._lease = await self._write(wanted)
+            self._lease = await self._write(replace(wanted, acquire_time=leases.timestamp(time.time())))
         except (Conflict, AlreadyExists, NotFound):
             return False  # somebody else was faster
         self._renewed_at, self.holder = now, self._identity
@@ -111,12 +115,12 @@ class Leader:
         while True:
             began = time.monotonic()
             if began >= self._renewed_at + DEADLINE_SECONDS:
-                raise LeaseLost(f"the lease was not renewed for {DEADLINE_SECONDS:.0f} s")
+                raise LeaseLost(f"the lease was not renewed for {DEADLINE_SECONDS:g} s")
             try:
                 await self._write_again()
             except ApiError as error:
                 logger.warning("the lease is not renewed yet; trying again: %s", error)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(PAUSE_SECONDS)
             else:
                 self._renewed_at = began
                 return
@@ -127,10 +131,14 @@ class Leader:
             self._lease = await self._write(self._lease)
         except (Conflict, NotFound):
             found = await self._read()
-            if found is not None and found.holder != self._identity:
+            if found is not None and not self._is_ours(found):
                 raise LeaseLost(f"{found.holder or 'somebody'} took the lease") from None
             version = found.version if found is not None else ""
             self._lease = await self._write(replace(self._lease, version=version))
+
+    def _is_ours(self, found: Lease) -> bool:
+        """Whether we wrote it, though the answer got lost; not another process that goes by the same name."""
+        return found.holder == self._identity and found.renew_time in self._tried
 
     async def _read(self) -> Lease | None:
         try:
@@ -140,7 +148,9 @@ class Leader:
         return leases.read(_decode.decode(answer))
 
     async def _write(self, lease: Lease) -> Lease:
-        body = leases.manifest(self._name, self._namespace, lease, time.time())
+        lease = replace(lease, renew_time=leases.timestamp(time.time()))
+        self._tried.append(lease.renew_time)
+        body = leases.manifest(self._name, self._namespace, lease)
         name = self._name if lease.version else ""
         verb: Verb = "update" if name else "create"
         answer = await self._client.request(verb, LEASES, self._namespace, name, body=body, patience=_PATIENCE)

@@ -8,13 +8,14 @@ import msgspec
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """What a lease says. `holder` is '' where nobody leads; `version` is for the next write."""
+    """What a lease says. `holder` is '' where nobody leads; `version` is for the next write, '' for a new lease."""
 
     holder: str
     duration_seconds: float
-    acquire_time: str
-    transitions: int
-    version: str
+    acquire_time: str = ""
+    renew_time: str = ""
+    transitions: int = 0
+    version: str = ""
 
 
 def read(obj: Mapping[str, Any]) -> Lease:
@@ -24,22 +25,22 @@ def read(obj: Mapping[str, Any]) -> Lease:
         holder=spec.get("holderIdentity") or "",
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         acquire_time=spec.get("acquireTime") or "",
+        renew_time=spec.get("renewTime") or "",
         transitions=int(spec.get("leaseTransitions") or 0),
         version=obj["metadata"]["resourceVersion"],
     )
 
 
-def manifest(name: str, namespace: str, lease: Lease, now: float) -> dict[str, Any]:
-    """The object to be written, renewed at `now` (unix seconds); without a version it is a new one."""
-    time = timestamp(now)
+def manifest(name: str, namespace: str, lease: Lease) -> dict[str, Any]:
+    """The object to be written."""
     metadata = {"name": name, "namespace": namespace}
     if lease.version:
         metadata["resourceVersion"] = lease.version
     spec = {
         "holderIdentity": lease.holder,
         "leaseDurationSeconds": max(1, int(lease.duration_seconds)),
-        "acquireTime": lease.acquire_time or time,
-        "renewTime": time,
+        "acquireTime": lease.acquire_time,
+        "renewTime": lease.renew_time,
         "leaseTransitions": lease.transitions,
     }
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}

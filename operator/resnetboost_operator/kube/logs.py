@@ -29,12 +29,17 @@ def about(job: str) -> Iterator[None]:
 def configure(kind: Format, level: str) -> None:
     """Log to stderr. kopf and aiohttp say more than anybody reads, so they have to have a reason."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if kind == "json" else _Plain())
+    handler.setFormatter(formatter(kind))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     if level.upper() != "DEBUG":
         for name in ("kopf", "aiohttp", "asyncio", "kubernetes"):
             logging.getLogger(name).setLevel(logging.WARNING)
         logging.getLogger("kopf._cogs.clients").setLevel(logging.CRITICAL)  # what it says of requests, we say shorter
+
+
+def formatter(kind: Format) -> logging.Formatter:
+    """Makes a line of a record."""
+    return _Json() if kind == "json" else _Plain()
 
 
 class _Plain(logging.Formatter):
@@ -45,9 +50,11 @@ class _Plain(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(about)s%(message)s", _TIME)
 
-    def format(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """What ranks say is in some lines: it must not look like more lines, or worse, to a terminal."""
         record.about = f"{_job.get()}: " if _job.get() else ""
-        return super().format(record)
+        record.message = "".join(found if found.isprintable() else repr(found)[1:-1] for found in record.message)
+        return super().formatMessage(record)
 
 
 class _Json(logging.Formatter):

@@ -1,6 +1,7 @@
 """`python -m resnetboost_operator`: the operator's command line; what it starts is kopf, which calls `handlers`."""
 
 import asyncio
+import logging
 import sys
 from typing import Any
 
@@ -10,6 +11,8 @@ from resnetboost_operator import __version__
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kube import logs, options
 from resnetboost_operator.kube.options import Options
+
+logger = logging.getLogger(__name__)
 
 _SETTINGS = {
     "help_option_names": ["-h", "--help"],
@@ -49,6 +52,10 @@ def main(**given: Any) -> None:
     except UserError as error:
         click.echo(f"resnetboost-operator: {error}", err=True)
         sys.exit(error.exit_code)
+    except Exception as error:  # what kopf does not survive: the CRD was deleted, say
+        details = logger.isEnabledFor(logging.DEBUG)
+        logger.critical("kopf has stopped: %r; leaving, to be started again", error, exc_info=details)
+        sys.exit(1)
 
 
 async def _run(wanted: Options) -> None:

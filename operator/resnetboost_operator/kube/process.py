@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import aiohttp
 
-from resnetboost_operator import names
+from resnetboost_operator import names, readable
 from resnetboost_operator.kube import connection
 from resnetboost_operator.kube.apierrors import ApiError, NotFound, Refused
 from resnetboost_operator.kube.census import Census
@@ -74,6 +74,8 @@ class Operator:
             self._begin(watch.run())
         self._begin(self._census.run())
         self._begin(self._lead())
+        await asyncio.sleep(0)  # each has begun
+        self._health.trouble = ""
 
     async def stop(self) -> None:
         """Let passes finish, give up the lease, close everything."""
@@ -121,7 +123,6 @@ class Operator:
                 logger.warning("waiting: %s", trouble)
             told = self._health.trouble = trouble
             await asyncio.sleep(WAIT_SECONDS)
-        self._health.trouble = ""
 
     async def _jobs_trouble(self) -> str:
         try:
@@ -139,7 +140,7 @@ class Operator:
         """Stand by with everything in view, then plan and write until the lease is lost."""
         while not self._store.filled:
             await asyncio.sleep(0.05)
-        logger.info("watching %d jobs", len(self._store.jobs))
+        logger.info("watching %s", readable.plural(len(self._store.jobs), "job"))
         await self._leader.acquire()
         self._metrics.leading.set(1)
         self._reconciler.since = time.time()

@@ -111,7 +111,7 @@ class Reconciler:
         if decided.expire:
             await self._cluster.expire(record)
         self._polling.follow(record.uid, decided.poll, decided.poll_seconds)
-        return sooner(decided.wake_seconds, write_wait, create_wait, self._store.expected_seconds(pods))
+        return sooner(decided.wake_seconds, write_wait, create_wait, self._store.expected_seconds(record))
 
     async def _write(self, record: JobRecord, memory: _Memory, decided: Plan) -> tuple[JobRecord, float | None]:
         """The job as it is then, and in how many seconds a write that may wait is due.
@@ -152,6 +152,8 @@ class Reconciler:
             memory.obsolete = decided.obsolete
         memory.creating_since = memory.creating_since or now
         outcome = await self._cluster.create(record, decided.create)
+        if outcome.created:
+            memory.refusals = 0
         if outcome.refusal:
             return self._refused(memory, outcome.refusal)
         memory.refusal, memory.refusals = "", 0

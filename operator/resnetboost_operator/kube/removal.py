@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from resnetboost_operator import deletions
+from msgspec.structs import replace
+from resnetboost_operator import deletions, names
 from resnetboost_operator.decision import Deletion
 from resnetboost_operator.deletions import Sweep
 from resnetboost_operator.kube.apierrors import ApiError, Conflict, NotFound
@@ -19,6 +20,9 @@ from resnetboost_operator.pods import PodView
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 24
+import os
+
+MOST_AT_ONCE = int(os.environ.get("MOST", "128"))
 
 
 class Removal:
@@ -40,8 +44,8 @@ class Removal:
         new = [found for found in wanted if not self._store.is_expected(found)]
         sweeps, singles = deletions.grouped(new, pods)
         by_name = {found.name: found for found in new}
-        for sweep in sweeps:
-            self._begin(job, [by_name[name] for name in sweep.pods], self._sweep(job, sweep))
+        for part in (part for sweep in sweeps for part in _parts(sweep, pods)):
+            self._begin(job, [by_name[name] for name in part.pods], self._sweep(job, part))
         if singles:
             self._begin(job, singles, self._delete_each(job, singles))
 
@@ -84,3 +88,19 @@ class Removal:
         async with self._slots:
             with contextlib.suppress(NotFound, Conflict):
                 await self._client.request("delete", PODS, job.namespace, deletion.name, body=body)
+
+
+def _parts(sweep: Sweep, pods: Sequence[PodView]) -> list[Sweep]:
+    """The same pods in several requests: the API server deletes those of one request one after another."""
+    count = -(-len(sweep.pods) // MOST_AT_ONCE)
+    if count == 1:
+        return [sweep]
+    names_of = set(sweep.pods)
+    wanted = [pod for pod in pods if pod.name in names_of]
+    return [_part(sweep, wanted[first::count]) for first in range(count)]
+
+
+def _part(sweep: Sweep, pods: Sequence[PodView]) -> Sweep:
+    indexes = ",".join(str(pod.index) for pod in pods)
+    selector = f"{sweep.selector},{names.LABEL_INDEX} in ({indexes})"
+    return replace(sweep, selector=selector, pods=tuple(pod.name for pod in pods))

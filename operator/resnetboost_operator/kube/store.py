@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -76,9 +76,9 @@ class Store:
         """Those deletions have failed."""
         self._expected.discard(found.uid for found in deletions)
 
-    def expected_seconds(self, views: Collection[PodView]) -> float | None:
+    def expected_seconds(self, job: JobRecord) -> float | None:
         """Seconds until a deletion that should have shown by now is doubted; None if all that go do show it."""
-        return self._expected.seconds(views)
+        return self._expected.seconds(self._pods_of.get(job.uid, {}).values())
 
     def _job_changed(self, before: JobRecord | None, after: JobRecord | None) -> None:
         found = after or before
@@ -130,7 +130,7 @@ class _Expected:
         until = time.monotonic() + EXPECTED_SECONDS
         self._until.update({found.uid: (found.grace_seconds, until) for found in deletions})
 
-    def discard(self, uids: Any) -> None:
+    def discard(self, uids: Iterable[str]) -> None:
         for uid in uids:
             self._until.pop(uid, None)
 
@@ -138,14 +138,17 @@ class _Expected:
         grace, until = self._until.get(deletion.uid, (0, 0.0))
         return grace <= deletion.grace_seconds and time.monotonic() < until
 
-    def seconds(self, views: Collection[PodView]) -> float | None:
-        soonest = min((self._until[pod.uid][1] for pod in views if pod.uid in self._until), default=None)
-        return max(0.0, soonest - time.monotonic()) if soonest is not None else None
+    def seconds(self, pods: Iterable[PodView]) -> float | None:
+        return min((wait for pod in pods if not pod.deleting and (wait := self._wait(pod)) > 0), default=None)
 
     def applied(self, pod: PodView) -> PodView:
-        if pod.deleting or time.monotonic() >= self._until.get(pod.uid, (0, 0.0))[1]:
+        if pod.deleting or self._wait(pod) <= 0:
             return pod
         return replace(pod, deleting=True)
+
+    def _wait(self, pod: PodView) -> float:
+        """Seconds that its deletion is still expected to show."""
+        return self._until[pod.uid][1] - time.monotonic() if pod.uid in self._until else 0.0
 
 
 def _pod(obj: Mapping[str, Any]) -> PodView | None:

@@ -86,7 +86,7 @@ class Watch:
 
     async def run(self) -> NoReturn:
         """List and watch, and again."""
-        failures = 0
+        failures, self.heard_at = 0, time.monotonic()
         while True:
             began, version = time.monotonic(), self._version
             try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class LocalCluster:
         self._cores = tuple(cores or machine.usable_cores())
         self._addresses = machine.Addresses()
         self._config_maps: dict[str, Manifest] = {}
-        self._services: dict[str, Manifest] = {}
+        self._services: dict[str, tuple[Manifest, str]] = {}
         self._pods: dict[str, PodProcess] = {}
 
     @property
@@ -45,44 +45,38 @@ class LocalCluster:
         return seen
 
     def create(self, manifests: Iterable[Manifest]) -> None:
-        """Create what is not there yet. The pods of one call share the cores."""
-        new_pods = []
+        """Create what is not there yet; a service has the address that the pod it selects will have."""
         for manifest in manifests:
             name = manifest["metadata"]["name"]
             if manifest["kind"] == "ConfigMap":
                 self._config_maps[name] = manifest
             elif manifest["kind"] == "Service":
-                self._services[name] = manifest
+                self._services.setdefault(name, (manifest, self._addresses.next()))
             elif name not in self._pods:
-                new_pods.append(manifest)
-        self._start(new_pods)
+                self._start(manifest)
         self._changed()
 
-    def _start(self, manifests: Sequence[Manifest]) -> None:
-        """Every pod gets its address before the first one starts: they find each other through services."""
-        node = platform.node()
-        new = [PodProcess(_bound(manifest, node), self._addresses.next(), self._changed) for manifest in manifests]
-        hosts = self._hosts([*self._pods.values(), *new])
-        for index, pod in enumerate(new):
-            self._run(pod, machine.share(self._cores, index, len(new)), hosts)
-
-    def _run(self, pod: PodProcess, cores: Sequence[int], hosts: Mapping[str, str]) -> None:
+    def _start(self, manifest: Manifest) -> None:
+        pod = PodProcess(_bound(manifest, platform.node()), self._address(manifest), self._changed)
+        cores = machine.share(self._cores, *_place(manifest))
         own, logs = self._folder / "pods" / pod.name, self._folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         mounts = podfiles.mount(pod.manifest, self._config_maps, own, self._folder)
-        environment = podfiles.environment(pod.manifest, pod.address, len(cores), mounts, hosts)
+        environment = podfiles.environment(pod.manifest, pod.address, len(cores), mounts, self._hosts())
         pod.start(environment, cores, logs / f"{pod.name}.log", own / "termination-log")
         self._pods[pod.name] = pod
 
-    def _hosts(self, pods: Sequence[PodProcess]) -> dict[str, str]:
+    def _address(self, pod: Manifest) -> str:
+        """Pods are found by a name that may be asked for before they are there."""
+        selecting = (address for service, address in self._services.values() if _selects(service, pod))
+        return next(selecting, None) or self._addresses.next()
+
+    def _hosts(self) -> dict[str, str]:
         """The cluster's DNS: the address behind each service's name."""
-        found = {}
-        for name, service in self._services.items():
-            host = names.service_host(name, service["metadata"].get("namespace", "default"))
-            selected = [pod for pod in pods if _selects(service, pod.manifest)]
-            if selected:
-                found[host] = selected[0].address
-        return found
+        return {
+            names.service_host(name, service["metadata"].get("namespace", "default")): address
+            for name, (service, address) in self._services.items()
+        }
 
     def delete(self, name: str, uid: str, grace_seconds: float) -> None:
         """Delete that very pod: SIGTERM, after the grace SIGKILL."""
@@ -106,6 +100,15 @@ class LocalCluster:
 def _bound(manifest: Manifest, node: str) -> Manifest:
     """The pod as the scheduler leaves it: on this node."""
     return {**manifest, "spec": {**manifest["spec"], "nodeName": node}}
+
+
+def _place(pod: Manifest) -> tuple[int, int]:
+    """(index, number of ranks) of a pod: its share of the cores is the same whenever it comes."""
+    environment = {
+        variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0].get("env") or ()
+    }
+    index = pod["metadata"]["labels"][names.LABEL_INDEX]
+    return int(index), int(environment.get(names.ENV_WORLD_SIZE) or 1)
 
 
 def _selects(service: Manifest, pod: Manifest) -> bool:

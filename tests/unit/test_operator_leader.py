@@ -1,0 +1,135 @@
+"""Who leads, whatever the API server answers: a candidate against a server that plays the lease."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from resnetboost_operator.kube import leader as leaders
+from resnetboost_operator.kube.leader import Leader, LeaseLost
+from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says
+
+NOBODY = refuses(404, "NotFound")
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RENEW_SECONDS", "RETRY_SECONDS", "PAUSE_SECONDS"):
+        monkeypatch.setattr(leaders, name, 0.01)
+
+
+def lease(holder: str, version: int = 1, renewed: str = "2026-01-01T00:00:00.000000Z") -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed, "leaseTransitions": 2}
+    return {"metadata": {"name": "lease", "resourceVersion": str(version)}, "spec": spec}
+
+
+async def acquire_and_keep(leader: Leader) -> str:
+    """Why it no longer leads, after it did."""
+    await leader.acquire()
+    assert leader.is_leading()
+    try:
+        await leader.keep()
+    except LeaseLost as error:
+        return str(error)
+
+
+def played(script: Callable[[Leader], Awaitable[Any]], *answers: Answer) -> tuple[Any, list[str]]:
+    """What the script returns, and the methods of the requests."""
+
+    async def play() -> tuple[Any, list[str]]:
+        async with ScriptedServer(answers) as server:
+            leader = Leader(server.client, "ops", "lease", "me")
+            async with asyncio.timeout(10):
+                result = await script(leader)
+            return result, [request.split()[0] for request in server.requests]
+
+    return asyncio.run(play())
+
+
+async def acquire(leader: Leader) -> bool:
+    await leader.acquire()
+    return leader.is_leading()
+
+
+def test_a_lease_that_does_not_exist_is_created() -> None:
+    assert played(acquire, NOBODY, says(lease("me"), 201)) == (True, ["GET", "POST"])
+
+
+@pytest.mark.parametrize("holder", ["", "me"], ids=["nobody's", "ours of a former life"])
+def test_a_free_lease_is_taken(holder: str) -> None:
+    assert played(acquire, says(lease(holder)), says(lease("me", 2))) == (True, ["GET", "PUT"])
+
+
+@pytest.mark.parametrize(
+    ("answers", "methods"),
+    [
+        ((NOBODY, refuses(409, "AlreadyExists")), ["GET", "POST"]),
+        ((says(lease("")), refuses(409, "Conflict")), ["GET", "PUT"]),
+    ],
+    ids=["while creating", "while taking"],
+)
+def test_who_comes_second_waits(answers: tuple[Answer, ...], methods: list[str]) -> None:
+    found = played(acquire, *answers, says(lease("you", 3)), says(lease("", 4)), says(lease("me", 5)))
+    assert found == (True, [*methods, "GET", "GET", "PUT"])
+
+
+@pytest.mark.parametrize("trouble", [refuses(403), refuses(503)], ids=["forbidden", "unavailable"])
+def test_trouble_is_waited_out(trouble: Answer) -> None:
+    assert played(acquire, trouble, trouble, says(lease("")), says(lease("me", 2)))[0] is True
+
+
+def test_a_lease_that_somebody_took_is_lost() -> None:
+    why, _ = played(acquire_and_keep, NOBODY, says(lease("me"), 201), refuses(409, "Conflict"), says(lease("you", 9)))
+    assert why == "you took the lease"
+
+
+def test_a_lease_taken_by_another_process_of_our_name_is_lost_too() -> None:
+    why, _ = played(acquire_and_keep, NOBODY, says(lease("me"), 201), refuses(409, "Conflict"), says(lease("me", 9)))
+    assert why == "me took the lease"
+
+
+def test_a_renewal_whose_answer_was_lost_was_a_renewal() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def swallow(request: Any) -> Any:
+        sent.append(await request.json())
+        return await refuses(504)(request)
+
+    async def show(request: Any) -> Any:
+        return await says({**sent[0], "metadata": {"resourceVersion": "2"}})(request)
+
+    answers = (NOBODY, says(lease("me"), 201), swallow, refuses(409, "Conflict"), show, says(lease("me", 3)))
+    why, methods = played(acquire_and_keep, *answers, refuses(409, "Conflict"), says(lease("you", 9)))
+    assert methods == ["GET", "POST", "PUT", "PUT", "GET", "PUT", "PUT", "GET"]
+    assert why == "you took the lease"
+
+
+def test_a_lease_that_somebody_deleted_is_made_again() -> None:
+    answers = (NOBODY, says(lease("me"), 201), NOBODY, NOBODY, says(lease("me", 5), 201))
+    why, methods = played(acquire_and_keep, *answers, refuses(409, "Conflict"), says(lease("you", 9)))
+    assert methods == ["GET", "POST", "PUT", "GET", "POST", "PUT", "GET"]
+    assert why == "you took the lease"
+
+
+def test_a_lease_that_cannot_be_renewed_in_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders, "DEADLINE_SECONDS", 0.5)
+    why, _ = played(acquire_and_keep, NOBODY, says(lease("me"), 201), *[hangs_up()] * 1000)
+    assert why == "the lease was not renewed for 0.5 s"
+
+
+def test_a_lease_that_is_given_up_is_nobodys() -> None:
+    written: list[dict[str, Any]] = []
+
+    async def take(request: Any) -> Any:
+        written.append(await request.json())
+        return await says(lease("", 2))(request)
+
+    async def script(leader: Leader) -> bool:
+        await leader.acquire()
+        await leader.release()
+        return leader.is_leading()
+
+    assert played(script, NOBODY, says(lease("me"), 201), take)[0] is False
+    assert written[0]["spec"]["holderIdentity"] == ""
+    assert written[0]["metadata"]["resourceVersion"] == "1", "only if nobody has taken it meanwhile"

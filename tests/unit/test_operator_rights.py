@@ -1,0 +1,70 @@
+"""operator/rbac.yaml grants what the table of resources asks for, nothing more and nothing less."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from resnetboost_operator import names
+from resnetboost_operator.kube import resources
+from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, JOBS, LEASES, NODES, PODS, Resource
+
+ROLES: list[dict[str, Any]] = list(
+    yaml.safe_load_all((Path(__file__).parents[2] / "operator" / "rbac.yaml").read_text())
+)
+
+
+def granted(kind: str) -> set[tuple[str, str, str]]:
+    """(group, resource, verb) of all rules of the one role of that kind."""
+    (role,) = (found for found in ROLES if found["kind"] == kind)
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def asked(wanted: tuple[Resource, ...]) -> set[tuple[str, str, str]]:
+    return {(found.group, found.plural, verb) for found in wanted for verb in found.verbs}
+
+
+def test_everywhere_it_may_do_exactly_what_it_does() -> None:
+    assert granted("ClusterRole") == asked(resources.EVERYWHERE)
+
+
+def test_in_its_own_namespace_it_may_lead_and_nothing_else() -> None:
+    assert granted("Role") == asked(resources.IN_OWN_NAMESPACE)
+
+
+def test_an_existing_lease_is_only_its_own() -> None:
+    (role,) = (found for found in ROLES if found["kind"] == "Role")
+    named = [rule for rule in role["rules"] if rule.get("resourceNames") == [names.MANAGED_BY]]
+    assert [sorted(rule["verbs"]) for rule in named] == [["get", "update"]]
+
+
+def test_no_right_is_a_wildcard() -> None:
+    assert "*" not in {word for kind in ("ClusterRole", "Role") for right in granted(kind) for word in right}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (PODS.path(), "/api/v1/pods"),
+        (PODS.path("team"), "/api/v1/namespaces/team/pods"),
+        (PODS.path("team", "a"), "/api/v1/namespaces/team/pods/a"),
+        (NODES.path(), "/api/v1/nodes"),
+        (JOBS.path("team", "a"), "/apis/resnetboost.io/v1alpha1/namespaces/team/resnetboostjobs/a"),
+        (JOB_STATUS.path("team", "a"), "/apis/resnetboost.io/v1alpha1/namespaces/team/resnetboostjobs/a/status"),
+        (LEASES.path("ops"), "/apis/coordination.k8s.io/v1/namespaces/ops/leases"),
+        (CONFIG_MAPS.path("team"), "/api/v1/namespaces/team/configmaps"),
+    ],
+)
+def test_paths_are_those_of_the_api_server(path: str, expected: str) -> None:
+    assert path == expected
+
+
+def test_every_kind_that_a_plan_may_create_can_be_created_and_looked_at() -> None:
+    assert all({"create", "get"} <= found.verbs for found in resources.BY_KIND.values())

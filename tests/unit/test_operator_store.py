@@ -1,0 +1,187 @@
+"""What the store believes of pods that go, and whose pass it calls for."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from resnetboost_operator import api, manifests
+from resnetboost_operator.decision import Deletion
+from resnetboost_operator.kube import jobs
+from resnetboost_operator.kube import store as stores
+from resnetboost_operator.kube.jobs import JobRecord
+from resnetboost_operator.kube.store import Store
+from resnetboost_operator.validation import schema
+from simulation import job
+
+JOB = replace(job(device={"type": "CPU", "count": 2}), uid="u-1")
+
+
+class Known:
+    """A store with one job of two pods on two nodes."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.store = Store((), self.calls.append)
+        self.version = 0
+        self.job_event("ADDED", JOB)
+        for index in range(2):
+            self.node(f"node-{index}")
+            self.pod("ADDED", index)
+        self.calls.clear()
+
+    @property
+    def record(self) -> JobRecord:
+        record = self.store.jobs.get("u-1")
+        assert record is not None
+        return record
+
+    @property
+    def going(self) -> list[str]:
+        return sorted(pod.name for pod in self.store.pods_of(self.record) if pod.deleting)
+
+    def job_event(self, kind: str, wanted: api.Job, **metadata: Any) -> None:
+        self.store.jobs.watched(kind, self._versioned(obj(wanted, **metadata)))
+
+    def pod(self, kind: str, index: int, owner: api.Job = JOB, **metadata: Any) -> None:
+        pod = manifests.pod(owner, owner.spec.stages[0], 0, index)
+        pod["metadata"] |= {"uid": f"pod-{index}", **metadata}
+        pod["spec"]["nodeName"] = f"node-{index}"
+        self.store.pods[""].watched(kind, self._versioned(pod))
+
+    def node(self, name: str, ready: str = "True") -> None:
+        status = {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+        self.store.nodes.watched(
+            "MODIFIED", self._versioned({"metadata": {"name": name, "uid": name}, "status": status})
+        )
+
+    def _versioned(self, found: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        found["metadata"]["resourceVersion"] = str(self.version)
+        return found
+
+
+def obj(wanted: api.Job, **metadata: Any) -> dict[str, Any]:
+    spec = {
+        "device": {"type": "CPU", "count": 2},
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "stages": [{"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8}],
+    }
+    found = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "spec": spec}
+    found["metadata"] = {"name": wanted.name, "namespace": wanted.namespace}
+    complete: dict[str, Any] = schema.defaulted(found)
+    complete["metadata"] |= {"uid": wanted.uid, "generation": 1, **metadata}
+    return complete
+
+
+@pytest.fixture
+def known() -> Known:
+    return Known()
+
+
+def test_a_job_and_its_pods_are_told_together(known: Known) -> None:
+    assert [pod.name for pod in known.store.pods_of(known.record)] == ["digits-base-0-0", "digits-base-0-1"]
+    known.pod("MODIFIED", 0, annotations={"a": "b"})
+    assert known.calls == [], "nothing that a plan could see has changed"
+    known.pod("MODIFIED", 0, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert known.calls == ["u-1"]
+
+
+def test_a_pod_of_the_same_owner_in_another_namespace_is_not_the_jobs(known: Known) -> None:
+    known.pod("ADDED", 5, namespace="elsewhere")
+    assert len(known.store.pods_of(known.record)) == 2
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"labels": {}}, {"labels": None}, {"ownerReferences": []}, {"ownerReferences": None}, {"labels": {"a": 1}}],
+    ids=["no labels", "labels null", "no owner", "owners null", "labels of numbers"],
+)
+def test_a_pod_that_only_looks_like_ours_is_ignored(known: Known, metadata: dict[str, Any]) -> None:
+    known.pod("ADDED", 5, **metadata)
+    assert len(known.store.pods_of(known.record)) == 2
+    assert known.calls == []
+
+
+def test_a_deletion_that_was_asked_for_shows_at_once(known: Known) -> None:
+    known.store.expect([Deletion("digits-base-0-0", "pod-0", 5)])
+    assert known.going == ["digits-base-0-0"]
+    known.pod("MODIFIED", 0, annotations={"what": "else"})
+    assert known.going == ["digits-base-0-0"], "also when the pod changes in another way first"
+
+
+def test_a_failed_deletion_no_longer_shows(known: Known) -> None:
+    deletion = Deletion("digits-base-0-0", "pod-0", 5)
+    known.store.expect([deletion])
+    known.store.despair([deletion])
+    assert known.going == []
+    assert not known.store.is_expected(deletion)
+
+
+def test_a_deletion_that_never_shows_is_doubted_after_a_while(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "EXPECTED_SECONDS", -1.0)
+    deletion = Deletion("digits-base-0-0", "pod-0", 5)
+    known.store.expect([deletion])
+    assert known.going == []
+    assert not known.store.is_expected(deletion)
+
+
+def test_a_pass_is_due_when_a_deletion_becomes_doubtful_but_not_for_one_that_takes_its_grace(known: Known) -> None:
+    assert known.store.expected_seconds(known.record) is None
+    known.store.expect([Deletion("digits-base-0-0", "pod-0", 60)])
+    wait = known.store.expected_seconds(known.record)
+    assert wait is not None
+    assert stores.EXPECTED_SECONDS - 5 < wait <= stores.EXPECTED_SECONDS
+    known.pod("MODIFIED", 0, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert known.store.expected_seconds(known.record) is None
+
+
+def test_a_shorter_grace_is_asked_for_again_a_longer_one_not(known: Known) -> None:
+    known.store.expect([Deletion("digits-base-0-0", "pod-0", 5)])
+    assert known.store.is_expected(Deletion("digits-base-0-0", "pod-0", 60))
+    assert not known.store.is_expected(Deletion("digits-base-0-0", "pod-0", 0)), "its node is lost: do not wait"
+
+
+def test_a_node_calls_for_the_jobs_with_pods_on_it_only_when_it_changes(known: Known) -> None:
+    known.node("node-0")
+    known.node("node-of-nobody", ready="Unknown")
+    assert known.calls == []
+    known.node("node-0", ready="Unknown")
+    assert known.calls == ["u-1"]
+    seen = known.store.nodes_of(known.store.pods_of(known.record))
+    assert {name: node.ready for name, node in seen.items()} == {"node-0": False, "node-1": True}
+
+
+def test_an_answer_to_a_write_calls_for_no_pass_of_the_job_that_wrote(known: Known) -> None:
+    written = {**obj(JOB), "status": {"phase": "Starting"}}
+    written["metadata"]["resourceVersion"] = "100"
+    known.store.jobs.answered(written)
+    assert known.record.status.phase == "Starting"
+    assert known.calls == []
+
+
+def test_a_job_that_is_being_deleted_says_so(known: Known) -> None:
+    known.job_event("MODIFIED", JOB, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert known.record.deleting
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        pytest.param({"spec": {"seed": "many"}}, "Expected `int`", id="a spec of another version"),
+        pytest.param({"spec": {}}, "missing required field", id="a spec that lacks fields"),
+        pytest.param({"status": {"phase": "Dreaming"}}, "Invalid enum value 'Dreaming'", id="a status from the future"),
+        pytest.param({"spec": None}, "`null`", id="no spec"),
+    ],
+)
+def test_a_job_that_is_not_understood_is_told_and_kept(change: dict[str, Any], complaint: str) -> None:
+    found = obj(JOB)
+    found["metadata"]["resourceVersion"] = "1"
+    for key, value in change.items():
+        found[key] = {**found.get(key, {}), **value} if key == "spec" and value else value
+    record = jobs.read(found)
+    assert record.job is None
+    assert complaint in record.problem
+    assert record.problem.endswith("bring operator and CRD to the same version")
+    assert record.label == "default/digits"
