@@ -64,18 +64,26 @@ class PodView(msgspec.Struct, frozen=True):
 
 
 def view(pod: Manifest) -> PodView:
-    """Read a pod of ours. Raises ValueError for one that only looks like it: labels are anybody's to write."""
+    """Read a pod of ours. Raises ValueError for one that only looks like it: labels and owners are anybody's to write.
+
+    A rank has one name, and the API server gives each name once: so nobody can be a rank beside the one there is.
+    """
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
+    stage = labels.get(names.LABEL_STAGE, "")
+    attempt, index = int(labels.get(names.LABEL_ATTEMPT, "")), int(labels.get(names.LABEL_INDEX, ""))
+    owner = _owner(metadata)
+    if metadata["name"] != names.pod(owner["name"], stage, attempt, index):
+        raise ValueError(f"pod {metadata['name']} is not named as its labels say")
     container = _container(status)
     return PodView(
         namespace=metadata.get("namespace", ""),
         name=metadata["name"],
         uid=metadata.get("uid", ""),
-        job_uid=_owner(metadata),
-        stage=labels.get(names.LABEL_STAGE, ""),
-        attempt=int(labels.get(names.LABEL_ATTEMPT, "")),
-        index=int(labels.get(names.LABEL_INDEX, "")),
+        job_uid=owner["uid"],
+        stage=stage,
+        attempt=attempt,
+        index=index,
         phase=status.get("phase", "Pending"),
         ready=bool(container.get("ready")),
         deleting="deletionTimestamp" in metadata,
@@ -87,11 +95,12 @@ def view(pod: Manifest) -> PodView:
     )
 
 
-def _owner(metadata: Manifest) -> str:
-    """Uid of the job whose controller made the pod; only the API server's garbage collector checks it otherwise."""
+def _owner(metadata: Manifest) -> Manifest:
+    """The job whose controller made the pod."""
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller") and (owner.get("apiVersion"), owner.get("kind")) == (names.API_VERSION, names.KIND):
-            return str(owner["uid"])
+            found: Manifest = owner
+            return found
     raise ValueError(f"pod {metadata['name']} has no owner of kind {names.KIND}")
 
 

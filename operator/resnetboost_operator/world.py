@@ -123,7 +123,7 @@ class World(msgspec.Struct, frozen=True):
 def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
     """Sort the pods and bring the status' counts and progress up to date."""
     status = _begun(job, status, now)
-    gang = tuple(pod for pod in observed.pods if _is_current(pod, status))
+    gang = tuple(pod for pod in observed.pods if _is_current(pod, status) and pod.index < job.spec.device.count)
     there = {pod.index for pod in gang}
     departed = tuple(pod for pod in observed.departed if _is_current(pod, status) and pod.index not in there)
     if not statuses.is_terminal(status):

@@ -109,9 +109,7 @@ def test_pods_of_another_namespace_are_ignored(space: Space, kubelet: Kubelet) -
         (names.LABEL_STAGE, "none"),
     ],
 )
-def test_a_pod_that_claims_to_be_a_rank_the_job_has_not(
-    space: Space, kubelet: Kubelet, label: str, value: str
-) -> None:
+def test_a_pod_that_claims_to_be_a_rank_the_job_has_not(space: Space, kubelet: Kubelet, label: str, value: str) -> None:
     created = space.create(job(ranks=1))
     space.until_started()
     pod = owned_by(created, lookalike(created["metadata"]["uid"], "forged"))

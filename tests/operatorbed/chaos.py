@@ -38,7 +38,7 @@ _DURATIONS = frozenset({"attemptSeconds", "productiveSeconds", "percent", "lost"
 
 
 class Point(NamedTuple):
-    """Where the operator dies: around its n-th write; 0: around each."""
+    """Where the operator dies: see `Crash`."""
 
     write: int
     when: When
@@ -123,7 +123,7 @@ class _Life:
 
     def _revive(self) -> None:
         self.proxy.reopen()
-        self.operator.start()
+        self.operator.launch()
 
     def _stop(self) -> None:
         self.proxy.crash = None

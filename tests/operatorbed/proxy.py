@@ -5,6 +5,7 @@ Plain HTTP on loopback towards the operator, whose token it passes on. Watches s
 
 import asyncio
 import contextlib
+import json
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -60,9 +61,11 @@ class Trouble:
 
 @dataclass
 class Crash:
-    """The end of the operator, around its n-th write (the first is 1; 0: each of them).
+    """The end of the operator, around its n-th write (the first is 1).
 
     when: before the server sees it, or just after it was done.
+    write: 0 means after each write that changed anything: not one that came too late or found nothing to delete, for
+    the next life begins with the same ones.
     """
 
     write: int
@@ -171,7 +174,7 @@ class Proxy:
         self, request: web.BaseRequest, call: Call, crash: Crash | None, trouble: Trouble | None
     ) -> web.StreamResponse:
         async with self._ask(request) as answer:
-            if crash is not None:
+            if crash is not None and (crash.write or await _has_changed_something(request, answer)):
                 await answer.read()
                 return self._end_operator(crash, request)
             if trouble is not None and trouble.lost:
@@ -203,11 +206,18 @@ class Proxy:
             self._watches.discard(transport)
 
 
+async def _has_changed_something(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> bool:
+    answered = json.loads(await answer.read())
+    return answer.status < 300 and not (request.method == "DELETE" and answered.get("items") == [])
+
+
 async def _pass_on(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
     """The answer as it comes, piece by piece."""
     headers = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP_BY_HOP}
     passed = web.StreamResponse(status=answer.status, headers=headers)
     await passed.prepare(request)
+    if answer.content.at_eof():  # read already
+        await passed.write(await answer.read())
     async for piece in answer.content.iter_any():
         await passed.write(piece)
     await passed.write_eof()

@@ -1,5 +1,8 @@
 """What only a cluster of many nodes does to a gang: lost nodes, evictions, refusals, time to live."""
 
+import copy
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -242,13 +245,29 @@ def test_counts_and_progress_can_wait_but_a_phase_cannot() -> None:
     assert status.is_urgent(before, cluster.plan().status)
 
 
-def test_a_pod_that_only_looks_like_ours_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [({"ownerReferences": []}, "no owner"), ({"name": "digits-base-0-0x"}, "not named as its labels say")],
+    ids=["nobody's", "named otherwise"],
+)
+def test_a_pod_that_only_looks_like_ours_is_refused(changes: dict[str, Any], complaint: str) -> None:
     cluster = Cluster(job())
     cluster.step()
     pod = cluster.rank(0)
-    del pod["metadata"]["ownerReferences"]
-    with pytest.raises(ValueError, match="no owner"):
+    pod["metadata"] |= changes
+    with pytest.raises(ValueError, match=complaint):
         pods.view(pod)
+
+
+def test_a_rank_that_the_job_has_not_counts_for_nothing() -> None:
+    cluster = Cluster(job(device={"type": "CPU", "count": 1})).started()
+    forged = copy.deepcopy(cluster.rank(0))
+    forged["metadata"]["labels"][names.LABEL_INDEX] = "99"
+    forged["metadata"] |= {"name": "digits-base-0-99", "uid": "forged"}
+    forged["status"]["phase"] = "Succeeded"
+    cluster.pods["digits-base-0-99"] = forged
+    cluster.step()
+    assert cluster.status.phase == "Running"
 
 
 def test_devices_that_share_a_node_attract_each_other_and_repel_the_rest() -> None:
