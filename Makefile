@@ -59,10 +59,10 @@ golden: setup  ## Write the golden manifests of the examples anew; read the diff
 
 .PHONY: bench
 bench: setup  ## Measure every suite of bench/, print the table, write build/bench.json
-	@$(BIN)/python -m bench
+	@PYTHONPATH=tests $(BIN)/python -m bench
 
 bench-%: setup  ## Measure one suite and merge it into build/bench.json
-	@$(BIN)/python -m bench $*
+	@PYTHONPATH=tests $(BIN)/python -m bench $*
 
 .PHONY: setup
 setup: $(STAMP)  ## Make .venv from requirements.lock; does nothing when it is up to date

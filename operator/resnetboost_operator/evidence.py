@@ -92,6 +92,8 @@ def _failure(pod: PodView) -> Failure:
     verdict, message = verdicts.classify(ended.exit_code, ended.reason, report.verdict), report.message
     if pod.disruption and verdict.policy != "fail":  # what kubelet or the ranks made of it is its consequence
         verdict, message = verdicts.DISRUPTED, f"{pod.disruption}: {message}".rstrip(": ")
+    elif pod.deleting and verdict is verdicts.INTERRUPTED:  # somebody deleted it: no other rank has to explain that
+        verdict = verdicts.DISRUPTED
     return Failure(verdict, pod.index, pod.node, ended.exit_code, message, report.step)
 
 

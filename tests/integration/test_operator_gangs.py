@@ -60,6 +60,22 @@ def test_what_a_user_leaves_out_has_the_api_servers_defaults(space: Space, kubel
     assert pod["spec"]["automountServiceAccountToken"] is False
 
 
+def test_ranks_that_share_a_node_are_neighbours(space: Space, kubelet: Kubelet) -> None:
+    space.create(job(ranks=4, device={"type": "CPU", "count": 4, "perNode": 2}))
+    space.until_started()
+    first, second, third, fourth = (pod["spec"]["nodeName"] for pod in space.pods())
+    assert (first, third) == (second, fourth)
+    assert first != third
+
+
+def test_pods_are_let_in_where_only_restricted_ones_are(space: Space, kubelet: Kubelet) -> None:
+    path = f"/api/v1/namespaces/{space.namespace}"
+    strict = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    space.plane.client.send("PATCH", path, strict, "application/merge-patch+json")
+    space.create(job())
+    space.until_started()
+
+
 def test_a_job_runs_to_its_end(space: Space, kubelet: Kubelet, control_plane: ControlPlane) -> None:
     kubelet.tell(step=7, loss=1.5)
     space.create(job())

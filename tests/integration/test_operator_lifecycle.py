@@ -132,6 +132,16 @@ def test_a_deleted_job_leaves_nothing(space: Space, kubelet: Kubelet) -> None:
     assert set(kubelet.seen.values()) == set(GANG), "no other pod ever came"
 
 
+def test_a_deleted_namespace_goes_with_its_jobs(space: Space, kubelet: Kubelet) -> None:
+    space.create(job())
+    space.until_started()
+    client, path = space.plane.client, f"/api/v1/namespaces/{space.namespace}"
+    client.send("DELETE", path)
+    eventually(lambda: client.answers(path), lambda there: not there, "the namespace goes")
+    client.send("POST", "/api/v1/namespaces", {"metadata": {"name": space.namespace}})  # for the fixture to delete
+    assert set(kubelet.seen.values()) == set(GANG), "no other pod ever came"
+
+
 def test_a_deletion_in_the_foreground_is_not_fought(space: Space, kubelet: Kubelet) -> None:
     kubelet.ends = False
     space.create(job())

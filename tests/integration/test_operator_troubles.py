@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster import ControlPlane
+from cluster.fixtures import CRD
 from operatorbed import Account, Kubelet, Operator, Proxy, Space
 from operatorbed.jobs import job
 from operatorbed.proxy import Call, Trouble
@@ -142,13 +143,38 @@ def test_pods_are_created_many_at_once(space: Space, kubelet: Kubelet, operator:
     assert time.monotonic() - begun < 8, "one after another it would take 16 s"
 
 
+def test_a_job_suspended_while_its_gang_is_created(
+    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
+) -> None:
+    begin_slowly(space, proxy, ranks=200)
+    space.change("digits", runPolicy={"suspend": True})
+    space.until_phase("Suspended")
+    space.until_pods()
+    assert len(kubelet.seen) < 200, "the creation was broken off"
+
+
+def test_a_job_deleted_while_its_gang_is_created(
+    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
+) -> None:
+    begin_slowly(space, proxy, ranks=200)
+    space.delete(JOB, "digits", propagationPolicy="Background")
+    for plural in ("pods", "configmaps", "services"):
+        space.until_names(plural)
+    assert len(kubelet.seen) < 200, "the creation was broken off"
+
+
+def begin_slowly(space: Space, proxy: Proxy, ranks: int = 64) -> None:
+    """A gang of which some pods are there."""
+    proxy.delay_seconds = 0.4
+    space.create(job(ranks=ranks))
+    eventually(lambda: len(space.pods()), lambda count: count >= 1, "the first pods")
+
+
 def test_an_api_server_killed_while_a_gang_is_created(
     space: Space, kubelet: Kubelet, operator: Operator, control_plane: ControlPlane, proxy: Proxy
 ) -> None:
     pid = operator.pid
-    proxy.delay_seconds = 0.2  # so that there is a middle
-    space.create(job(ranks=64))
-    eventually(lambda: len(space.pods()), lambda count: count >= 1, "the first pods")
+    begin_slowly(space, proxy)
     control_plane.restart_apiserver(kill=True)
     proxy.delay_seconds = 0
     until_complete(space, kubelet, ranks=64)
@@ -179,12 +205,20 @@ def test_without_an_api_server_the_leader_resigns_and_the_next_life_goes_on(
     until_complete(space, kubelet)
 
 
+def test_before_the_kind_is_installed_the_operator_waits_and_says_what_to_do(programs: None) -> None:
+    with ControlPlane() as plane:
+        operator = Operator(plane, Account(plane).kubeconfig)
+        operator.launch()
+        eventually(operator.readiness, lambda answer: "kubectl apply -f crds/" in answer, "the remedy is said")
+        plane.kubectl("create", f"--filename={CRD}")
+        operator.until_ready()
+        operator.kill()
+
+
 def test_sigterm_ends_the_operator_well_in_the_middle_of_a_creation(
     space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
 ) -> None:
-    proxy.delay_seconds = 0.2
-    space.create(job(ranks=64))
-    eventually(lambda: len(space.pods()), lambda count: count >= 1, "the first pods")
+    begin_slowly(space, proxy)
     begun = time.monotonic()
     assert operator.terminate() == 0
     assert time.monotonic() - begun < 15

@@ -67,7 +67,7 @@ class Operator:
 
     def until_ready(self) -> None:
         """Wait until it says that it is ready."""
-        eventually(self._readiness, lambda answer: answer == "ready", f"{self.name} is ready", _READY_SECONDS)
+        eventually(self.readiness, lambda answer: answer == "ready", f"{self.name} is ready", _READY_SECONDS)
 
     @property
     def pid(self) -> int:
@@ -111,7 +111,8 @@ class Operator:
         """The end of its log, for a person."""
         return "\n".join(self.log().splitlines()[-_LOG_LINES:])
 
-    def _readiness(self) -> str:
+    def readiness(self) -> str:
+        """`ready`, or what it waits for."""
         assert self.running, f"{self.name} ended with code {self._process.returncode}:\n{self.log_tail()}"
         try:
             self.answer("/readyz")

@@ -32,7 +32,7 @@ async def connect() -> ApiClient:
 
 def _behind_proxy() -> bool:
     """Whether the environment names a proxy: aiohttp would look again, in a thread, for each of a thousand pods."""
-    return bool(urllib.request.getproxies_environment())
+    return any(scheme != "no" for scheme in urllib.request.getproxies_environment())
 
 
 async def log_in(configuration: Configuration) -> None:

@@ -15,9 +15,9 @@ from resnetboost_operator.kube.store import Store
 
 Manifest = Mapping[str, Any]
 
-# Requests at once, of all jobs together: more only makes the API server say 429.
-import os
-IN_FLIGHT = int(os.environ.get("FLIGHT", "48"))
+# Requests at once, of all jobs together. By default an API server has 245 places for all service accounts: more than
+# that only waits there, or is told 429.
+IN_FLIGHT = 128
 
 _decode = msgspec.json.Decoder(dict[str, Any])
 

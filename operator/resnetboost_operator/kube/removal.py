@@ -1,12 +1,13 @@
-"""Deletes pods, whole attempts by one request each, in the background; which pods go is not its."""
+"""Deletes pods, whole attempts by a few requests each, in the background; which pods go is not its."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
+
 from resnetboost_operator import deletions, names
 from resnetboost_operator.decision import Deletion
 from resnetboost_operator.deletions import Sweep
@@ -20,9 +21,8 @@ from resnetboost_operator.pods import PodView
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 24
-import os
-
-MOST_AT_ONCE = int(os.environ.get("MOST", "128"))
+# The API server deletes the pods of one request one after another, so a large gang goes by several requests at once.
+SWEEP_PODS = 64
 
 
 class Removal:
@@ -91,16 +91,14 @@ class Removal:
 
 
 def _parts(sweep: Sweep, pods: Sequence[PodView]) -> list[Sweep]:
-    """The same pods in several requests: the API server deletes those of one request one after another."""
-    count = -(-len(sweep.pods) // MOST_AT_ONCE)
+    """The same deletions by several requests, about equally many each."""
+    count = -(-len(sweep.pods) // SWEEP_PODS)
     if count == 1:
         return [sweep]
-    names_of = set(sweep.pods)
-    wanted = [pod for pod in pods if pod.name in names_of]
-    return [_part(sweep, wanted[first::count]) for first in range(count)]
+    index = {pod.name: pod.index for pod in pods}
+    return [_part(sweep, sweep.pods[first::count], index) for first in range(count)]
 
 
-def _part(sweep: Sweep, pods: Sequence[PodView]) -> Sweep:
-    indexes = ",".join(str(pod.index) for pod in pods)
-    selector = f"{sweep.selector},{names.LABEL_INDEX} in ({indexes})"
-    return replace(sweep, selector=selector, pods=tuple(pod.name for pod in pods))
+def _part(sweep: Sweep, pods: tuple[str, ...], index: Mapping[str, int]) -> Sweep:
+    indexes = ",".join(str(index[name]) for name in pods)
+    return replace(sweep, selector=f"{sweep.selector},{names.LABEL_INDEX} in ({indexes})", pods=pods)
