@@ -61,10 +61,6 @@ class Pods:
                 raise TimeoutError(f"{what}: not within {seconds:g} s; {len(self.present)} are there")
         return moment
 
-    def forget(self) -> None:
-        """Begin anew; there must be none."""
-        self.seen.clear()
-
     def _watch(self) -> Iterator[_Event | None]:
         """Events for ever; None whenever a watch has ended."""
         while True:

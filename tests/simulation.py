@@ -9,8 +9,7 @@ from resnetboost_operator import api, decision, deletions, names, pods, status
 from resnetboost_operator.decision import Plan
 from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.plan import plan
-from resnetboost_operator.pods import PodView
-from resnetboost_operator.pods import timestamp
+from resnetboost_operator.pods import PodView, timestamp
 from resnetboost_operator.status import Progress, Status
 from resnetboost_operator.validation import schema
 from resnetboost_operator.world import Observed

@@ -1,4 +1,4 @@
-"""Many jobs, many misfortunes at once, drawn by chance; then a healthy cluster ends every job. $CHAOS_SEED draws others."""
+"""Many jobs and many misfortunes, drawn by chance; then a healthy cluster ends every job. $CHAOS_SEED draws others."""
 
 import contextlib
 import os
@@ -24,6 +24,7 @@ SEED = int(os.environ.get("CHAOS_SEED", "0"))
 JOBS = tuple(f"job-{number}" for number in range(8))
 RANKS = 3
 SECONDS = 90.0
+MOST_SECONDS_BETWEEN = 0.8  # two misfortunes
 HEALING_SECONDS = 180.0
 # How pods end that are not asked to; 16 and 14 are mostly somebody else's fault.
 EXIT_CODES = (0, 0, 1, 13, 14, 16, 137)
@@ -68,19 +69,26 @@ class Fate:
             self._replace_a_job: 2,
         }
 
+    def wait(self) -> None:
+        """Nothing happens for a moment."""
+        time.sleep(self._chance.uniform(0, MOST_SECONDS_BETWEEN))
+
     def now(self) -> None:
+        """Something happens."""
         (act,) = self._chance.choices(list(self._acts), list(self._acts.values()))
         with contextlib.suppress(ClusterError, OSError):  # it hit something that is gone by now
             act()
 
     def heal(self) -> None:
+        """From now on everything is well."""
+        self._proxy.troubles.clear()
         self._kubelet.starts = True
         self._kubelet.release()
         for name in JOBS:
             self._space.change(name, runPolicy={"suspend": False})
 
     def _pod(self) -> str:
-        pods = [pod["metadata"]["name"] for pod in self._space.pods() if pod["status"]["phase"] == "Running"]
+        pods = [str(pod["metadata"]["name"]) for pod in self._space.pods() if pod["status"]["phase"] == "Running"]
         return self._chance.choice(pods or ["none"])
 
     def _end_a_rank(self) -> None:
@@ -103,7 +111,7 @@ class Fate:
 
     def _fail_some_requests(self) -> None:
         code = self._chance.choice((0, 429, 500, 503))
-        self._proxy.troubles.append(Trouble(self._chance.randrange(1, 6), _is_any, code=code, lost=code == 0))
+        self._proxy.troubles[:] = [Trouble(self._chance.randrange(1, 6), _is_any, code=code, lost=code == 0)]
 
     def _kill_the_operator(self) -> None:
         self._operator.kill()
@@ -156,6 +164,7 @@ def test_from_every_misfortune_a_healthy_cluster_ends_every_job(
     fate, end = Fate(space, kubelet, operator, proxy), time.monotonic() + SECONDS
     while time.monotonic() < end:
         fate.now()
+        fate.wait()
         check(space)
     fate.heal()
 
@@ -169,3 +178,4 @@ def test_from_every_misfortune_a_healthy_cluster_ends_every_job(
         return {name: status for name, status in statuses.items() if status.get("phase") != "Complete"}
 
     eventually(unfinished, lambda left: not left, "every job is complete", HEALING_SECONDS)
+    assert sum(found["status"]["restarts"] for found in space.all(JOB)) > len(JOBS), "it was a quiet time"

@@ -17,7 +17,9 @@ Manifest = Mapping[str, Any]
 
 # Requests at once, of all jobs together. By default an API server has 245 places for all service accounts: more than
 # that only waits there, or is told 429.
-IN_FLIGHT = 128
+IN_FLIGHT = 192
+# Each needs a connection, whose TLS handshake takes as long as a pod: a small gang starts sooner with fewer of them.
+LEAST_IN_FLIGHT, PODS_PER_CONNECTION = 16, 6
 
 _decode = msgspec.json.Decoder(dict[str, Any])
 
@@ -52,7 +54,7 @@ class Creation:
         for manifest in manifests:
             if manifest["kind"] != "Pod" and wanted() and not outcome.refusal:
                 await self._create(job, manifest, outcome)
-        await self._in_parallel(job, iter(pods), min(IN_FLIGHT, len(pods)), wanted, outcome)
+        await self._in_parallel(job, iter(pods), _width(len(pods)), wanted, outcome)
         return outcome
 
     async def _in_parallel(
@@ -103,6 +105,11 @@ class Creation:
             outcome.created += 1
             if resource is PODS:
                 self._store.pod_answered(found)
+
+
+def _width(pods: int) -> int:
+    """How many requests for that many pods to have in flight."""
+    return min(pods, IN_FLIGHT, max(LEAST_IN_FLIGHT, pods // PODS_PER_CONNECTION))
 
 
 def _controller(found: Manifest) -> Manifest:
