@@ -46,6 +46,7 @@ class Cluster:
         self.progress: Progress | None = None
         self.nodes: dict[str, NodeView] = {}
         self.refusal = ""
+        self.unreachable = False
         self.departed: list[PodView] = []
         self.expired = False
         self.events: list[str] = []
@@ -54,8 +55,14 @@ class Cluster:
 
     def plan(self) -> Plan:
         views = tuple(pods.view(pod) for pod in self.pods.values())
-        departed = tuple(self.departed)
-        observed = Observed(views, self.progress, nodes=self.nodes, refusal=self.refusal, departed=departed)
+        observed = Observed(
+            views,
+            self.progress,
+            nodes=self.nodes,
+            refusal=self.refusal,
+            departed=tuple(self.departed),
+            unreachable=self.unreachable,
+        )
         return plan(self.job, self.status, observed, self.now)
 
     def step(self, crash_after: int | None = None) -> Plan:
@@ -78,7 +85,7 @@ class Cluster:
         }
         for sweep in sweeps:
             may_write()
-            self._sweep(sweep)
+            self._sweep(sweep, {one.name for one in wanted.delete})
         for deletion in singles:
             may_write()
             self._delete(deletion)
@@ -122,16 +129,20 @@ class Cluster:
         if pod is not None and pod["metadata"]["uid"] == deletion.uid:
             self._mark(pod, deletion.grace_seconds)
 
-    def _sweep(self, sweep: deletions.Sweep) -> None:
+    def _sweep(self, sweep: deletions.Sweep, going: set[str]) -> None:
         """As the API server does: by labels and phase alone."""
         wanted = dict(part.split("=") for part in sweep.selector.split(","))
         matching = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
         if sweep.field_selector:
             matching = [pod for pod in matching if pod["status"]["phase"] not in ("Succeeded", "Failed")]
         hit = {pod["metadata"]["name"] for pod in matching if "deletionTimestamp" not in pod["metadata"]}
-        assert hit <= set(sweep.pods), "a sweep hits others too"
+        assert set(sweep.pods) & set(self.pods) <= hit | self._deleting(), "a sweep misses a pod"
+        assert hit <= going, "a sweep hits others too"
         for pod in matching:
             self._mark(pod, sweep.grace_seconds)
+
+    def _deleting(self) -> set[str]:
+        return {name for name, pod in self.pods.items() if "deletionTimestamp" in pod["metadata"]}
 
     def _mark(self, pod: dict[str, Any], grace_seconds: int) -> None:
         pod["metadata"]["deletionTimestamp"] = timestamp(self.now)

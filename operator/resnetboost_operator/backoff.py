@@ -21,7 +21,7 @@ def delay_seconds(policy: api.FailurePolicy, stage: str, attempts: Sequence[Atte
         if _ran_seconds(attempt) >= policy.stable_after_seconds:
             break
         unstable += 1
-    if unstable == 1 and _was_disrupted(attempts[-1]):
+    if unstable <= 1 and attempts and _was_disrupted(attempts[-1]):
         return 0
     doubled = policy.backoff_seconds << min(max(unstable - 1, 0), 30)
     return min(doubled, policy.max_backoff_seconds)

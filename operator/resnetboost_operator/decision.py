@@ -5,13 +5,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from resnetboost_operator import manifests
+from resnetboost_operator import manifests, verdicts
 from resnetboost_operator.pods import PodView
 from resnetboost_operator.status import Status
 from resnetboost_operator.world import World
 
 # Survivors of a broken gang hang in a collective and have nothing left to save.
 BROKEN_GANG_GRACE_SECONDS = 5
+# Attempts that ended otherwise: their ranks may still save.
+WHOLE_GANG_ENDS = frozenset(verdict.name for verdict in (verdicts.DISRUPTED, verdicts.INTERRUPTED, verdicts.DEADLINE))
 
 Manifest = dict[str, Any]
 
@@ -51,17 +53,23 @@ class Plan(msgspec.Struct, frozen=True):
     poll_seconds: float = 0.0
 
 
-def remove(world: World, pods: Sequence[PodView], graceful: bool = False) -> tuple[Deletion, ...]:
-    """Deletions of pods that nobody deletes yet; gracefully they may save their state first.
+def remove(world: World, status: Status, pods: Sequence[PodView]) -> tuple[Deletion, ...]:
+    """Deletions of pods that nobody deletes yet; `status` is the one that is written before.
 
     Pods of a lost node would stay for ever (training-operator #2185), so nobody waits for its kubelet. Their processes
     may still run there; what they write goes under their own attempt, where nobody reads it any more.
     """
-    grace = manifests.TERMINATION_GRACE_SECONDS if graceful else BROKEN_GANG_GRACE_SECONDS
     lost = world.lost_nodes
     abandoned = [Deletion(pod.name, pod.uid, 0) for pod in pods if pod.node in lost]
     others = [pod for pod in pods if pod.node not in lost and not pod.deleting]
-    return (*abandoned, *(Deletion(pod.name, pod.uid, grace) for pod in others))
+    return (*abandoned, *(Deletion(pod.name, pod.uid, _grace_seconds(pod, status)) for pod in others))
+
+
+def _grace_seconds(pod: PodView, status: Status) -> int:
+    """From the record of the pod's attempt, so that a deletion that is decided again is the same."""
+    record = next((found for found in status.attempts if found.attempt == pod.attempt), None)
+    whole = record is None or record.reason in WHOLE_GANG_ENDS
+    return manifests.TERMINATION_GRACE_SECONDS if whole else BROKEN_GANG_GRACE_SECONDS
 
 
 def sooner(*seconds: float | None) -> float | None:

@@ -42,7 +42,7 @@ def grouped(deletions: Sequence[Deletion], pods: Iterable[PodView]) -> tuple[lis
 
 def _sweep(views: Sequence[PodView], by_uid: dict[str, Deletion]) -> Sweep | None:
     """One request for all deletions among the pods of an attempt, if it would hit nothing else."""
-    going = [by_uid[pod.uid] for pod in views if pod.uid in by_uid]
+    going = [by_uid[pod.uid] for pod in views if pod.uid in by_uid and by_uid[pod.uid].grace_seconds > 0]
     graces = {found.grace_seconds for found in going}
     if len(going) < 2 or len(graces) != 1:
         return None

@@ -1,6 +1,6 @@
 """Notices a broken gang: a rank that failed or is gone, a start that takes too long, a hang; it acts on nothing."""
 
-from resnetboost_operator import evidence, verdicts, waiting
+from resnetboost_operator import evidence, pods, verdicts, waiting
 from resnetboost_operator.evidence import Failure
 from resnetboost_operator.world import World
 
@@ -23,14 +23,13 @@ def failure(world: World) -> Failure | None:
 def settling_seconds(world: World, found: Failure) -> float:
     """How long to wait for a better explanation than a victim's, while somebody who could give it still runs.
 
-    Kubelet's clock is another machine's: it never lengthens the wait.
+    Counted by this operator's clock from `status.failure_time`: kubelet's is another machine's.
     """
     if not evidence.is_victim(found) or not any(pod.termination is None for pod in world.gang):
         return 0.0
     limit = SETTLE_SECONDS if world.observed.nodes else LOCAL_SETTLE_SECONDS
-    ended = (*world.gang, *world.departed)
-    ends = [pod.termination.finished_at for pod in ended if pod.termination is not None]
-    return min(min(ends, default=world.now) + limit - world.now, limit)
+    seen = world.status.failure_time
+    return limit if seen is None else pods.seconds(seen) + limit - world.now
 
 
 def _startup_failure(world: World) -> Failure | None:
@@ -42,7 +41,8 @@ def _startup_failure(world: World) -> Failure | None:
         return without_image
     _, reason = waiting.why(world.gang, world.count, world.observed.refusal)
     message = f"no rank finished a step within startupDeadlineSeconds: {limit} ({reason})"
-    return Failure(verdicts.STARTUP_DEADLINE, message=message)
+    placed = len(world.gang) == world.count and all(pod.node for pod in world.gang)
+    return Failure(verdicts.STARTUP_DEADLINE if placed else verdicts.NOT_SCHEDULED, message=message)
 
 
 def _image_failure(world: World, hopeless_only: bool) -> Failure | None:

@@ -25,16 +25,14 @@ def attempt(world: World, failure: Failure) -> Plan:
     message = f"{_describe(record)}; the gang restarts in {delay} s"
     status = not_running(world, status, "Restarting", message)
     event = Event("Warning", "GangRestart", message)
-    graceful = failure.verdict in (verdicts.INTERRUPTED, verdicts.DISRUPTED)
-    wake = sooner(float(delay), wake_seconds(world))
-    return Plan(status, delete=decision.remove(world, world.gang, graceful), events=(event,), wake_seconds=wake)
+    wake = sooner(float(delay), node_wake_seconds(world))
+    return Plan(status, delete=decision.remove(world, status, world.gang), events=(event,), wake_seconds=wake)
 
 
 def leave(world: World, failure: Failure) -> Status:
     """Record the current attempt; what comes next is another one, though nothing was restarted."""
     record = evidence.attempt(failure, world.status, world.time)
-    status = _with_record(world, record)
-    return replace(status, attempt=status.attempt + 1, attempt_creation_time=None, attempt_start_time=None)
+    return statuses.with_next_attempt(_with_record(world, record))
 
 
 def exceed_deadline(world: World) -> Plan:
@@ -42,10 +40,10 @@ def exceed_deadline(world: World) -> Plan:
     limit = world.job.spec.run_policy.active_deadline_seconds
     message = f"the job was active for more than activeDeadlineSeconds: {limit}"
     record = evidence.attempt(Failure(verdicts.DEADLINE, message=message), world.status, world.time)
-    return fail(world, verdicts.DEADLINE.name, message, record if world.gang else None, graceful=True)
+    return fail(world, verdicts.DEADLINE.name, message, record if world.gang else None)
 
 
-def fail(world: World, reason: str, message: str, record: Attempt | None, graceful: bool = False) -> Plan:
+def fail(world: World, reason: str, message: str, record: Attempt | None) -> Plan:
     """The job is over."""
     status = _with_record(world, record) if record is not None else world.status
     status = with_stage(status, status.stage, state="Failed")
@@ -53,8 +51,7 @@ def fail(world: World, reason: str, message: str, record: Attempt | None, gracef
     status = replace(status, phase="Failed", completion_time=world.time, ranks=ranks)
     status = not_running(world, status, "Failed", message)
     status = statuses.with_condition(status, "Failed", True, reason, message, world.time)
-    event = Event("Warning", reason, message)
-    return Plan(status, delete=_leftovers(world, graceful), events=(event,), wake_seconds=_seconds_to_live(world, 0.0))
+    return _end(world, status, Event("Warning", reason, message))
 
 
 def stage(world: World) -> Plan:
@@ -64,15 +61,8 @@ def stage(world: World) -> Plan:
     position = names_in_order.index(status.stage)
     if position + 1 == len(names_in_order):
         return _complete(world, status)
-    status = replace(
-        status,
-        stage=names_in_order[position + 1],
-        attempt=status.attempt + 1,
-        attempt_creation_time=None,
-        attempt_start_time=None,
-        restart_time=None,
-        ranks=Ranks(desired=world.count),
-    )
+    following, ranks = names_in_order[position + 1], Ranks(desired=world.count)
+    status = replace(statuses.with_next_attempt(status), stage=following, restart_time=None, ranks=ranks)
     message = f"stage {world.status.stage} is complete; stage {status.stage} begins"
     status = not_running(world, status, "StageComplete", message)
     return Plan(status, events=(Event("Normal", "StageComplete", message),), wake_seconds=0.0)
@@ -81,7 +71,8 @@ def stage(world: World) -> Plan:
 def over(world: World) -> Plan:
     """A job that is over: nothing runs for it any more, and one day it goes itself."""
     left = _seconds_to_live(world, world.now - pods.seconds(world.status.completion_time))
-    return Plan(world.status, delete=_leftovers(world), expire=left is not None and left <= 0, wake_seconds=left)
+    expire, wake = left is not None and left <= 0, sooner(left, node_wake_seconds(world))
+    return Plan(world.status, delete=_leftovers(world, world.status), expire=expire, wake_seconds=wake)
 
 
 def not_running(world: World, status: Status, reason: str, message: str) -> Status:
@@ -101,14 +92,22 @@ def stage_status(status: Status, name: str) -> StageStatus:
 
 
 def wake_seconds(world: World) -> float | None:
-    """Seconds until one of the deadlines may strike, if there is any."""
-    soonest = min(
-        world.seconds_until_deadline(),
-        world.seconds_until_startup_deadline(),
-        world.seconds_until_hang(),
-        world.seconds_until_node_lost(),
+    """Seconds until one of a living gang's deadlines may strike, if there is any."""
+    return sooner(
+        _finite(world.seconds_until_deadline()),
+        _finite(world.seconds_until_startup_deadline()),
+        _finite(world.seconds_until_hang()),
+        node_wake_seconds(world),
     )
-    return None if soonest == float("inf") else max(0.0, soonest)
+
+
+def node_wake_seconds(world: World) -> float | None:
+    """Seconds until pods on a silent node need not be waited for: all that time does for pods that are to go."""
+    return _finite(world.seconds_until_node_lost())
+
+
+def _finite(seconds: float) -> float | None:
+    return None if seconds == float("inf") else max(0.0, seconds)
 
 
 def _refusal(world: World, failure: Failure, record: Attempt) -> tuple[str, str]:
@@ -129,8 +128,9 @@ def _is_repetition(failure: Failure, record: Attempt, attempts: Sequence[Attempt
     if failure.verdict not in (verdicts.INTERNAL_ERROR, verdicts.OUT_OF_MEMORY, verdicts.STORAGE_ERROR):
         return False
     before = attempts[-1] if attempts else None
-    same = before is not None and (before.reason, before.stage) == (record.reason, record.stage)
-    return same and before is not None and before.last_step == record.last_step
+    if before is None or record.last_step is None:
+        return False
+    return (before.reason, before.stage, before.last_step) == (record.reason, record.stage, record.last_step)
 
 
 def _describe(record: Attempt) -> str:
@@ -147,12 +147,9 @@ def _describe(record: Attempt) -> str:
 
 
 def _next_attempt(world: World, record: Attempt, counts: bool) -> Status:
-    status = _with_record(world, record)
+    status = statuses.with_next_attempt(_with_record(world, record))
     return replace(
         status,
-        attempt=status.attempt + 1,
-        attempt_creation_time=None,
-        attempt_start_time=None,
         restarts=status.restarts + 1,
         restarts_count_towards_max=status.restarts_count_towards_max + counts,
         ranks=Ranks(desired=world.count),
@@ -170,8 +167,12 @@ def _complete(world: World, status: Status) -> Plan:
     status = replace(status, phase="Complete", completion_time=world.time)
     status = not_running(world, status, "Complete", message)
     status = statuses.with_condition(status, "Complete", True, "StagesComplete", message, world.time)
-    event = Event("Normal", "Complete", message)
-    return Plan(status, delete=_leftovers(world), events=(event,), wake_seconds=_seconds_to_live(world, 0.0))
+    return _end(world, status, Event("Normal", "Complete", message))
+
+
+def _end(world: World, status: Status, event: Event) -> Plan:
+    wake = sooner(_seconds_to_live(world, 0.0), node_wake_seconds(world))
+    return Plan(status, delete=_leftovers(world, status), events=(event,), wake_seconds=wake)
 
 
 def _with_result(world: World) -> Status:
@@ -186,19 +187,20 @@ def _with_result(world: World) -> Status:
     result = {"top1": report.top1, "top5": report.top5, "test_loss": report.test_loss}
     if world.progress is not None:
         progress = world.progress
-        done = {"step": progress.total_steps, "epoch": float(progress.total_epochs), "percent": 100, "eta_seconds": 0}
+        step, epoch = max(progress.step, progress.total_steps), max(progress.epoch, float(progress.total_epochs))
+        done = {"step": step, "epoch": epoch, "percent": 100, "eta_seconds": 0}
         status = replace(status, progress=replace(progress, state="Finished", **done, **result))
     return with_stage(status, status.stage, state="Complete", **result)
 
 
-def _leftovers(world: World, graceful: bool = False) -> tuple[Deletion, ...]:
+def _leftovers(world: World, status: Status) -> tuple[Deletion, ...]:
     """What goes when a job is over, by cleanPodPolicy; what has ended usually stays, for its logs."""
     present = (*world.gang, *world.stale, *world.kept)
     match world.job.spec.run_policy.clean_pod_policy:
         case "All":
-            return decision.remove(world, present, graceful)
+            return decision.remove(world, status, present)
         case "Running":
-            return decision.remove(world, [pod for pod in present if pod.termination is None], graceful)
+            return decision.remove(world, status, [pod for pod in present if pod.termination is None])
     return ()
 
 

@@ -24,7 +24,7 @@ def account(status: Status, end_time: str, count: int, failure: str | None, kept
     done = max(kept, (progress.step if progress is not None else 0) - first)
     seconds = max(0, round(pods.seconds(end_time) - pods.seconds(status.attempt_creation_time)))
     step_seconds = (progress.step_seconds if progress is not None else None) or 0.0
-    productive = min(seconds, round(kept * step_seconds))
+    productive = round(min(seconds, kept * step_seconds))
     total, good = before.attempt_seconds + seconds, before.productive_seconds + productive
     return Goodput(
         attempt_seconds=total,

@@ -199,8 +199,7 @@ def _metadata(job: api.Job, stage: api.Stage, attempt: int, name: str) -> Manife
         "kind": names.KIND,
         "name": job.name,
         "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
+        "controller": True,  # without blockOwnerDeletion, which asks for a right on the job's finalizers
     }
     return {
         "name": name,

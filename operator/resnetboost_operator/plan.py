@@ -34,15 +34,16 @@ def _decide(world: World) -> Plan:
         return ending.stage(world)
     if spec.run_policy.suspend:
         return suspension.suspend(world)
+    failure = detection.failure(world)
+    settling = detection.settling_seconds(world, failure) if failure is not None else 0.0
+    if failure is not None and settling <= 0:
+        return ending.attempt(world, failure)  # before any deadline: whoever failed first is the reason
     if world.seconds_until_deadline() <= 0:
         return ending.exceed_deadline(world)
-    failure = detection.failure(world)
-    if failure is None:
-        return _start_gang(world) if status.attempt_start_time is None else _watch_gang(world)
-    settling = detection.settling_seconds(world, failure)
-    if settling <= 0:
-        return ending.attempt(world, failure)
-    return Plan(status, wake_seconds=sooner(settling, ending.wake_seconds(world)))
+    if failure is not None:
+        status = replace(status, failure_time=status.failure_time or world.time)
+        return Plan(status, wake_seconds=sooner(settling, ending.node_wake_seconds(world)))
+    return _start_gang(world) if status.attempt_start_time is None else _watch_gang(world)
 
 
 def _start_gang(world: World) -> Plan:
@@ -53,7 +54,7 @@ def _start_gang(world: World) -> Plan:
     status = world.status
     if not world.missing:
         return _watch_gang(replace(world, status=replace(status, attempt_start_time=world.time)))
-    going = decision.remove(world, world.stale)
+    going = decision.remove(world, status, world.stale)
     back_off = pods.seconds(status.restart_time) - world.now
     if back_off > 0:
         return Plan(status, delete=going, wake_seconds=sooner(back_off, ending.wake_seconds(world)))
@@ -89,7 +90,7 @@ def _watch_gang(world: World) -> Plan:
     if world.progress is not None and world.progress.heartbeat > 0:
         status, seconds = _running(world), _poll_running_seconds(world)
     rank_0 = next((pod for pod in world.gang if pod.index == 0 and pod.phase == "Running" and pod.address), None)
-    going, wake = decision.remove(world, world.stale), ending.wake_seconds(world)
+    going, wake = decision.remove(world, status, world.stale), ending.wake_seconds(world)
     return Plan(status, delete=going, wake_seconds=wake, poll=rank_0, poll_seconds=seconds)
 
 
@@ -101,9 +102,13 @@ def _poll_running_seconds(world: World) -> float:
 def _running(world: World) -> Status:
     """Starting until the first step is done, Running from then on: a person should see when it really trains."""
     status = replace(world.status, phase="Running")
+    if world.is_unheard:
+        return statuses.with_condition(status, "Running", True, *waiting.UNHEARD, world.time)
     return statuses.with_condition(status, "Running", True, "Training", f"all {world.count} ranks train", world.time)
 
 
 def _starting(world: World, status: Status) -> Status:
     reason, message = waiting.why(world.gang, world.count, world.observed.refusal)
+    if world.is_unheard and not world.missing:
+        reason, message = waiting.UNHEARD
     return ending.not_running(world, replace(status, phase="Starting"), reason, message)

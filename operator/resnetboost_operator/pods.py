@@ -25,9 +25,12 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Termination(msgspec.Struct, frozen=True):
-    """How a container ended. `finished_at` is in unix seconds (kubelet tells whole seconds)."""
+    """How a container ended. `finished_at` is in unix seconds (kubelet tells whole seconds).
 
-    exit_code: int
+    Without an `exit_code` it never began: kubelet evicted or rejected the pod.
+    """
+
+    exit_code: int | None
     reason: str
     finished_at: float
     report: Report
@@ -49,6 +52,7 @@ class PodView(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     uid: str
+    job_name: str
     job_uid: str
     stage: str
     attempt: int
@@ -66,7 +70,8 @@ class PodView(msgspec.Struct, frozen=True):
 def view(pod: Manifest) -> PodView:
     """Read a pod of ours. Raises ValueError for one that only looks like it: labels and owners are anybody's to write.
 
-    A rank has one name, and the API server gives each name once: so nobody can be a rank beside the one there is.
+    A rank has one name, and the API server gives each name once: so among the pods of a job's namespace that name this
+    very job (`job_name` and `job_uid`) nobody can be a rank beside the one there is.
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
@@ -80,6 +85,7 @@ def view(pod: Manifest) -> PodView:
         namespace=metadata.get("namespace", ""),
         name=metadata["name"],
         uid=metadata.get("uid", ""),
+        job_name=owner["name"],
         job_uid=owner["uid"],
         stage=stage,
         attempt=attempt,
@@ -131,9 +137,9 @@ def _termination(status: Manifest, container: Manifest) -> Termination | None:
     if ended is None:
         if status.get("phase") != "Failed":
             return None
-        # Evicted or rejected by kubelet: no container tells anything, the pod does.
-        message = Report(message=status.get("message", ""))
-        return Termination(137, status.get("reason", "Evicted"), 0.0, message)
+        # No container tells anything, the pod does.
+        report = Report(message=f"{status.get('reason', '')}: {status.get('message', '')}".strip(": "))
+        return Termination(None, status.get("reason", "Evicted"), 0.0, report)
     reason = status.get("reason") or ended.get("reason", "")
     return Termination(ended["exitCode"], reason, seconds(ended.get("finishedAt")), _report(ended.get("message", "")))
 

@@ -10,9 +10,10 @@ StageState = Literal["Pending", "Running", "Complete", "Failed"]
 
 # Bounds of what a rank may claim about itself: the CRD has the same, and would refuse the whole status.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Amount = Annotated[float, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Name = Annotated[str, msgspec.Meta(max_length=63)]
+State = Annotated[str, msgspec.Meta(max_length=63, pattern="^([A-Z][A-Za-z0-9]*)?$")]
+StageName = Annotated[str, msgspec.Meta(max_length=20)]
 
 ATTEMPTS_KEPT = 20
 MESSAGE_LIMIT = 1024
@@ -24,8 +25,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     `heartbeat` grows with every training step and evaluation batch; `epoch` is fractional; accuracies are 0..1.
     """
 
-    state: Name = ""
-    stage: Name = ""
+    state: State = ""
+    stage: StageName = ""
     attempt: Count = 0
     step: Count = 0
     total_steps: Count = 0
@@ -121,6 +122,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     `attempt_creation_time` is when its first pod was decided on, so that its deadline runs from there.
     `attempt_start_time` is set once every pod of the attempt was seen: from then on a missing pod is a lost one.
+    `failure_time` is when a rank was first seen to have failed as a victim of something not seen yet.
     `restart_time` is the time before which the next gang must not be created (the back-off).
     """
 
@@ -130,6 +132,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     attempt: int = 0
     attempt_creation_time: str | None = None
     attempt_start_time: str | None = None
+    failure_time: str | None = None
     restart_time: str | None = None
     restarts: int = 0
     restarts_count_towards_max: int = 0
@@ -198,6 +201,12 @@ def with_attempt(status: Status, attempt: Attempt) -> Status:
     """Append evidence, keeping the newest ATTEMPTS_KEPT so that the status stays small."""
     kept = (*status.attempts, attempt)[-ATTEMPTS_KEPT:]
     return msgspec.structs.replace(status, attempts=kept)
+
+
+def with_next_attempt(status: Status) -> Status:
+    """The next number, with nothing known about it."""
+    unknown = {"attempt_creation_time": None, "attempt_start_time": None, "failure_time": None}
+    return msgspec.structs.replace(status, attempt=status.attempt + 1, **unknown)
 
 
 def format_indexes(indexes: Iterable[int]) -> str:

@@ -13,9 +13,9 @@ from resnetboost_operator.world import World
 def suspend(world: World) -> Plan:
     """Ask every rank to checkpoint and leave; suspended once nobody is left, with the checkpoint on record."""
     status, present = world.status, (*world.gang, *world.stale)
-    deletions = decision.remove(world, present, graceful=True)
+    deletions = decision.remove(world, status, present)
     if statuses.is_true(status, "Suspended"):
-        return Plan(status, delete=deletions)
+        return Plan(status, delete=deletions, wake_seconds=ending.node_wake_seconds(world))
     failure = evidence.first_culprit(world.gang, (), departed=world.departed)
     if failure is not None and failure.verdict.policy != "disruption" and not evidence.is_victim(failure):
         status = ending.leave(world, failure)  # it failed by itself, or while it saved: that must not be lost
@@ -24,7 +24,7 @@ def suspend(world: World) -> Plan:
     if present:
         message = f"{len(present)} pods are still stopping; {_checkpoint(status)}"
         status = ending.not_running(world, replace(status, phase="Suspending"), "Suspending", message)
-        return Plan(status, delete=deletions, wake_seconds=ending.wake_seconds(world))
+        return Plan(status, delete=deletions, wake_seconds=ending.node_wake_seconds(world))
     if status.attempt_start_time is not None:
         status = ending.leave(world, Failure(verdicts.SUSPENDED))
     return _rest(world, status)

@@ -29,13 +29,15 @@ NUMERICS_ERROR = Verdict("NumericsError", 12, "fail", 1)
 OUT_OF_MEMORY = Verdict("OutOfMemory", 13, "restart", 2)
 COMMUNICATION_ERROR = Verdict("CommunicationError", 14, "restart", 8)
 STORAGE_ERROR = Verdict("StorageError", 15, "restart", 3)
-INTERRUPTED = Verdict("Interrupted", 16, "disruption", 9)
+INTERRUPTED = Verdict("Interrupted", 16, "restart", 9)
 # Classes a trainer cannot report about itself.
 KILLED = Verdict("Killed", None, "restart", 4)
 DISRUPTED = Verdict("Disrupted", None, "disruption", 4)
 POD_LOST = Verdict("PodLost", None, "disruption", 6)
+REJECTED = Verdict("Rejected", None, "disruption", 6)
 IMAGE_ERROR = Verdict("ImageError", None, "fail", 7)
 HANG = Verdict("Hang", None, "restart", 7)
+NOT_SCHEDULED = Verdict("NotScheduled", None, "disruption", 7)
 STARTUP_DEADLINE = Verdict("StartupDeadlineExceeded", None, "restart", 7)
 DEADLINE = Verdict("DeadlineExceeded", None, "fail", 10)
 SUSPENDED = Verdict("Suspended", None, "disruption", 10)
@@ -53,6 +55,8 @@ ALL = (
     KILLED,
     DISRUPTED,
     POD_LOST,
+    REJECTED,
+    NOT_SCHEDULED,
     IMAGE_ERROR,
     HANG,
     STARTUP_DEADLINE,
@@ -63,8 +67,8 @@ BY_NAME = {verdict.name: verdict for verdict in ALL}
 BY_EXIT_CODE = {verdict.exit_code: verdict for verdict in ALL if verdict.exit_code is not None}
 
 
-def classify(exit_code: int, reason: str, reported_class: str) -> Verdict:
-    """Class of a container that ended with `exit_code`.
+def classify(exit_code: int | None, reason: str, reported_class: str) -> Verdict:
+    """Class of a container that ended with `exit_code`; None if kubelet never let it begin.
 
     `reason` is kubelet's (`OOMKilled`, `Evicted` ...), `reported_class` the class the trainer wrote into its
     termination message, which is untrusted: it counts only when the exit code agrees with it.
@@ -73,6 +77,8 @@ def classify(exit_code: int, reason: str, reported_class: str) -> Verdict:
         return OUT_OF_MEMORY
     if reason in ("Evicted", "Preempting", "Terminated", "NodeLost", "NodeShutdown"):
         return POD_LOST
+    if exit_code is None:
+        return REJECTED
     reported = BY_NAME.get(reported_class)
     if reported is not None and reported.exit_code == exit_code:
         return reported

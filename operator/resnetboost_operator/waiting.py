@@ -9,6 +9,12 @@ IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPul
 HOPELESS_IMAGE_REASONS = frozenset({"InvalidImageName"})
 QUIET_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"})
 MESSAGE_LIMIT = 600
+# (reason, sentence) of a gang that runs but cannot be asked.
+UNHEARD = (
+    "RankUnreachable",
+    "all ranks run, but the operator gets no connection to port 9400 of rank 0, so no progress is known and no hang "
+    "noticed; let the operator through (NetworkPolicy), or run it inside the cluster",
+)
 
 
 def why(gang: Sequence[PodView], count: int, refusal: str) -> tuple[str, str]:

@@ -22,6 +22,7 @@ class Observed(msgspec.Struct, frozen=True):
     `since` (unix seconds): nobody looked before. A gang that went on unwatched while the operator was down, or the
     laptop asleep, has not been silent. `refusal`: why the cluster did not take an object of the current attempt.
     `departed`: pods that are gone, as they last were: kubelet tells a pod's end and removes it within milliseconds.
+    `unreachable`: rank 0 runs, but no connection to it comes about (a network policy, an operator outside the cluster).
     """
 
     pods: tuple[PodView, ...] = ()
@@ -30,6 +31,7 @@ class Observed(msgspec.Struct, frozen=True):
     nodes: Mapping[str, NodeView] = {}
     refusal: str = ""
     departed: tuple[PodView, ...] = ()
+    unreachable: bool = False
 
 
 class World(msgspec.Struct, frozen=True):
@@ -76,6 +78,11 @@ class World(msgspec.Struct, frozen=True):
         return self.status.progress if evidence.current(self.status.progress, self.status) else None
 
     @property
+    def is_unheard(self) -> bool:
+        """Whether all ranks run but cannot be asked: what they do not tell is then no sign of anything."""
+        return self.observed.unreachable and all(pod.phase == "Running" for pod in self.gang)
+
+    @property
     def unready_nodes(self) -> frozenset[str]:
         """Names of nodes whose kubelet is not heard of at this moment."""
         return frozenset(node.name for node in self.observed.nodes.values() if not node.ready)
@@ -96,20 +103,22 @@ class World(msgspec.Struct, frozen=True):
         """Seconds left to create all pods and finish a first step; collectives hang when a rank never comes."""
         if self.status.attempt_creation_time is None or (self.progress is not None and self.progress.heartbeat > 0):
             return float("inf")
+        if self.is_unheard:
+            return float("inf")
         limit = self.job.spec.run_policy.startup_deadline_seconds
         return self._minus_seconds_seen(self.status.attempt_creation_time) + limit
 
     def seconds_until_hang(self) -> float:
         """Seconds left until a training gang counts as hung."""
-        if self.progress is None or self.progress.heartbeat == 0:
-            return float("inf")  # not training yet
+        if self.progress is None or self.progress.heartbeat == 0 or self.is_unheard:
+            return float("inf")  # not training yet, or nobody can tell
         return (
             self._minus_seconds_seen(self.progress.heartbeat_time) + self.job.spec.failure_policy.hang_timeout_seconds
         )
 
     def seconds_until_node_lost(self) -> float:
         """Seconds until a silent node with pods of this job counts as lost, if one is silent."""
-        nodes = {pod.node for pod in (*self.gang, *self.stale)} & (self.unready_nodes - self.lost_nodes)
+        nodes = {pod.node for pod in (*self.gang, *self.stale, *self.kept)} & (self.unready_nodes - self.lost_nodes)
         return min((self._seconds_until_lost(name) for name in nodes), default=float("inf"))
 
     def _minus_seconds_seen(self, time: str | None) -> float:
@@ -172,7 +181,8 @@ def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], 
         alive = known is None or polled.heartbeat != known.heartbeat
         since = pods.timestamp(now) if alive or known is None else known.heartbeat_time
         saved = evidence.highest([polled.checkpoint_step, known.checkpoint_step if known is not None else None])
-        known = replace(polled, heartbeat_time=since, checkpoint_step=saved)
+        furthest = max(polled.step, known.step if known is not None else 0)
+        known = replace(polled, heartbeat_time=since, checkpoint_step=saved, step=furthest)
     reports = [pod.termination.report for pod in gang if pod.termination is not None]
     step = evidence.highest([report.step for report in reports])
     saved = evidence.highest([report.checkpoint_step for report in reports])

@@ -79,6 +79,6 @@ def kwok(kubeconfig: Path) -> list[str]:
     return [
         f"--kubeconfig={kubeconfig}",
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-        "--cidr=10.244.0.0/16",
+        "--cidr=127.244.0.0/16",
         *stages,
     ]

@@ -5,7 +5,7 @@ tests/corpus/good and bad hold job files, changes/{good,bad} merge patches to go
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +141,34 @@ def agree_struct(kind: msgspec.inspect.StructType, node: Schema, path: str, exac
         agree(field.type, child, f"{path}.{name}", exact)
 
 
+def extremes(kind: Any) -> tuple[Any, Any]:
+    """The smallest and the largest value that msgspec lets through."""
+    match kind:
+        case msgspec.inspect.UnionType():
+            return extremes(next(part for part in kind.types if not isinstance(part, msgspec.inspect.NoneType)))
+        case msgspec.inspect.StrType():
+            return "", "A" * (kind.max_length or 0)
+    assert isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType)
+    assert kind.ge is not None and kind.le is not None, "without a bound anything goes"
+    return kind.ge, kind.le
+
+
 class TestStructs:
     def test_the_spec_is_the_crds_field_by_field(self) -> None:
         agree(msgspec.inspect.type_info(api.Spec), FIELDS["spec"], "spec", exact=True)
 
     def test_the_status_is_the_crds_field_by_field(self) -> None:
         agree(msgspec.inspect.type_info(status.Status), FIELDS["status"], "status", exact=False)
+
+    @pytest.mark.parametrize("which", [min, max], ids=["smallest", "largest"])
+    def test_whatever_a_rank_may_claim_the_api_server_takes(self, which: Callable[..., Any]) -> None:
+        """A status that is refused because of a progress would hold up everything else about the job."""
+        info = msgspec.inspect.type_info(status.Progress)
+        assert isinstance(info, msgspec.inspect.StructType)
+        claimed = {field.encode_name: which(extremes(field.type)) for field in info.fields}
+        claimed["heartbeatTime"] = "2026-01-01T00:00:00Z"  # the operator's own
+        progress = msgspec.convert(claimed, status.Progress)
+        assert schema.check_status(status.to_dict(status.Status(progress=progress))) == []
 
     def test_names(self) -> None:
         crd = schema.crd()["spec"]

@@ -67,6 +67,7 @@ class Fate:
             self._kill_the_operator: 3,
             self._stop_the_kubelet_for_a_while: 2,
             self._replace_a_job: 2,
+            self._kill_the_api_server: 1,
         }
 
     def wait(self) -> None:
@@ -116,6 +117,9 @@ class Fate:
     def _kill_the_operator(self) -> None:
         self._operator.kill()
         self._operator.launch()
+
+    def _kill_the_api_server(self) -> None:
+        self._space.plane.restart_apiserver(kill=True)
 
     def _stop_the_kubelet_for_a_while(self) -> None:
         self._kubelet.starts = self._kubelet.ends = False

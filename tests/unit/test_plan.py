@@ -136,6 +136,7 @@ def test_a_communication_error_waits_for_the_rank_that_caused_it() -> None:
 def test_a_communication_error_alone_is_believed_after_a_while() -> None:
     cluster = Cluster(job()).started()
     cluster.exit(0, 14, report={"class": "CommunicationError"})
+    cluster.step()
     cluster.now += 5
     cluster.step()
     assert cluster.status.attempts[0].reason == "CommunicationError"

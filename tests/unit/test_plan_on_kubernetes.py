@@ -1,5 +1,6 @@
 """What only a cluster of many nodes does to a gang: lost nodes, evictions, refusals, time to live."""
 
+import contextlib
 import copy
 from typing import Any
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from resnetboost_operator import deletions, names, pods, status
 from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.pods import timestamp
-from simulation import START, Cluster, job
+from simulation import START, Cluster, Crash, job
 
 
 def with_nodes(cluster: Cluster) -> Cluster:
@@ -145,8 +146,9 @@ def test_a_gang_that_is_never_let_in_whole_meets_the_startup_deadline() -> None:
     cluster.now += 60
     cluster.step()
     record = cluster.status.attempts[0]
-    assert record.reason == "StartupDeadlineExceeded"
+    assert record.reason == "NotScheduled"
     assert "exceeded quota" in record.message
+    assert cluster.status.restarts_count_towards_max == 0, "waiting for room is nobody's failure"
 
 
 def test_a_rank_that_fails_before_the_gang_is_whole_ends_the_attempt() -> None:
@@ -216,6 +218,115 @@ def test_the_last_words_of_a_pod_that_is_gone_already_are_heard() -> None:
     record = cluster.status.attempts[0]
     assert (record.reason, record.exit_code, record.checkpoint_step) == ("Disrupted", 16, 33)
     assert cluster.status.restarts_count_towards_max == 0
+
+
+def test_a_victim_is_believed_by_the_operators_own_clock() -> None:
+    """Kubelet's may be hours away."""
+    cluster = with_nodes(Cluster(job())).started()
+    cluster.now += 3600
+    cluster.exit(0, 14, report={"class": "CommunicationError"})
+    cluster.now -= 3600
+    cluster.step()
+    cluster.now += 59
+    assert (cluster.step().wake_seconds, cluster.status.restarts) == (1, 0)
+    cluster.now += 1
+    cluster.step()
+    assert cluster.status.attempts[0].reason == "CommunicationError"
+
+
+def test_a_gang_that_cannot_be_asked_is_not_taken_for_hung_and_says_so() -> None:
+    cluster = Cluster(job(runPolicy={"startupDeadlineSeconds": 60}, failurePolicy={"hangTimeoutSeconds": 30}))
+    cluster.settle()
+    cluster.run_all()
+    cluster.unreachable = True
+    cluster.now += 600
+    cluster.settle()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert (running.reason, cluster.status.restarts) == ("RankUnreachable", 0)
+    cluster.unreachable = False
+    cluster.settle()
+    assert cluster.status.attempts[0].reason == "StartupDeadlineExceeded"
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["undisturbed", "operator killed behind the status write"])
+def test_ranks_may_save_when_the_active_deadline_is_over(crash: bool) -> None:
+    cluster = Cluster(job(runPolicy={"activeDeadlineSeconds": 100})).started()
+    cluster.now += 100
+    if crash:
+        with contextlib.suppress(Crash):
+            cluster.step(crash_after=1)
+    assert {deletion.grace_seconds for deletion in cluster.plan().delete} == {60}
+
+
+def test_whoever_failed_before_the_active_deadline_is_on_record() -> None:
+    cluster = Cluster(job(runPolicy={"activeDeadlineSeconds": 100})).started()
+    cluster.exit(1, 10, report={"class": "ConfigError", "message": "no"})
+    cluster.now += 200
+    cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert failed.reason == "ConfigError"
+
+
+def test_a_pod_that_kubelet_rejects_is_no_failure_of_the_gang() -> None:
+    cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
+    cluster.rank(1)["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device"}
+    cluster.step()
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.exit_code, record.message) == (
+        "Rejected",
+        None,
+        "UnexpectedAdmissionError: no device",
+    )
+    assert cluster.status.restarts_count_towards_max == 0
+
+
+def test_a_rank_that_leaves_unasked_uses_the_budget() -> None:
+    cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
+    for index in (0, 1):
+        cluster.exit(index, 16, report={"class": "Interrupted"})
+    cluster.settle()
+    assert cluster.status.phase == "Failed"
+
+
+def test_a_long_run_that_is_evicted_once_restarts_at_once() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 500})).started()
+    cluster.now += 5000
+    cluster.train_to(9)
+    cluster.vanish(1)
+    assert cluster.step().wake_seconds == 0
+
+
+def test_two_failures_whose_step_nobody_knows_are_not_the_same_step() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0}))
+    for _ in range(2):
+        cluster.settle()
+        cluster.run_all()
+        cluster.exit(0, 1, report={"class": "InternalError"})
+        cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts) == ("Starting", 2)
+
+
+def test_pods_on_a_lost_node_go_also_when_the_job_is_over() -> None:
+    cluster = with_nodes(Cluster(job())).started()
+    cluster.exit(0, 10, report={"class": "ConfigError"})
+    cluster.step()
+    fall_silent(cluster, "node-1")
+    assert cluster.step().wake_seconds == 30
+    cluster.now += 30
+    cluster.step()
+    assert sorted(cluster.pods) == ["digits-base-0-0"]
+
+
+def test_a_step_time_beyond_reason_breaks_nothing() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.train_to(10, checkpoint_step=10)
+    assert cluster.progress is not None
+    cluster.progress = replace(cluster.progress, step_seconds=1e30)
+    cluster.exit(0, 137)
+    cluster.settle()
+    assert cluster.status.goodput is not None
 
 
 def test_goodput_tells_what_was_lost_to_what() -> None:

@@ -87,6 +87,9 @@ def is_running(pod: dict[str, Any]) -> bool:
 
 def check(cluster: Cluster) -> None:
     now = cluster.status
+    following = cluster.plan()
+    if not (following.create or following.delete or following.events) and following.status == now:
+        assert following.wake_seconds != 0, "passes without end that change nothing"
     attempts = [record.attempt for record in now.attempts]
     assert attempts == sorted(set(attempts)), "an attempt was counted twice"
     assert now.restarts_count_towards_max <= now.restarts

@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 # Counts, progress and the words of conditions are written at most so often.
 SOFT_WRITE_SECONDS = 5.0
 # The watch brings the newer object at once; should it not, the pass is tried with what there is.
-CONFLICT_SECONDS = 1.0
-INCOMPLETE_SECONDS = 1.0
-# What a quota refuses now it will probably refuse in a second.
+CONFLICT = Backoff(first_seconds=1.0, most_seconds=60.0)
+# What a quota refuses now it will probably refuse in a second; what is going is gone within a pod's grace.
 REFUSED = Backoff(first_seconds=1.0, most_seconds=60.0)
+BLOCKED = Backoff(first_seconds=1.0, most_seconds=8.0)
 
 
 class _Memory:
@@ -38,6 +38,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self.written_at = float("-inf")
+        self.conflicts = 0
         self.refusal = ""
         self.refusals = 0
         self.create_at = float("-inf")
@@ -48,8 +49,12 @@ class _Memory:
     def enter(self, attempt: int) -> None:
         """What was remembered of an earlier attempt says nothing about this one."""
         if attempt != self.attempt:
-            self.attempt, self.refusal, self.refusals, self.create_at = attempt, "", 0, float("-inf")
-            self.creating_since = None
+            self.attempt, self.creating_since = attempt, None
+            self.let_in()
+
+    def let_in(self) -> None:
+        """Nothing is in the way of a creation any more."""
+        self.refusal, self.refusals, self.create_at = "", 0, float("-inf")
 
 
 class Reconciler:
@@ -90,7 +95,8 @@ class Reconciler:
         try:
             return await self._carry_out(record, memory, pods, decided)
         except Conflict:
-            return CONFLICT_SECONDS
+            memory.conflicts += 1
+            return CONFLICT.delay_seconds(memory.conflicts)
         except JobGone:
             self._store.jobs.remove(uid)
             return None
@@ -125,7 +131,7 @@ class Reconciler:
         if wait > 0 and not decided.events and not statuses.is_urgent(before, after):
             return record, wait
         written = await self._cluster.write_status(replace(record, status=after))
-        memory.written_at = now
+        memory.written_at, memory.conflicts = now, 0
         self._measure(before, after, memory)
         memory.enter(after.attempt)
         self._cluster.tell(written, decided.events)
@@ -143,7 +149,9 @@ class Reconciler:
     async def _create(self, record: JobRecord, memory: _Memory, decided: Plan) -> float | None:
         """In how many seconds to go on with what could not be created."""
         if not decided.create:
-            return None
+            was_refused = bool(memory.refusal)
+            memory.let_in()
+            return 0.0 if was_refused else None  # for the plan to tell people
         now = time.monotonic()
         if now < memory.create_at:
             return memory.create_at - now
@@ -154,20 +162,20 @@ class Reconciler:
         outcome = await self._cluster.create(record, decided.create)
         if outcome.created:
             memory.refusals = 0
-        if outcome.refusal:
-            return self._refused(memory, outcome.refusal)
-        memory.refusal, memory.refusals = "", 0
-        return INCOMPLETE_SECONDS if outcome.incomplete else None
+        if outcome.obstacle:
+            return self._kept_out(memory, outcome.obstacle, REFUSED if outcome.refusal else BLOCKED)
+        memory.let_in()
+        return None
 
-    def _refused(self, memory: _Memory, refusal: str) -> float:
+    def _kept_out(self, memory: _Memory, obstacle: str, backoff: Backoff) -> float:
         """At once, for the plan to tell people; the objects are asked for again only after a while."""
-        news = refusal != memory.refusal
-        memory.refusal = refusal
+        news = obstacle != memory.refusal
+        memory.refusal = obstacle
         memory.refusals += 1
-        wait = REFUSED.delay_seconds(memory.refusals)
+        wait = backoff.delay_seconds(memory.refusals)
         memory.create_at = time.monotonic() + wait
         if news:
-            logger.warning("objects are refused; trying again: %s", refusal)
+            logger.warning("not all objects can be created; trying again: %s", obstacle)
         return 0.0 if news else wait
 
     def _complain(self, record: JobRecord) -> None:
