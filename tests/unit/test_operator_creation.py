@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import manifests, names
 from resnetboost_operator.kube import client
-from resnetboost_operator.kube.creation import Creation, Outcome
+from resnetboost_operator.kube.creation import PODS_PER_CONNECTION, Creation, Outcome
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.retry import Backoff
 from resnetboost_operator.kube.store import Store
@@ -69,22 +69,44 @@ def test_a_pod_of_our_own_from_before_a_crash_is_taken_as_it_is() -> None:
     assert requests[1] == "GET /api/v1/namespaces/default/pods/digits-base-0-1"
 
 
+GOING = "Pod digits-base-0-1 is still going"
+
+
 @pytest.mark.parametrize(
-    "found",
+    ("found", "words"),
     [
-        pytest.param(existing(POD, deletionTimestamp="2026-01-01T00:00:00Z"), id="ours, but going"),
-        pytest.param(existing(POD, labels={**POD["metadata"]["labels"], names.LABEL_ATTEMPT: "8"}), id="other attempt"),
-        pytest.param(existing(POD, owner={"uid": "u-0"}), id="of an earlier job of that name"),
+        pytest.param(existing(POD, deletionTimestamp="2026-01-01T00:00:00Z"), GOING, id="ours, but going"),
+        pytest.param(
+            existing(POD, labels={**POD["metadata"]["labels"], names.LABEL_ATTEMPT: "8"}), GOING, id="other attempt"
+        ),
+        pytest.param(
+            existing(POD, owner={"uid": "u-0"}),
+            "Pod digits-base-0-1 of an earlier job of this name is still going",
+            id="of an earlier job of that name",
+        ),
     ],
 )
-def test_a_name_that_becomes_free_by_itself_is_waited_for(found: Any) -> None:
+def test_a_name_that_becomes_free_by_itself_is_waited_for(found: Any, words: str) -> None:
     outcome, known, _ = created([POD], TAKEN, says(found))
-    assert (outcome, known) == (Outcome(incomplete=True), [])
+    assert (outcome, known) == (Outcome(blocked=words), [])
 
 
 def test_a_name_that_became_free_meanwhile_is_waited_for() -> None:
     outcome, _, _ = created([POD], TAKEN, refuses(404, "NotFound"))
-    assert outcome == Outcome(incomplete=True)
+    assert outcome == Outcome(blocked="Pod digits-base-0-1 was still going")
+
+
+def test_no_pod_finds_the_config_map_of_an_earlier_job() -> None:
+    outcome, known, requests = created([CONFIG, POD], TAKEN, says(existing(CONFIG, owner={"uid": "u-0"})))
+    assert outcome == Outcome(blocked="ConfigMap digits-base-0 of an earlier job of this name is still going")
+    assert known == []
+    assert [request.split()[0] for request in requests] == ["POST", "GET"], "no pod was asked for"
+
+
+def test_pods_of_an_earlier_job_cost_few_requests() -> None:
+    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)] * 100
+    _, _, requests = created(pods, *[TAKEN] * 300)
+    assert len(requests) <= 2 * len(pods) / PODS_PER_CONNECTION
 
 
 @pytest.mark.parametrize(

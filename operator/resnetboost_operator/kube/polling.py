@@ -16,10 +16,19 @@ class Polling:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._asked: dict[str, PodView] = {}
         self._progress: dict[str, Progress] = {}
+        self._reached: dict[str, str] = {}  # job uid: uid of the pod that was reached
+        self._unreachable: dict[str, str] = {}  # job uid: uid of the pod that could not be reached
 
     def progress(self, uid: str) -> Progress | None:
         """What the job's rank 0 told last."""
         return self._progress.get(uid)
+
+    def unreachable(self, uid: str) -> bool:
+        """Whether the network had no way to the job's rank 0 when it was asked last, nor ever before.
+
+        Once reached, a rank that takes no connection is silent: one that hangs takes none when its backlog is full.
+        """
+        return uid in self._unreachable
 
     def follow(self, uid: str, pod: PodView | None, seconds: float) -> None:
         """Ask that pod after so many seconds, unless it is being asked already; None: ask nobody."""
@@ -28,13 +37,16 @@ class Polling:
             return
         self._leave(uid)
         if pod is not None:
+            if self._unreachable.get(uid) != pod.uid:
+                self._unreachable.pop(uid, None)
             self._asked[uid] = pod
-            self._tasks[uid] = asyncio.create_task(self._ask(uid, pod.address, seconds))
+            self._tasks[uid] = asyncio.create_task(self._ask(uid, pod, seconds))
 
     def forget(self, uid: str) -> None:
         """The job is gone."""
         self._leave(uid)
-        self._progress.pop(uid, None)
+        for known in (self._progress, self._reached, self._unreachable):
+            known.pop(uid, None)
 
     def close(self) -> None:
         """Ask nobody any more."""
@@ -47,11 +59,18 @@ class Polling:
         if task is not None:
             task.cancel()
 
-    async def _ask(self, uid: str, address: str, seconds: float) -> None:
+    async def _ask(self, uid: str, pod: PodView, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        told = await poll.progress(address)
-        if told is not None:
-            self._progress[uid] = told
+        try:
+            told = await poll.progress(pod.address)
+        except poll.Unreachable:
+            if self._reached.get(uid) != pod.uid:
+                self._unreachable[uid] = pod.uid
+        else:
+            self._reached[uid] = pod.uid
+            self._unreachable.pop(uid, None)
+            if told is not None:
+                self._progress[uid] = told
         self._asked.pop(uid, None)
         self._tasks.pop(uid, None)
         self._changed(uid)  # the next pass asks again

@@ -90,16 +90,19 @@ class Reconciler:
             nodes=self._store.nodes_of(pods),
             refusal=memory.refusal,
             departed=self._store.departed_of(record),
+            unreachable=self._polling.unreachable(uid),
         )
         decided = plan(record.job, record.status, observed, time.time())
         try:
-            return await self._carry_out(record, memory, pods, decided)
+            wait = await self._carry_out(record, memory, pods, decided)
         except Conflict:
             memory.conflicts += 1
             return CONFLICT.delay_seconds(memory.conflicts)
         except JobGone:
             self._store.jobs.remove(uid)
             return None
+        memory.conflicts = 0
+        return wait
 
     def forget(self, uid: str) -> None:
         """The job is gone, or only the garbage collector's business."""
@@ -131,7 +134,7 @@ class Reconciler:
         if wait > 0 and not decided.events and not statuses.is_urgent(before, after):
             return record, wait
         written = await self._cluster.write_status(replace(record, status=after))
-        memory.written_at, memory.conflicts = now, 0
+        memory.written_at = now
         self._measure(before, after, memory)
         memory.enter(after.attempt)
         self._cluster.tell(written, decided.events)

@@ -115,6 +115,8 @@ class RunLoop:
         await asyncio.sleep(POLL_SECONDS)
         try:
             self._progress = await poll.progress(pod.address) or self._progress
+        except poll.Unreachable:
+            pass  # no answer, like any other: on one machine there is always a way
         finally:
             self._changed.set()  # whatever happens, the next pass asks again
 

@@ -1,0 +1,145 @@
+"""What a rank's answer, or the lack of one, is taken for."""
+
+import asyncio
+import errno
+import json
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from resnetboost_operator import manifests, poll
+from resnetboost_operator import pods as podviews
+from resnetboost_operator.kube import polling
+from resnetboost_operator.kube.polling import Polling
+from resnetboost_operator.pods import PodView
+from resnetboost_operator.status import Progress
+from simulation import job
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ANSWER = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"stage": "base", "attempt": 0, "step": 7}).encode()
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(poll, "CONNECT_SECONDS", 0.1)
+
+
+def asked(talk: Talk) -> Progress | None:
+    """What the poll makes of a rank that talks like this."""
+
+    async def play() -> Progress | None:
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        async with server:
+            return await poll.progress(*server.sockets[0].getsockname()[:2])
+
+    return asyncio.run(play())
+
+
+def saying(answer: bytes) -> Talk:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    return talk
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+def test_a_rank_that_answers_is_understood() -> None:
+    told = asked(saying(ANSWER))
+    assert told is not None
+    assert told.step == 7
+
+
+@pytest.mark.parametrize("talk", [saying(b"nonsense"), saying(b""), saying(b"HTTP/1.0 500 \r\n\r\n"), silent], ids=repr)
+def test_a_rank_that_can_be_reached_and_tells_nothing_useful_has_not_answered(talk: Talk) -> None:
+    assert asked(talk) is None
+
+
+def test_a_refused_connection_is_no_answer_of_a_rank_that_can_be_reached() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert asyncio.run(poll.progress("127.0.0.1", unused.getsockname()[1])) is None
+
+
+def test_a_connection_that_does_not_come_about_says_nothing_about_the_rank() -> None:
+    with socket.socket() as full, socket.socket() as first:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        first.connect(full.getsockname())  # the only place is taken: Linux drops what comes next, as a firewall does
+        with pytest.raises(poll.Unreachable):
+            asyncio.run(poll.progress(*full.getsockname()))
+
+
+@pytest.mark.parametrize("code", [errno.EHOSTUNREACH, errno.ENETUNREACH])
+def test_a_network_without_a_way_to_the_rank_says_nothing_about_it(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    async def no_way(*_: object) -> None:
+        raise OSError(code, "no route")
+
+    monkeypatch.setattr(asyncio, "open_connection", no_way)
+    with pytest.raises(poll.Unreachable):
+        asyncio.run(poll.progress("10.0.0.1"))
+
+
+def rank_0(uid: str) -> PodView:
+    wanted = job()
+    pod = manifests.pod(wanted, wanted.spec.stages[0], 0, 0)
+    pod["metadata"]["uid"] = uid
+    return podviews.view({**pod, "status": {"phase": "Running", "podIP": "10.0.0.1"}})
+
+
+def unreachable_after(monkeypatch: pytest.MonkeyPatch, *questions: tuple[PodView, bool]) -> list[bool]:
+    """Whether rank 0 counts as unreachable after each question to such a pod, to which there is a way or not."""
+
+    async def play() -> list[bool]:
+        answered = asyncio.Event()
+        asking, seen = Polling(lambda uid: answered.set()), []
+        for pod, is_way in questions:
+            monkeypatch.setattr(polling.poll, "progress", way if is_way else no_way)
+            asking.follow("u-1", pod, 0.0)
+            await answered.wait()
+            answered.clear()
+            seen.append(asking.unreachable("u-1"))
+        return seen
+
+    return asyncio.run(play())
+
+
+async def way(address: str) -> Progress | None:
+    return None
+
+
+async def no_way(address: str) -> Progress | None:
+    raise poll.Unreachable(address)
+
+
+def test_a_rank_is_unreachable_until_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = rank_0("pod-1")
+    assert unreachable_after(monkeypatch, (first, False), (first, False), (first, True)) == [True, True, False]
+
+
+def test_a_rank_that_was_reached_before_is_silent_and_not_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = rank_0("pod-1"), rank_0("pod-2")
+    assert unreachable_after(monkeypatch, (first, True), (first, False), (second, False)) == [False, False, True]
+
+
+def test_another_pod_is_not_unreachable_before_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> tuple[bool, bool]:
+        answered = asyncio.Event()
+        asking = Polling(lambda uid: answered.set())
+        monkeypatch.setattr(polling.poll, "progress", no_way)
+        asking.follow("u-1", rank_0("pod-1"), 0.0)
+        await answered.wait()
+        before = asking.unreachable("u-1")
+        asking.follow("u-1", rank_0("pod-2"), 60.0)
+        after = asking.unreachable("u-1")
+        asking.close()
+        return before, after
+
+    assert asyncio.run(play()) == (True, False)
