@@ -1,5 +1,6 @@
 """Plain requests to the API server, for what kubectl is too slow for."""
 
+import http.client
 import json
 import ssl
 import urllib.error
@@ -41,8 +42,11 @@ class Client:
     def lines(self, path: str) -> Iterator[str]:
         """The lines of an answer that goes on, as they come: a watch. Raises `OSError` when it breaks off."""
         with self._open(self._url + path, timeout=_WATCH_SECONDS) as answer:
-            for line in answer:
-                yield line.decode()
+            try:
+                for line in answer:
+                    yield line.decode()
+            except http.client.HTTPException as error:  # in the middle of a piece
+                raise ConnectionError(f"{path}: the answer broke off: {error}") from error
 
     def send(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> dict[str, Any]:
         """Send an object; returns the one that comes back. Raises `ClusterError` with the server's words."""

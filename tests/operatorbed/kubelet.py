@@ -17,6 +17,7 @@ Manifest = dict[str, Any]
 
 _STRATEGIC = "application/strategic-merge-patch+json"
 _WATCH_SECONDS = 5  # so long the thread may outlive its test
+_PAUSE_SECONDS = 0.02
 
 
 class Kubelet:
@@ -28,6 +29,8 @@ class Kubelet:
     saved_step: what rank 0 says it saved when it was stopped.
     told: what rank 0 answers on /progress, beside stage and attempt; None: nobody listens there.
     told_of: the same for the job of that name alone.
+
+    `seen` are the names of all pods that ever came, by uid.
     """
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
@@ -57,10 +60,6 @@ class Kubelet:
             port.close()
 
     # What a test may direct
-
-    def run(self, name: str) -> None:
-        """Start a bound pod that does not run yet."""
-        self._run(self._get(name))
 
     def exit(self, name: str, code: int, reason: str = "", report: Manifest | None = None) -> None:
         """End a pod's container; `report` is the trainer's termination message."""
@@ -96,7 +95,7 @@ class Kubelet:
     # What happens by itself
 
     def _work(self) -> None:
-        while not self._stopping.is_set():
+        while not self._stopping.wait(_PAUSE_SECONDS):
             # The API server is restarted by some tests.
             with contextlib.suppress(OSError, ClusterError, ValueError):
                 self._follow()

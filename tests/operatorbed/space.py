@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cluster import ClusterError, ControlPlane
+from cluster import ControlPlane
 from operatorbed.waiting import PATIENCE_SECONDS, eventually
 from resnetboost_operator import names
 
@@ -120,10 +120,6 @@ class Space:
         what = f"no {plural} {name}"
         eventually(lambda: self.names_of(plural), lambda found: name not in found, what, self.patience_seconds)
 
-    def condition(self, kind: str, job: str = "digits") -> Manifest:
-        """A condition of a job; empty if it has none of that type."""
-        return condition(self.status(job), kind)
-
     def event_reasons(self) -> list[str]:
         """Reasons of all events about jobs."""
         return [event["reason"] for event in self.all("events") if event["involvedObject"]["kind"] == names.KIND]
@@ -146,6 +142,3 @@ def condition(status: Manifest, kind: str) -> Manifest:
 def is_true(status: Manifest, kind: str) -> bool:
     """Whether a condition in a status is there and holds."""
     return condition(status, kind).get("status") == "True"
-
-
-__all__ = ["JOB", "ClusterError", "Manifest", "Space", "condition", "is_true"]

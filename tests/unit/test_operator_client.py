@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from resnetboost_operator.kube import client, watch
 from resnetboost_operator.kube.apierrors import ApiError, Conflict, NotLeading, Refused, Unavailable
@@ -152,17 +153,22 @@ def watched(wanted: set[str], *answers: Answer) -> ScriptedServer:
 
     async def script(server: ScriptedServer) -> None:
         mirror: Mirror[str] = Mirror(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)
-        task = asyncio.create_task(Watch(server.client, PODS, mirror, labels="a=b").run())
-        async with asyncio.timeout(10):
-            while not mirror.filled or set(mirror) != wanted:
-                await asyncio.sleep(0.01)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await until_known(Watch(server.client, PODS, mirror, labels="a=b"), mirror, wanted)
 
     result, server = played(script, *answers)
     assert result is None
     return server
+
+
+async def until_known(watch: Watch, mirror: Mirror[str], wanted: set[str]) -> None:
+    """Run the watch until exactly these names are known."""
+    task = asyncio.create_task(watch.run())
+    async with asyncio.timeout(10):
+        while not mirror.filled or set(mirror) != wanted:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def queries(server: ScriptedServer, word: str) -> list[str]:
@@ -194,6 +200,24 @@ def test_a_watch_that_ended_goes_on_where_it_was(end: Answer) -> None:
 )
 def test_a_version_too_old_means_to_list_again_and_forget_what_is_gone(end: Answer) -> None:
     server = watched({"b"}, page(7, "a"), end, page(20, "b"), streams())
+    assert len(queries(server, "limit=")) == 2
+
+
+def test_a_watch_that_starts_over_lists_what_it_may_have_missed() -> None:
+    async def script(server: ScriptedServer) -> None:
+        mirror: Mirror[str] = Mirror(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)
+        pods = Watch(server.client, PODS, mirror)
+        await until_known(pods, mirror, {"a"})
+        pods.start_over()
+        await until_known(pods, mirror, {"b"})
+
+    pages = iter([page(7, "a"), page(20, "b")])
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await (streams() if "watch" in request.query else next(pages))(request)
+
+    result, server = played(script, *[answer] * 100)
+    assert result is None
     assert len(queries(server, "limit=")) == 2
 
 

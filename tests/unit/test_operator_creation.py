@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from aiohttp import web
 from msgspec.structs import replace
 
 from resnetboost_operator import manifests, names
 from resnetboost_operator.kube import client
+from resnetboost_operator.kube import creation as creations
 from resnetboost_operator.kube.creation import PODS_PER_CONNECTION, Creation, Outcome
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.retry import Backoff
@@ -103,9 +105,14 @@ def test_no_pod_finds_the_config_map_of_an_earlier_job() -> None:
     assert [request.split()[0] for request in requests] == ["POST", "GET"], "no pod was asked for"
 
 
+async def taken_by_an_earlier_job(request: web.Request) -> web.StreamResponse:
+    answer = TAKEN if request.method == "POST" else says(existing(POD, owner={"uid": "u-0"}))
+    return await answer(request)
+
+
 def test_pods_of_an_earlier_job_cost_few_requests() -> None:
-    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)] * 100
-    _, _, requests = created(pods, *[TAKEN] * 300)
+    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(300)]
+    _, _, requests = created(pods, *[taken_by_an_earlier_job] * 600)
     assert len(requests) <= 2 * len(pods) / PODS_PER_CONNECTION
 
 
@@ -135,6 +142,25 @@ def test_after_a_refusal_nothing_more_is_asked_for() -> None:
 def test_two_pods_counted_into_a_quota_at_once_are_no_refusal() -> None:
     outcome, known, _ = created([POD], refuses(409, "Conflict", "resourcequotas: modified"), says(existing(POD), 201))
     assert (outcome, known) == (Outcome(created=1), ["digits-base-0-1"])
+
+
+def test_a_pod_that_has_to_wait_does_not_hold_up_those_of_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creations, "IN_FLIGHT", 1)
+    others = manifests.pod(JOB, STAGE, 0, 2)
+
+    async def play() -> list[str]:
+        answers = [refuses(429, Retry_After="60"), says(existing(others), 201)]
+        async with ScriptedServer(answers) as server, asyncio.timeout(10):
+            store = Store((), lambda uid: None)
+            creation = Creation(server.client, store)
+            waiting = asyncio.create_task(creation.create(RECORD, [POD], lambda: True))
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            await creation.create(RECORD, [others], lambda: True)
+            waiting.cancel()
+            return [pod.name for pod in store.pods_of(RECORD)]
+
+    assert asyncio.run(play()) == ["digits-base-0-2"]
 
 
 def test_creation_ends_when_it_is_no_longer_wanted() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from resnetboost_operator import manifests, poll
 from resnetboost_operator import pods as podviews
-from resnetboost_operator.kube import polling
 from resnetboost_operator.kube.polling import Polling
 from resnetboost_operator.pods import PodView
 from resnetboost_operator.status import Progress
@@ -101,7 +100,7 @@ def unreachable_after(monkeypatch: pytest.MonkeyPatch, *questions: tuple[PodView
         answered = asyncio.Event()
         asking, seen = Polling(lambda uid: answered.set()), []
         for pod, is_way in questions:
-            monkeypatch.setattr(polling.poll, "progress", way if is_way else no_way)
+            monkeypatch.setattr(poll, "progress", way if is_way else no_way)
             asking.follow("u-1", pod, 0.0)
             await answered.wait()
             answered.clear()
@@ -133,7 +132,7 @@ def test_another_pod_is_not_unreachable_before_it_was_asked(monkeypatch: pytest.
     async def play() -> tuple[bool, bool]:
         answered = asyncio.Event()
         asking = Polling(lambda uid: answered.set())
-        monkeypatch.setattr(polling.poll, "progress", no_way)
+        monkeypatch.setattr(poll, "progress", no_way)
         asking.follow("u-1", rank_0("pod-1"), 0.0)
         await answered.wait()
         before = asking.unreachable("u-1")

@@ -11,6 +11,7 @@ from resnetboost_operator.kube import jobs
 from resnetboost_operator.kube import store as stores
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.store import Store
+from resnetboost_operator.status import Status
 from resnetboost_operator.validation import schema
 from simulation import job
 
@@ -43,17 +44,18 @@ class Known:
     def job_event(self, kind: str, wanted: api.Job, **metadata: Any) -> None:
         self.store.jobs.watched(kind, self._versioned(obj(wanted, **metadata)))
 
-    def pod(self, kind: str, index: int, owner: api.Job = JOB, **metadata: Any) -> None:
-        pod = manifests.pod(owner, owner.spec.stages[0], 0, index)
+    def pod(
+        self, kind: str, index: int, owner: api.Job = JOB, status: dict[str, Any] | None = None, **metadata: Any
+    ) -> None:
+        pod = {**manifests.pod(owner, owner.spec.stages[0], 0, index), "status": status or {}}
         pod["metadata"] |= {"uid": f"pod-{index}", **metadata}
         pod["spec"]["nodeName"] = f"node-{index}"
         self.store.pods[""].watched(kind, self._versioned(pod))
 
-    def node(self, name: str, ready: str = "True") -> None:
+    def node(self, name: str, ready: str = "True", kind: str = "MODIFIED", uid: str = "") -> None:
         status = {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
-        self.store.nodes.watched(
-            "MODIFIED", self._versioned({"metadata": {"name": name, "uid": name}, "status": status})
-        )
+        node = {"metadata": {"name": name, "uid": uid or name}, "status": status}
+        self.store.nodes.watched(kind, self._versioned(node))
 
     def _versioned(self, found: dict[str, Any]) -> dict[str, Any]:
         self.version += 1
@@ -93,6 +95,20 @@ def test_a_pod_of_the_same_owner_in_another_namespace_is_not_the_jobs(known: Kno
     assert len(known.store.pods_of(known.record)) == 2
 
 
+def test_a_pod_whose_owner_has_the_jobs_uid_but_another_name_is_not_the_jobs(known: Known) -> None:
+    known.pod("ADDED", 5, owner=replace(JOB, name="forged"))
+    assert len(known.store.pods_of(known.record)) == 2
+
+
+@pytest.mark.parametrize("forged", [{"owner": replace(JOB, name="forged")}, {"namespace": "elsewhere"}])
+def test_the_last_words_of_a_forged_pod_do_not_replace_those_of_the_rank(known: Known, forged: dict[str, Any]) -> None:
+    end = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": 1}}}]}
+    known.pod("DELETED", 0, status=end)
+    known.pod("DELETED", 0, status=end, **{"uid": "forged"} | forged)
+    record = replace(known.record, status=Status(stage="base"))
+    assert [pod.uid for pod in known.store.departed_of(record)] == ["pod-0"]
+
+
 @pytest.mark.parametrize(
     "metadata",
     [{"labels": {}}, {"labels": None}, {"ownerReferences": []}, {"ownerReferences": None}, {"labels": {"a": 1}}],
@@ -109,6 +125,15 @@ def test_a_deletion_that_was_asked_for_shows_at_once(known: Known) -> None:
     assert known.going == ["digits-base-0-0"]
     known.pod("MODIFIED", 0, annotations={"what": "else"})
     assert known.going == ["digits-base-0-0"], "also when the pod changes in another way first"
+
+
+def test_deletions_of_pods_that_went_unseen_are_forgotten_in_time(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "EXPECTED_SECONDS", -1.0)
+    for number in range(100):
+        known.store.expect([Deletion("digits-base-0-0", f"gone-{number}", 5)])
+    assert len(known.store._expected._until) == 1
 
 
 def test_a_failed_deletion_no_longer_shows(known: Known) -> None:
@@ -151,6 +176,15 @@ def test_a_node_calls_for_the_jobs_with_pods_on_it_only_when_it_changes(known: K
     assert known.calls == ["u-1"]
     seen = known.store.nodes_of(known.store.pods_of(known.record))
     assert {name: node.ready for name, node in seen.items()} == {"node-0": False, "node-1": True}
+
+
+def test_a_node_that_was_made_again_is_known_when_the_old_one_is_told_to_be_gone_last(known: Known) -> None:
+    known.node("node-0", ready="Unknown", uid="new")
+    known.node("node-0", kind="DELETED")
+    seen = known.store.nodes_of(known.store.pods_of(known.record))
+    assert not seen["node-0"].ready
+    known.node("node-0", ready="Unknown", uid="new", kind="DELETED")
+    assert "node-0" not in known.store.nodes_of(known.store.pods_of(known.record))
 
 
 def test_an_answer_to_a_write_calls_for_no_pass_of_the_job_that_wrote(known: Known) -> None:

@@ -23,6 +23,7 @@ CONNECT_SECONDS = 10.0
 BACKOFF = retry.Backoff(first_seconds=0.25, most_seconds=8.0)
 # An object has at most 1.5 MiB in etcd.
 LINE_LIMIT_BYTES = 8 * 1024 * 1024
+_UNLIMITED = contextlib.nullcontext()
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 
 
@@ -71,14 +72,19 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         patience: Patience = PATIENT,
+        slots: contextlib.AbstractAsyncContextManager[None] = _UNLIMITED,
     ) -> bytes:
-        """The answer's body. Raises one of `apierrors`; what may pass is waited for first."""
+        """The answer's body. Raises one of `apierrors`; what may pass is waited for first.
+
+        Each try takes one of the `slots`; the waits between tries take none.
+        """
         timeout = aiohttp.ClientTimeout(total=patience.timeout_seconds, sock_connect=CONNECT_SECONDS)
         request = _Request(verb, resource, resource.path(namespace, name), query, body, timeout)
         for tries in itertools.count(1):
             self._check(request)
             try:
-                return await self._try(request)
+                async with slots:
+                    return await self._try(request)
             except Unavailable as error:
                 if tries >= patience.tries:
                     raise

@@ -68,8 +68,12 @@ class Cluster:
             await self._client.request("deletecollection", resource, record.namespace, query=query, patience=COLLECTION)
 
     async def expire(self, record: JobRecord) -> None:
-        """Delete that very job; what it owns follows. Raises `JobGone` if there is no such job."""
-        body = {"propagationPolicy": "Background", "preconditions": {"uid": record.uid}}
+        """Delete that very version of the job; what it owns follows.
+
+        Raises `Conflict` if it has changed: somebody may want to keep it. Raises `JobGone` if there is no such job.
+        """
+        preconditions = {"uid": record.uid, "resourceVersion": str(record.version)}
+        body = {"propagationPolicy": "Background", "preconditions": preconditions}
         try:
             await self._client.request("delete", JOBS, record.namespace, record.name, body=body)
         except NotFound as error:

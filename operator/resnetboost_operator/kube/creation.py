@@ -71,13 +71,12 @@ class Creation:
 
         async def work() -> None:
             for pod in pods:  # all workers take from the same iterator
-                async with self._slots:
-                    if errors or outcome.obstacle or not wanted():
-                        return
-                    try:
-                        await self._create(job, pod, outcome)
-                    except ApiError as error:
-                        errors.append(error)
+                if errors or outcome.obstacle or not wanted():
+                    return
+                try:
+                    await self._create(job, pod, outcome)
+                except ApiError as error:
+                    errors.append(error)
 
         await asyncio.gather(*(work() for _ in range(width)))
         if errors:
@@ -86,7 +85,7 @@ class Creation:
     async def _create(self, job: JobRecord, manifest: Manifest, outcome: Outcome) -> None:
         resource = BY_KIND[manifest["kind"]]
         try:
-            answer = await self._client.request("create", resource, job.namespace, body=manifest)
+            answer = await self._client.request("create", resource, job.namespace, body=manifest, slots=self._slots)
         except AlreadyExists:
             await self._look(job, manifest, outcome)
         except Refused as error:

@@ -60,18 +60,21 @@ class Operator:
         self._queue = Queue(self._reconciler.reconcile, self._label, self._metrics)
         self._leader = Leader(self._client, options.lease_namespace, options.lease_name, options.identity)
         self._client.may_write = self._leader.is_leading
-        pods = [Watch(self._client, PODS, mirror, name, _OURS) for name, mirror in self._store.pods.items()]
-        self._watches = [Watch(self._client, NODES, self._store.nodes), *pods]
+        pods = self._store.pods.items()
+        self._pod_watches = [Watch(self._client, PODS, mirror, name, _OURS) for name, mirror in pods]
+        self._node_watch = Watch(self._client, NODES, self._store.nodes)
         self._census = Census(self._client, self._store, options.namespaces, self._metrics)
-        self._health = Health(self._store, self._queue, self._leader, self._watches, self._census, options.identity)
+        watches = [self._node_watch, *self._pod_watches]
+        self._health = Health(self._store, self._queue, self._leader, watches, self._census, options.identity)
         self._server = Server(self._metrics, self._health.stuck, self._health.unready, self._health.role)
         self._tasks: list[asyncio.Task[NoReturn]] = []
+        self._pod_tasks: list[asyncio.Task[NoReturn]] = []
 
     async def start(self) -> None:
         """Wait until jobs can be watched, and begin."""
         await self._wait_for_jobs()
-        for watch in self._watches:
-            self._begin(watch.run())
+        self._begin(self._node_watch.run())
+        self._watch_pods()
         self._begin(self._census.run())
         self._begin(self._lead())
         await asyncio.sleep(0)  # each has begun
@@ -138,19 +141,42 @@ class Operator:
 
     async def _lead(self) -> NoReturn:
         """Stand by with everything in view, then plan and write until the lease is lost."""
-        while not self._store.filled:
-            await asyncio.sleep(0.05)
+        await self._until_filled()
         logger.info("watching %s", readable.plural(len(self._store.jobs), "job"))
         await self._leader.acquire()
         self._metrics.leading.set(1)
+        await asyncio.gather(self._leader.keep(), self._take_over())
+        raise AssertionError("keep() never ends")
+
+    async def _take_over(self) -> None:
+        """Look at every job. A watch may be behind without knowing it: nobody must miss pods of the leader before."""
+        await self._list_pods_again()
         self._reconciler.since = time.time()
         self._queue.start()
         for job in self._store.jobs:
             self._queue.add(job.uid)
-        await self._leader.keep()
 
-    def _begin(self, work: Coroutine[Any, Any, NoReturn]) -> None:
-        self._tasks.append(asyncio.create_task(_forever(work)))
+    async def _list_pods_again(self) -> None:
+        for task in self._pod_tasks:
+            task.cancel()
+        await asyncio.gather(*self._pod_tasks, return_exceptions=True)
+        for watch in self._pod_watches:
+            watch.start_over()
+        self._store.doubt_pods()
+        self._watch_pods()
+        await self._until_filled()
+
+    async def _until_filled(self) -> None:
+        while not self._store.filled:
+            await asyncio.sleep(0.05)
+
+    def _watch_pods(self) -> None:
+        self._pod_tasks = [self._begin(watch.run()) for watch in self._pod_watches]
+
+    def _begin(self, work: Coroutine[Any, Any, NoReturn]) -> asyncio.Task[NoReturn]:
+        task = asyncio.create_task(_forever(work))
+        self._tasks.append(task)
+        return task
 
 
 async def _forever(work: Coroutine[Any, Any, NoReturn]) -> NoReturn:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Event, Plan, sooner
-from resnetboost_operator.kube.apierrors import Conflict
+from resnetboost_operator.kube.apierrors import Conflict, Refused
 from resnetboost_operator.kube.cluster import Cluster, JobGone
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.metrics import Metrics
@@ -39,6 +39,7 @@ class _Memory:
     def __init__(self) -> None:
         self.written_at = float("-inf")
         self.conflicts = 0
+        self.status_refusal = ""
         self.refusal = ""
         self.refusals = 0
         self.create_at = float("-inf")
@@ -133,12 +134,24 @@ class Reconciler:
         wait = memory.written_at + SOFT_WRITE_SECONDS - now
         if wait > 0 and not decided.events and not statuses.is_urgent(before, after):
             return record, wait
-        written = await self._cluster.write_status(replace(record, status=after))
+        written = await self._put(replace(record, status=after), memory)
         memory.written_at = now
         self._measure(before, after, memory)
         memory.enter(after.attempt)
         self._cluster.tell(written, decided.events)
         return written, None
+
+    async def _put(self, record: JobRecord, memory: _Memory) -> JobRecord:
+        """Progress is a rank's to tell: should the API server refuse it, the job goes on without."""
+        try:
+            return await self._cluster.write_status(record)
+        except Refused as error:
+            if record.status.progress is None:
+                raise
+            if error.words != memory.status_refusal:
+                logger.error("the status is refused, trying it without progress: %s", error.words)
+            memory.status_refusal = error.words
+        return await self._cluster.write_status(replace(record, status=replace(record.status, progress=None)))
 
     def _measure(self, before: Status, after: Status, memory: _Memory) -> None:
         if after.phase != before.phase:

@@ -37,16 +37,21 @@ class Store:
         """Whether everything there was has been seen once."""
         return self.jobs.filled and self.nodes.filled and all(pods.filled for pods in self.pods.values())
 
+    def doubt_pods(self) -> None:
+        """What is known of pods may be old: count as filled only after the next list."""
+        for mirror in self.pods.values():
+            mirror.filled = False
+
     def pods_of(self, job: JobRecord) -> tuple[PodView, ...]:
         """The job's pods. Those whose deletion the API server has accepted count as going."""
         found = self._pods_of.get(job.uid, {}).values()
-        return tuple(self._expected.applied(pod) for pod in found if pod.namespace == job.namespace)
+        return tuple(self._expected.applied(pod) for pod in found if _is_of(pod, job))
 
     def departed_of(self, job: JobRecord) -> tuple[PodView, ...]:
         """Pods of the job's current attempt that are gone, as they last were; those of earlier ones are forgotten."""
-        current = (job.namespace, job.status.stage, job.status.attempt)
+        current = (job.status.stage, job.status.attempt)
         found = self._departed.pop(job.uid, {})
-        kept = {index: pod for index, pod in found.items() if (pod.namespace, pod.stage, pod.attempt) == current}
+        kept = {index: pod for index, pod in found.items() if (pod.stage, pod.attempt) == current}
         if kept:
             self._departed[job.uid] = kept
         return tuple(kept.values())
@@ -100,7 +105,8 @@ class Store:
 
     def _forget(self, pod: PodView) -> None:
         self._expected.discard((pod.uid,))
-        if (pod.termination is not None or pod.disruption) and self.jobs.get(pod.job_uid) is not None:
+        job = self.jobs.get(pod.job_uid)
+        if (pod.termination is not None or pod.disruption) and job is not None and _is_of(pod, job):
             self._departed.setdefault(pod.job_uid, {})[pod.index] = pod
         siblings = self._pods_of[pod.job_uid]
         siblings.pop(pod.uid, None)
@@ -113,8 +119,8 @@ class Store:
             return
         if after is not None:
             self._nodes_by_name[found.name] = after
-        else:
-            self._nodes_by_name.pop(found.name, None)
+        elif self._nodes_by_name.get(found.name) == found:  # or it is another one by now
+            del self._nodes_by_name[found.name]
         for uid, siblings in self._pods_of.items():
             if any(pod.node == found.name for pod in siblings.values()):
                 self._changed(uid)
@@ -127,8 +133,10 @@ class _Expected:
         self._until: dict[str, tuple[int, float]] = {}
 
     def add(self, deletions: Collection[Deletion]) -> None:
-        until = time.monotonic() + EXPECTED_SECONDS
-        self._until.update({found.uid: (found.grace_seconds, until) for found in deletions})
+        now = time.monotonic()
+        known = {uid: found for uid, found in self._until.items() if found[1] > now}  # others went while we wrote
+        new = {found.uid: (found.grace_seconds, now + EXPECTED_SECONDS) for found in deletions}
+        self._until = known | new
 
     def discard(self, uids: Iterable[str]) -> None:
         for uid in uids:
@@ -149,6 +157,11 @@ class _Expected:
     def _wait(self, pod: PodView) -> float:
         """Seconds that its deletion is still expected to show."""
         return self._until[pod.uid][1] - time.monotonic() if pod.uid in self._until else 0.0
+
+
+def _is_of(pod: PodView, job: JobRecord) -> bool:
+    """Whether the job can own the pod: a uid alone is anybody's to claim, in any namespace and by any name."""
+    return (pod.namespace, pod.job_name, pod.job_uid) == (job.namespace, job.name, job.uid)
 
 
 def _pod(obj: Mapping[str, Any]) -> PodView | None:

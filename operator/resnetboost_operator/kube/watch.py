@@ -84,6 +84,11 @@ class Watch:
         self.heard_at = time.monotonic()
         self.trouble = "not listed yet"
 
+    def start_over(self) -> None:
+        """The next `run` lists first, however well the last one was informed."""
+        self._version = 0
+        self.trouble = "not listed yet"
+
     async def run(self) -> NoReturn:
         """List and watch, and again."""
         failures, self.heard_at = 0, time.monotonic()

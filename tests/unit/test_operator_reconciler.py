@@ -1,0 +1,205 @@
+"""What passes of one job make of an API server that is in the way, against one that plays it."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from resnetboost_operator import api, manifests, pods, poll
+from resnetboost_operator.kube import reconciler as reconcilers
+from resnetboost_operator.kube.apierrors import Conflict
+from resnetboost_operator.kube.cluster import Cluster
+from resnetboost_operator.kube.polling import Polling
+from resnetboost_operator.kube.reconciler import Reconciler
+from resnetboost_operator.kube.retry import Backoff
+from resnetboost_operator.kube.store import Store
+from resnetboost_operator.status import Progress
+from resnetboost_operator.validation import schema
+from scriptedserver import Answer, ScriptedServer, refuses, says
+
+SPEC = {
+    "device": {"type": "CPU", "count": 1},
+    "model": {"name": "resnet20", "numClasses": 10},
+    "dataset": {"name": "digits"},
+    "stages": [{"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8}],
+}
+METADATA = {"name": "digits", "namespace": "default", "uid": "u-1", "generation": 1}
+OBJECT = schema.defaulted(
+    {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": METADATA, "spec": SPEC}
+)
+JOB = api.parse(OBJECT)
+POD = manifests.pod(JOB, JOB.spec.stages[0], 0, 0)
+EARLIER = "ConfigMap digits-base-0 of an earlier job of this name is still going"
+
+
+class Bed:
+    """A reconciler of one job, and the API server's answers.
+
+    `status_answers` are given to status writes before they succeed; `earlier`: every name is an earlier job's object's.
+    """
+
+    def __init__(self) -> None:
+        self.version = 100
+        self.requests: list[str] = []
+        self.statuses: list[dict[str, Any]] = []
+        self.deletions: list[dict[str, Any]] = []
+        self.status_answers: list[Answer] = []
+        self.earlier = False
+
+    def connect(self, server: ScriptedServer) -> None:
+        self.store = Store((), lambda uid: None)
+        self.polled = asyncio.Event()
+        self.polling = Polling(lambda uid: self.polled.set())
+        self.cluster = Cluster(server.client, self.store, "me", lambda uid: None)
+        self.reconciler = Reconciler(self.store, self.cluster, self.polling, server.metrics)
+        self.store.jobs.watched("ADDED", self.stored(OBJECT))
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(f"{request.method} {request.path}")
+        return await self._answer(request, json.loads(await request.read() or b"{}"))(request)
+
+    def _answer(self, request: web.Request, body: dict[str, Any]) -> Answer:
+        if request.path.endswith("/status"):
+            self.statuses.append(body["status"])
+            return self.status_answers.pop(0) if self.status_answers else says(self.stored(OBJECT | body))
+        if request.method == "DELETE":
+            self.deletions.append(body)
+            return refuses(409, "Conflict")
+        if not self.earlier or request.path.endswith("/events"):
+            return says(self.stored(body), 201)
+        if request.method == "POST":
+            return refuses(409, "AlreadyExists")
+        owner = {**POD["metadata"]["ownerReferences"][0], "uid": "u-0"}
+        return says(self.stored({"metadata": {"ownerReferences": [owner]}}))
+
+    def stored(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The object as the API server has it then."""
+        self.version += 1
+        new = {"uid": f"uid-{self.version}"} | body["metadata"] | {"resourceVersion": str(self.version)}
+        return {**body, "metadata": new}
+
+    @property
+    def running(self) -> str:
+        """The message of the condition Running, as it was written last."""
+        found = {one["type"]: one["message"] for one in self.statuses[-1]["conditions"]}
+        return str(found["Running"])
+
+    def posts(self, plural: str) -> int:
+        return sum(request.startswith("POST") and request.endswith(plural) for request in self.requests)
+
+    async def passed(self) -> float:
+        """Seconds until the next pass; infinite if none is due."""
+        wait = await self.reconciler.reconcile("u-1")
+        return float("inf") if wait is None else wait
+
+
+def played(script: Callable[[Bed], Awaitable[None]]) -> Bed:
+    """The bed after the script."""
+
+    async def play() -> Bed:
+        bed = Bed()
+        async with ScriptedServer(itertools.repeat(bed.answer)) as server:
+            bed.connect(server)
+            async with asyncio.timeout(10):
+                await script(bed)
+            bed.polling.close()
+            await bed.cluster.close(1.0)
+        return bed
+
+    return asyncio.run(play())
+
+
+@pytest.fixture(autouse=True)
+def every_status_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcilers, "SOFT_WRITE_SECONDS", 0.0)
+
+
+def test_what_an_earlier_job_left_is_told_and_asked_for_again_only_after_a_while() -> None:
+    async def script(bed: Bed) -> None:
+        bed.earlier = True
+        assert await bed.passed() == 0.0, "to tell people"
+        assert await bed.passed() > 0.0
+
+    bed = played(script)
+    assert EARLIER in bed.running
+    assert (bed.posts("configmaps"), bed.posts("pods")) == (1, 0)
+
+
+def test_what_was_in_the_way_is_forgotten_as_soon_as_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcilers, "BLOCKED", Backoff(0.0, 0.0))
+
+    async def script(bed: Bed) -> None:
+        bed.earlier = True
+        await bed.passed()
+        await bed.passed()
+        assert EARLIER in bed.running
+        bed.earlier = False
+        await bed.passed()
+        await bed.passed()
+
+    bed = played(script)
+    assert EARLIER not in bed.running
+    assert bed.posts("pods") == 1
+
+
+def test_a_refusal_is_forgotten_when_nothing_is_left_to_create() -> None:
+    async def script(bed: Bed) -> None:
+        bed.earlier = True
+        await bed.passed()
+        await bed.passed()
+        assert EARLIER in bed.running
+        bed.store.pods[""].watched("ADDED", bed.stored(POD))
+        assert await bed.passed() == 0.0, "to tell people"
+        assert await bed.passed() > 0.0
+
+    assert EARLIER not in played(script).running
+
+
+def test_conflicts_in_a_row_are_retried_ever_more_slowly_until_a_pass_succeeds() -> None:
+    waits: list[float] = []
+
+    async def script(bed: Bed) -> None:
+        bed.status_answers = [refuses(409, "Conflict")] * 6
+        waits.extend([await bed.passed() for _ in range(6)])
+        await bed.passed()
+        bed.status_answers = [refuses(409, "Conflict")]
+        bed.store.pods[""].watched("MODIFIED", bed.stored(POD))
+        waits.append(await bed.passed())
+
+    played(script)
+    assert waits[5] >= 16.0
+    assert waits[0] <= 1.0
+    assert waits[6] <= 1.0
+
+
+def test_a_status_that_is_refused_is_written_without_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tells(address: str) -> Progress:
+        return Progress(stage="base", attempt=0, step=7, heartbeat=1)
+
+    monkeypatch.setattr(poll, "progress", tells)
+
+    async def script(bed: Bed) -> None:
+        await bed.passed()
+        bed.polling.follow("u-1", pods.view(POD), 0.0)
+        await bed.polled.wait()
+        bed.status_answers = [refuses(422, "Invalid", "status.progress.step: Invalid value")]
+        await bed.passed()
+
+    refused, written = played(script).statuses[-2:]
+    assert refused["progress"]["step"] == 7
+    assert "progress" not in written
+
+
+def test_a_job_is_deleted_at_its_end_only_in_the_version_that_was_looked_at() -> None:
+    async def script(bed: Bed) -> None:
+        record = bed.store.jobs.get("u-1")
+        assert record is not None
+        with pytest.raises(Conflict):
+            await bed.cluster.expire(record)
+
+    (deletion,) = played(script).deletions
+    assert deletion["preconditions"] == {"uid": "u-1", "resourceVersion": "101"}

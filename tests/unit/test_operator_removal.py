@@ -1,0 +1,93 @@
+"""How many requests the deletion of a gang's pods takes, and which pods they name."""
+
+import asyncio
+import re
+import urllib.parse
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from resnetboost_operator import manifests, pods
+from resnetboost_operator.decision import Deletion
+from resnetboost_operator.kube.jobs import JobRecord
+from resnetboost_operator.kube.removal import SWEEP_PODS, Removal
+from resnetboost_operator.kube.store import Store
+from resnetboost_operator.pods import PodView
+from resnetboost_operator.status import Status
+from scriptedserver import ScriptedServer, refuses, says
+from simulation import job
+
+
+def gang(count: int) -> tuple[JobRecord, list[PodView]]:
+    wanted = replace(job(device={"type": "CPU", "count": count}), uid="u-1")
+    made = [manifests.pod(wanted, wanted.spec.stages[0], 0, index) for index in range(count)]
+    views = [pods.view({**pod, "metadata": {**pod["metadata"], "uid": pod["metadata"]["name"]}}) for pod in made]
+    record = JobRecord(
+        uid="u-1",
+        namespace="default",
+        name="digits",
+        version=7,
+        deleting=False,
+        job=wanted,
+        status=Status(),
+        problem="",
+    )
+    return record, views
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def selectors(count: int) -> list[str]:
+    """The labels by which a whole gang of so many pods is deleted, one text for each request."""
+    record, views = gang(count)
+    requests = -(-count // SWEEP_PODS)
+
+    async def play() -> list[str]:
+        async with ScriptedServer([says({})] * requests) as server:
+            removal = Removal(server.client, Store((), lambda uid: None), lambda uid: None)
+            removal.remove(record, deletions(views), views)
+            await until(lambda: len(server.requests) == requests)
+            await removal.close()
+            queries = [urllib.parse.urlsplit(request).query for request in server.requests]
+            return [urllib.parse.parse_qs(query)["labelSelector"][0] for query in queries]
+
+    return asyncio.run(play())
+
+
+def deletions(views: Sequence[PodView]) -> list[Deletion]:
+    return [Deletion(pod.name, pod.uid, 5) for pod in views]
+
+
+def test_a_small_gang_is_deleted_by_one_request() -> None:
+    assert selectors(2) == ["resnetboost.io/job-uid=u-1,resnetboost.io/stage=base,resnetboost.io/attempt=0"]
+
+
+def test_a_large_gang_is_deleted_by_several_requests_that_name_each_pod_once() -> None:
+    """Of one request the API server deletes the pods one after another."""
+    count = 2 * SWEEP_PODS + 1
+    asked = selectors(count)
+    assert all(
+        selector.startswith("resnetboost.io/job-uid=u-1,resnetboost.io/stage=base,resnetboost.io/attempt=0,")
+        for selector in asked
+    )
+    named = [re.findall(r"index in \((.*)\)$", selector)[0].split(",") for selector in asked]
+    assert max(map(len, named)) <= SWEEP_PODS
+    assert sorted(int(index) for part in named for index in part) == list(range(count))
+
+
+def test_pods_whose_deletion_is_refused_are_decided_on_again() -> None:
+    record, views = gang(2)
+    again: list[str] = []
+
+    async def play() -> bool:
+        async with ScriptedServer([refuses(403, "Forbidden")]) as server:
+            store = Store((), lambda uid: None)
+            Removal(server.client, store, again.append).remove(record, deletions(views), views)
+            await until(lambda: bool(again))
+            return any(store.is_expected(deletion) for deletion in deletions(views))
+
+    assert (asyncio.run(play()), again) == (False, ["u-1"])
