@@ -74,6 +74,7 @@ def view(pod: Manifest) -> PodView:
     very job (`job_name` and `job_uid`) nobody can be a rank beside the one there is.
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
+    node = (pod.get("spec") or {}).get("nodeName", "")
     labels = metadata.get("labels") or {}
     stage = labels.get(names.LABEL_STAGE, "")
     attempt, index = int(labels.get(names.LABEL_ATTEMPT, "")), int(labels.get(names.LABEL_INDEX, ""))
@@ -93,10 +94,10 @@ def view(pod: Manifest) -> PodView:
         phase=status.get("phase", "Pending"),
         ready=bool(container.get("ready")),
         deleting="deletionTimestamp" in metadata,
-        node=(pod.get("spec") or {}).get("nodeName", ""),
+        node=node,
         address=status.get("podIP", ""),
         disruption=_condition(status, "DisruptionTarget", "True").get("reason", ""),
-        waiting=_waiting(status, container),
+        waiting=_waiting(status, container, node),
         termination=_termination(status, container),
     )
 
@@ -124,10 +125,11 @@ def _condition(status: Manifest, kind: str, value: str) -> Manifest:
     return next((condition for condition in found if condition.get("status") == value), {})
 
 
-def _waiting(status: Manifest, container: Manifest) -> Waiting | None:
+def _waiting(status: Manifest, container: Manifest, node: str) -> Waiting | None:
     if status.get("phase", "Pending") != "Pending":
         return None
-    unscheduled = _condition(status, "PodScheduled", "False")
+    # A scheduler that was cut off in the middle may leave its complaint on a pod that it has bound.
+    unscheduled = {} if node else _condition(status, "PodScheduled", "False")
     found = unscheduled or (container.get("state") or {}).get("waiting") or {}
     return Waiting(found.get("reason", ""), found.get("message", "")) if found else None
 

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from cluster import ControlPlane
-from operatorbed import Account, Kubelet, Operator, Space
+from operatorbed import Account, Kubelet, Operator, Proxy, Space
 
 NODES = ("node-0", "node-1")
 
@@ -40,6 +40,31 @@ def kubelet(control_plane: ControlPlane, space: Space) -> Iterator[Kubelet]:
     """A kubelet for the pods of the test's namespace."""
     with Kubelet(control_plane, space.namespace) as kubelet:
         yield kubelet
+
+
+@pytest.fixture
+def proxy(control_plane: ControlPlane) -> Iterator[Proxy]:
+    """Stands before the API server and can fail."""
+    with Proxy(control_plane.url, control_plane.ca) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def operator_behind_proxy(
+    control_plane: ControlPlane, account: Account, space: Space, proxy: Proxy
+) -> Iterator[Operator]:
+    """An operator for the test's namespace alone, behind the test's proxy."""
+    account.allow_lease(space.namespace)
+    operator = Operator(
+        control_plane,
+        account.kubeconfig_via(proxy.url, space.namespace),
+        f"operator-{space.namespace}",
+        namespace=space.namespace,
+        lease_namespace=space.namespace,
+    )
+    operator.start()
+    yield operator
+    operator.kill()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,13 +5,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cluster import ClusterError, ControlPlane
-from operatorbed import Account, Kubelet, Operator, Proxy, Space
+from cluster import ClusterError
+from operatorbed import Kubelet, Operator, Proxy, Space
 from operatorbed.jobs import job
 from operatorbed.proxy import Call, Trouble
 from operatorbed.space import JOB, Manifest
@@ -31,24 +31,8 @@ EXIT_CODES = (0, 0, 1, 13, 14, 16, 137)
 
 
 @pytest.fixture
-def proxy(control_plane: ControlPlane) -> Iterator[Proxy]:
-    with Proxy(control_plane.url, control_plane.ca) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def operator(control_plane: ControlPlane, account: Account, space: Space, proxy: Proxy) -> Iterator[Operator]:
-    account.allow_lease(space.namespace)
-    operator = Operator(
-        control_plane,
-        account.kubeconfig_via(proxy.url, space.namespace),
-        f"operator-{space.namespace}",
-        namespace=space.namespace,
-        lease_namespace=space.namespace,
-    )
-    operator.start()
-    yield operator
-    operator.kill()
+def operator(operator_behind_proxy: Operator) -> Operator:
+    return operator_behind_proxy
 
 
 class Fate:

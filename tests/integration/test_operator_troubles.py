@@ -23,25 +23,8 @@ GANG = ("digits-base-0-0", "digits-base-0-1")
 
 
 @pytest.fixture
-def proxy(control_plane: ControlPlane) -> Iterator[Proxy]:
-    with Proxy(control_plane.url, control_plane.ca) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def operator(control_plane: ControlPlane, account: Account, space: Space, proxy: Proxy) -> Iterator[Operator]:
-    """An operator for the test's namespace alone, behind the proxy."""
-    account.allow_lease(space.namespace)
-    operator = Operator(
-        control_plane,
-        account.kubeconfig_via(proxy.url, space.namespace),
-        f"operator-{space.namespace}",
-        namespace=space.namespace,
-        lease_namespace=space.namespace,
-    )
-    operator.start()
-    yield operator
-    operator.kill()
+def operator(operator_behind_proxy: Operator) -> Operator:
+    return operator_behind_proxy
 
 
 def until_complete(space: Space, kubelet: Kubelet, ranks: int = 2) -> None:
