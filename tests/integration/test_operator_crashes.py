@@ -74,7 +74,7 @@ def check(plane: ControlPlane, account: Account, scenario: str, points: Sequence
             return "\n".join([f"{point}: {error}", *error.__notes__])
         enough = len(expected.end.created) if point == EVERY_WRITE else point.write <= expected.writes - MORE_WRITES
         assert found.deaths >= enough, f"{point}: died only {found.deaths} times"
-        return "" if found.end == expected.end else f"{point}: {pprint.pformat(found.end)}"
+        return "" if found.end.agrees(expected.end) else f"{point}: {pprint.pformat(found.end)}"
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         differences = [found for found in pool.map(difference, points) if found]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster import ControlPlane
+from cluster import ControlPlane, Request
 from cluster.fixtures import CRD
 from operatorbed import Account, Kubelet, Operator, Proxy, Space
 from operatorbed.jobs import job
@@ -223,7 +223,7 @@ def test_a_second_sigterm_ends_the_operator_at_once(space: Space, operator: Oper
 
 
 def test_while_nothing_changes_the_api_server_is_left_in_peace(
-    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
+    space: Space, kubelet: Kubelet, operator: Operator, control_plane: ControlPlane
 ) -> None:
     kubelet.tell(step=5)
     space.create(job("runs"))
@@ -236,25 +236,25 @@ def test_while_nothing_changes_the_api_server_is_left_in_peace(
     space.until_phase("Failed", job="ended")
     space.create(job("waits", template={"nodeSelector": {"no": "such-node"}}))
     space.until(lambda status: "0/2 ranks" in str(status.get("conditions")), "it waits for a node", job="waits")
-    until_quiet(proxy)
-    before = len(other_calls(proxy))
+    until_quiet(control_plane)
+    before = len(requests(control_plane))
     time.sleep(10)
-    assert other_calls(proxy)[before:] == []
+    assert requests(control_plane)[before:] == []
 
 
-def other_calls(proxy: Proxy) -> list[Call]:
-    """All but the renewals of the lease; watches count, for none may end so soon."""
-    return [call for call in proxy.calls if call.collection != "leases"]
+def requests(plane: ControlPlane) -> list[Request]:
+    """All that the API server was asked but for renewals of the lease; watches count, for none may end so soon."""
+    return [found for found in plane.requests(Account.user) if found.resource != "leases"]
 
 
-def until_quiet(proxy: Proxy, seconds: float = 6) -> None:
+def until_quiet(plane: ControlPlane, seconds: float = 6) -> None:
     """Wait until what may wait for some seconds has been written."""
     seen, since = -1, time.monotonic()
 
     def quiet_seconds() -> float:
         nonlocal seen, since
-        if len(other_calls(proxy)) != seen:
-            seen, since = len(other_calls(proxy)), time.monotonic()
+        if (count := len(requests(plane))) != seen:
+            seen, since = count, time.monotonic()
         return time.monotonic() - since
 
     eventually(quiet_seconds, lambda found: found > seconds, "the operator comes to rest", seconds=60)
