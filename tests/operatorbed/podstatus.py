@@ -43,8 +43,9 @@ def waiting(reason: str, message: str) -> Manifest:
 
 
 def disrupted(reason: str) -> Manifest:
-    """Kubernetes itself is about to end the pod."""
-    return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]}
+    """Kubernetes itself is about to end the pod. One without a time is taken back at once, as having come to nothing."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": now()}
+    return {"conditions": [condition]}
 
 
 def _container(ready: bool, state: Manifest) -> Manifest:
