@@ -43,7 +43,7 @@ def waiting(reason: str, message: str) -> Manifest:
 
 
 def disrupted(reason: str) -> Manifest:
-    """Kubernetes itself is about to end the pod. One without a time is taken back at once, as having come to nothing."""
+    """Kubernetes itself is about to end the pod. Without a time it is taken back at once, as having come to nothing."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": now()}
     return {"conditions": [condition]}
 
