@@ -101,6 +101,11 @@ def _finished(pod: PodView) -> float:
     return pod.termination.finished_at if pod.termination is not None else 0.0
 
 
+def earlier_checkpoint_step(status: Status) -> int | None:
+    """Step of the newest checkpoint that the current stage's ended attempts are known to have left."""
+    return highest([record.checkpoint_step for record in status.attempts if record.stage == status.stage])
+
+
 def highest(steps: Sequence[int | None]) -> int | None:
     """The furthest of the steps that are known."""
     return max((step for step in steps if step is not None), default=None)

@@ -19,7 +19,7 @@ def account(status: Status, end_time: str, count: int, failure: str | None, kept
     if status.attempt_creation_time is None:
         return before
     progress = status.progress if evidence.current(status.progress, status) else None
-    first = _first_step(status)
+    first = evidence.earlier_checkpoint_step(status) or 0  # where the attempt began
     kept = max(0, (kept_step or 0) - first)
     done = max(kept, (progress.step if progress is not None else 0) - first)
     seconds = max(0, round(pods.seconds(end_time) - pods.seconds(status.attempt_creation_time)))
@@ -33,12 +33,6 @@ def account(status: Status, end_time: str, count: int, failure: str | None, kept
         repeated_steps=before.repeated_steps + done - kept,
         lost=_with_loss(before.lost, failure or OVERHEAD, (seconds - productive) * count),
     )
-
-
-def _first_step(status: Status) -> int:
-    """The step the attempt began at: the newest checkpoint of the attempts before it."""
-    earlier = [record.checkpoint_step for record in status.attempts if record.stage == status.stage]
-    return evidence.highest(earlier) or 0
 
 
 def _with_loss(lost: Sequence[Loss], reason: str, device_seconds: int) -> tuple[Loss, ...]:

@@ -47,6 +47,6 @@ def _rest(world: World, status: Status) -> Plan:
 
 def _checkpoint(status: Status) -> str:
     known = status.progress if evidence.current(status.progress, status) else None
-    earlier = [record.checkpoint_step for record in status.attempts if record.stage == status.stage]
-    step = evidence.highest([known.checkpoint_step if known is not None else None, *earlier])
+    own = known.checkpoint_step if known is not None else None
+    step = evidence.highest([own, evidence.earlier_checkpoint_step(status)])
     return "there is no checkpoint yet" if step is None else f"the newest checkpoint is of step {step}"
