@@ -12,6 +12,8 @@ SUITES = {
     "scaling": "2 ranks x 1 thread against 1 x 1 and 1 x 2",
     "checkpoint": "how long training stands still for a checkpoint",
     "overhead": "the share of a step outside the compiled graphs",
+    "thor": "what THOR adds to a training step and to memory, and its cost model against a measurement",
+    "convergence": "epochs and seconds to an accuracy, THOR against the best of an SGD grid",
     "scale": "gangs of up to 1000 pods on a real API server against Indexed Jobs",
 }
 OUTPUT = Path("build/bench.json")

@@ -51,7 +51,7 @@ def _slowed(program: Program, saver: Saver, number: int) -> float:
 def _steps(program: Program) -> None:
     images, labels = trainer.batch(channels=1, size=8)
     for _ in range(STEPS):
-        program.step(images, labels, 0.01, stop=False)
+        program.step(images, labels, trainer.MOMENT, stop=False)
 
 
 def _manifest(number: int) -> checkpoint.Manifest:

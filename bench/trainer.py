@@ -12,11 +12,12 @@ import numpy as np
 import yaml
 from mindspore import Tensor
 
-from resnetboost_trainer import config, device
+from resnetboost_trainer import config, device, model
 from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.program import Program
+from resnetboost_trainer.program import Moment, Program
 
 BATCH = 64
+MOMENT = Moment(step=1, learning_rate=0.01, damping=0.0)
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -33,23 +34,34 @@ def settings(**changes: Any) -> dict[str, Any]:
         "epochs": 3,
         "localBatchSize": BATCH,
         "labelSmoothing": 0.1,
+        "lossScale": 1,
         "evaluateEveryEpochs": 1000,
-        "learningRate": {"schedule": "Constant", "peak": 0.05, "final": 0, "warmupEpochs": 0, "gamma": 0.1},
+        "learningRate": {
+            "schedule": "Constant",
+            "peak": 0.05,
+            "final": 0,
+            "warmupEpochs": 0,
+            "gamma": 0.1,
+            "power": 2,
+        },
         "momentum": {"momentum": 0.9, "weightDecay": 1e-4, "nesterov": False},
         "checkpoint": {"everySteps": 1000000, "keep": 1, "resume": "Never"},
     } | changes
 
 
-def program(channels: int) -> Program:
+def program(channels: int, **changes: Any) -> Program:
     """The graphs of a resnet20 step on one rank of this process."""
     device.prepare()
-    return Program(_config(), channels, Communicator(0, 1))
+    configured = configuration(**changes)
+    name, classes = configured.model.name, configured.model.num_classes
+    return Program(configured, model.build(name, classes, channels, configured.seed), Communicator(0, 1))
 
 
-def _config() -> config.Config:
+def configuration(**changes: Any) -> config.Config:
+    """What the trainer makes of `settings`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
-        path.write_text(yaml.safe_dump(settings()))
+        path.write_text(yaml.safe_dump(settings(**changes)))
         return config.load(path)
 
 

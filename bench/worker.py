@@ -21,11 +21,11 @@ def main(form: str, channels: int, size: int) -> None:
     else:
         program = trainer.program(channels)
     images, labels = trainer.batch(channels, size)
-    program.step(images, labels, 0.01, stop=False)
+    program.step(images, labels, trainer.MOMENT, stop=False)
     print("ready", flush=True)
     for _ in sys.stdin:
         started = time.perf_counter()
-        program.step(images, labels, 0.01, stop=False)
+        program.step(images, labels, trainer.MOMENT, stop=False)
         print(time.perf_counter() - started, flush=True)
 
 

@@ -14,8 +14,17 @@ GOOD: dict[str, Any] = {
     "epochs": 3,
     "localBatchSize": 32,
     "labelSmoothing": 0.1,
+    "lossScale": 1,
     "evaluateEveryEpochs": 1,
-    "learningRate": {"schedule": "Cosine", "peak": 0.1, "final": 0, "warmupEpochs": 1, "gamma": 0.1},
+    "learningRate": {"schedule": "Cosine", "peak": 0.1, "final": 0, "warmupEpochs": 1, "gamma": 0.1, "power": 2},
     "momentum": {"momentum": 0.9, "weightDecay": 1e-4, "nesterov": False},
     "checkpoint": {"everySteps": 20, "keep": 3, "resume": "Never"},
+}
+
+# What a stage of the algorithm THOR has beside it.
+THOR: dict[str, Any] = {
+    "frequency": 10,
+    "blockSize": 128,
+    "damping": {"initial": 0.03, "decay": 0.5, "decayEpochs": 10, "split": "Pi"},
+    "traceRule": {"updateAbove": 0.01, "stopBelow": 0, "smoothing": 0.5},
 }

@@ -11,6 +11,7 @@ __all__ = [
     "Checkpoint",
     "CleanPodPolicy",
     "ConfigMapVolume",
+    "Damping",
     "Dataset",
     "DatasetName",
     "Device",
@@ -32,7 +33,9 @@ __all__ = [
     "Spec",
     "Stage",
     "Template",
+    "Thor",
     "Toleration",
+    "TraceRule",
     "Volume",
     "VolumeMount",
     "parse",
@@ -52,8 +55,9 @@ ModelName = Literal[
     "resnet56",
 ]
 DatasetName = Literal["digits", "npz"]
-Algorithm = Literal["Momentum"]
-Schedule = Literal["Cosine", "Linear", "Step", "Constant"]
+Algorithm = Literal["Momentum", "THOR"]
+Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
+DampingSplit = Literal["Pi", "Symmetric"]
 Resume = Literal["Never", "IfPresent", "Required"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
@@ -86,36 +90,76 @@ class Dataset(_Api, frozen=True):
 
 
 class LearningRate(_Api, frozen=True):
-    """The learning rate over a stage; `milestones` are there exactly for Step; times are in epochs."""
+    """The learning rate over a stage; `milestones` are there for Step and maybe for Polynomial; times are in epochs."""
 
     schedule: Schedule
     peak: float
     final: float
     warmup_epochs: float
     gamma: float
+    power: float
     milestones: tuple[float, ...] | None = None
     schedule_epochs: float | None = None
 
 
 class Momentum(_Api, frozen=True):
-    """Settings of the algorithm Momentum."""
+    """How a gradient becomes an update of the weights, also one that THOR has rescaled."""
 
     momentum: float
     weight_decay: float
     nesterov: bool
 
 
+class Damping(_Api, frozen=True):
+    """What is added to the curvature before it is inverted: `initial`, times `decay` in each `decay_epochs`."""
+
+    initial: float
+    decay: float
+    decay_epochs: float
+    split: DampingSplit
+
+
+class TraceRule(_Api, frozen=True):
+    """Which layers an update of the curvature leaves out, by the relative change of its trace."""
+
+    update_above: float
+    stop_below: float
+    smoothing: float
+
+
+class Thor(_Api, frozen=True):
+    """Settings of the algorithm THOR."""
+
+    frequency: int
+    block_size: int
+    damping: Damping
+    trace_rule: TraceRule
+    clip_norm: float | None = None
+
+
+# What a stage of THOR without the block has. The CRD cannot say it for a block that other stages must not have; a test
+# holds it to the defaults of the block's fields.
+THOR = Thor(
+    frequency=10,
+    block_size=128,
+    damping=Damping(initial=0.03, decay=0.5, decay_epochs=10, split="Pi"),
+    trace_rule=TraceRule(update_above=0.01, stop_below=0, smoothing=0.5),
+)
+
+
 class Stage(_Api, frozen=True):
-    """One part of the training; `local_batch_size` is per rank."""
+    """One part of the training; `local_batch_size` is per rank; `thor` is there exactly for the algorithm THOR."""
 
     name: str
     algorithm: Algorithm
     epochs: int
     local_batch_size: int
     label_smoothing: float
+    loss_scale: float
     evaluate_every_epochs: int
     learning_rate: LearningRate
     momentum: Momentum
+    thor: Thor | None = None
 
 
 class Checkpoint(_Api, frozen=True):
@@ -255,10 +299,16 @@ class Job(_Api, frozen=True):
 def parse(obj: dict[str, Any]) -> Job:
     """Read an object that `schema.check` found right and `schema.defaulted` completed."""
     metadata = obj["metadata"]
+    spec = msgspec.convert(obj["spec"], Spec)
     return Job(
         name=metadata["name"],
         namespace=metadata.get("namespace", "default"),
         uid=metadata.get("uid", ""),
         generation=metadata.get("generation", 1),
-        spec=msgspec.convert(obj["spec"], Spec),
+        spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage) for stage in spec.stages)),
     )
+
+
+def _completed(stage: Stage) -> Stage:
+    without = stage.algorithm == "THOR" and stage.thor is None
+    return msgspec.structs.replace(stage, thor=THOR) if without else stage

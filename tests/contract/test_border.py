@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from resnetboost_operator.validation import jobfile, schema
 from resnetboost_trainer import config, progress, verdict
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+GOOD = Path(__file__).parents[1] / "corpus" / "good"
 
 
 def trainer_failures() -> dict[str, int]:
@@ -33,6 +35,48 @@ def test_the_trainer_reads_every_stage_of_every_example(example: Path, tmp_path:
         loaded = config.load(path)
         assert (loaded.stage, loaded.attempt, loaded.epochs) == (stage.name, attempt, stage.epochs)
         assert loaded.learning_rate.peak == stage.learning_rate.peak
+
+
+@pytest.mark.parametrize("name", ["everything", "thor-minimal", "thor-bare", "thor-limits-of-ranges"])
+def test_the_trainer_has_the_settings_of_thor_exactly_where_the_algorithm_is_thor(name: str, tmp_path: Path) -> None:
+    job = api.parse(schema.defaulted(jobfile.load(GOOD / f"{name}.yaml")))
+    for stage in job.spec.stages:
+        path = tmp_path / f"{stage.name}.yaml"
+        path.write_text(manifests.config_map(job, stage, 0)["data"][names.CONFIG_KEY])
+        loaded = config.load(path)
+        assert (loaded.thor is not None) == (loaded.algorithm == "THOR")
+        assert plain(loaded.thor) == plain(stage.thor)
+        assert (loaded.loss_scale, loaded.learning_rate.power) == (stage.loss_scale, stage.learning_rate.power)
+
+
+def plain(settings: msgspec.Struct | None) -> Any:
+    """What is set, without what may be left out."""
+    given = msgspec.to_builtins(settings)
+    return {name: value for name, value in given.items() if value is not None} if given is not None else None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (config.Device, api.Device),
+        (config.Dataset, api.Dataset),
+        (config.LearningRate, api.LearningRate),
+        (config.Damping, api.Damping),
+        (config.Checkpoint, api.Checkpoint),
+        (config.Config, api.Stage),
+    ],
+    ids=["device", "data set", "learning rate", "damping", "checkpoint", "stage"],
+)
+def test_the_trainer_knows_every_word_a_job_may_use(theirs: type, ours: type) -> None:
+    assert words(theirs) == words(ours)
+
+
+def words(struct: type) -> dict[str, set[Any]]:
+    """What the fields that take one of several words take."""
+    info = msgspec.inspect.type_info(struct)
+    assert isinstance(info, msgspec.inspect.StructType)
+    kinds = {field.name: field.type for field in info.fields}
+    return {name: set(kind.values) for name, kind in kinds.items() if isinstance(kind, msgspec.inspect.LiteralType)}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -157,6 +157,11 @@ class TestStructs:
     def test_the_spec_is_the_crds_field_by_field(self) -> None:
         agree(msgspec.inspect.type_info(api.Spec), FIELDS["spec"], "spec", exact=True)
 
+    def test_a_thor_stage_without_settings_has_the_defaults_of_each(self) -> None:
+        """The CRD cannot say it: the block itself has no default, as stages of other algorithms must not have it."""
+        filled = schema.defaulted(jobfile.load(CORPUS / "good" / "thor-bare.yaml"))["spec"]["stages"][0]["thor"]
+        assert msgspec.convert(filled, api.Thor) == api.THOR
+
     def test_the_status_is_the_crds_field_by_field(self) -> None:
         agree(msgspec.inspect.type_info(status.Status), FIELDS["status"], "status", exact=False)
 

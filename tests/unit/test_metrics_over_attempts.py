@@ -42,6 +42,14 @@ def test_attempts_are_ordered_by_number_and_stages_as_in_the_job(tmp_path: Path)
     assert lines == ["base,9,1,1.0,", "base,10,2,0.7,", "boost,11,1,0.5,0.9"]
 
 
+def test_a_column_that_only_a_later_attempt_has_is_kept(tmp_path: Path) -> None:
+    folder, root = begun(tmp_path)
+    attempt(root, "base", 0, "step,loss\n1,1.0\n")
+    attempt(root, "base", 1, "step,loss,damping\n2,0.9,0.03\n")
+    metricsfile.merge(folder)
+    assert folder.metrics_file.read_text() == "stage,attempt,step,loss,damping\nbase,0,1,1.0,\nbase,1,2,0.9,0.03\n"
+
+
 def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
     folder, root = begun(tmp_path)
     attempt(root, "base", 0, HEADER + "1,1.0,\n2,0.")

@@ -8,15 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.schedule import learning_rate
-from trainerconfig import GOOD
+from resnetboost_trainer.schedule import damping, learning_rate
+from trainerconfig import GOOD, THOR
 
 STEPS = 20  # an epoch
 
 
 def config(epochs: int = 10, **rate: Any) -> Config:
-    full = {"schedule": "Constant", "peak": 0.8, "final": 0, "warmupEpochs": 0, "gamma": 0.1} | rate
+    full = {"schedule": "Constant", "peak": 0.8, "final": 0, "warmupEpochs": 0, "gamma": 0.1, "power": 2} | rate
     return msgspec.convert(GOOD | {"epochs": epochs, "learningRate": full}, Config)
+
+
+def damped(initial: float, decay: float, decay_epochs: float = 10) -> Config:
+    how = {"initial": initial, "decay": decay, "decayEpochs": decay_epochs, "split": "Pi"}
+    return msgspec.convert(GOOD | {"algorithm": "THOR", "thor": THOR | {"damping": how}}, Config)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,14 @@ def config(epochs: int = 10, **rate: Any) -> Config:
         ({"schedule": "Step", "milestones": [3, 6.5]}, 3, 0.08),
         ({"schedule": "Step", "milestones": [3, 6.5]}, 6.45, 0.08),
         ({"schedule": "Step", "milestones": [3, 6.5], "gamma": 0.5}, 6.5, 0.2),
+        ({"schedule": "Polynomial", "power": 3}, 4.95, 0.1),
+        ({"schedule": "Polynomial", "final": 0.2}, 4.95, 0.35),
+        ({"schedule": "Polynomial", "final": 0.2}, 9.95, 0.2),
+        ({"schedule": "Polynomial", "warmupEpochs": 2}, 1.95, 0.8),
+        ({"schedule": "Polynomial", "warmupEpochs": 2}, 5.95, 0.2),
+        ({"schedule": "Polynomial", "scheduleEpochs": 20, "power": 1}, 4.95, 0.6),
+        ({"schedule": "Polynomial", "milestones": [5, 6], "gamma": 0.5}, 4.9, 0.8 * 0.505**2),
+        ({"schedule": "Polynomial", "milestones": [5, 6], "gamma": 0.5}, 4.95, 0.1),
     ],
     ids=[
         "constant",
@@ -50,6 +63,14 @@ def config(epochs: int = 10, **rate: Any) -> Config:
         "step, at the first milestone",
         "step, before a milestone within an epoch",
         "step, at a milestone within an epoch",
+        "polynomial, half way",
+        "polynomial, half way to final",
+        "polynomial, at its last step",
+        "polynomial, at the end of a warm-up",
+        "polynomial, half way after a warm-up",
+        "polynomial, laid out over more epochs",
+        "polynomial, before a milestone",
+        "polynomial, at a milestone, which counts the step itself",
     ],
 )
 def test_value_at_an_epoch(rate: dict[str, Any], epoch: float, expected: float) -> None:
@@ -68,11 +89,51 @@ def test_the_tutorials_schedule() -> None:
     assert at == pytest.approx({0: 0.8 / 3125, 5: 0.8, 45: 0.8 * 45 / 85, 79: 0.8 * 11 / 85})
 
 
+# MindSpore's THOR tutorials, as lr_generator.py of the model zoo's official/cv/ResNet computes them at the first step
+# of an epoch, to three digits; ImageNet has 5004 steps of 256 images.
+@pytest.mark.parametrize(
+    ("rate", "at"),
+    [
+        (
+            {"peak": 0.05803, "power": 4.0839, "scheduleEpochs": 53},
+            {0: 0.0580, 10: 0.0247, 20: 0.00838, 30: 0.00192, 39: 1.26e-4, 40: 4.67e-5, 44: 1.04e-5},
+        ),
+        (
+            {"peak": 0.05672, "power": 4.9687, "scheduleEpochs": 50},
+            {0: 0.0567, 10: 0.0187, 20: 0.00448, 30: 5.98e-4, 39: 1.53e-5, 40: 4.77e-6},
+        ),
+    ],
+    ids=["Ascend", "GPU"],
+)
+def test_the_rate_of_the_thor_tutorials(rate: dict[str, Any], at: dict[int, float]) -> None:
+    tutorial = config(epochs=45, schedule="Polynomial", milestones=[39, 40], gamma=0.5, **rate)
+    ours = {epoch: learning_rate(tutorial, epoch * 5004, 5004) for epoch in at}
+    assert {epoch: float(f"{value:.3g}") for epoch, value in ours.items()} == at
+
+
+@pytest.mark.parametrize(
+    ("tutorial", "at"),
+    [
+        (damped(0.03, 0.50036), {0: 0.030, 10: 0.0150, 20: 0.00751, 40: 0.00188}),
+        (damped(0.02345, 0.5467), {0: 0.0234, 10: 0.0128, 20: 0.00701, 40: 0.00209}),
+    ],
+    ids=["Ascend", "GPU"],
+)
+def test_the_damping_of_the_thor_tutorials(tutorial: Config, at: dict[int, float]) -> None:
+    assert {epoch: float(f"{damping(tutorial, epoch * 5004, 5004):.3g}") for epoch in at} == at
+
+
+def test_damping_falls_by_its_factor_every_so_many_epochs() -> None:
+    values = [damping(damped(0.8, 0.5, decay_epochs=2.5), round(epoch * STEPS) - 1, STEPS) for epoch in (2.5, 5, 7.5)]
+    assert values == pytest.approx([0.4, 0.2, 0.1], rel=1e-12)
+
+
 rates = st.fixed_dictionaries(
     {
-        "schedule": st.sampled_from(["Cosine", "Linear", "Step", "Constant"]),
+        "schedule": st.sampled_from(["Cosine", "Linear", "Step", "Polynomial", "Constant"]),
         "peak": st.floats(1e-6, 1000),
         "warmupEpochs": st.floats(0, 9.9),
+        "power": st.floats(0.01, 100),
         "milestones": st.lists(st.floats(0.1, 20), min_size=1, max_size=4, unique=True).map(sorted),
         "scheduleEpochs": st.none() | st.floats(10, 90),
     }

@@ -189,6 +189,7 @@ def test_defaults_go_into_defaults() -> None:
         "final": 0,
         "warmupEpochs": 0,
         "gamma": 0.1,
+        "power": 2,
     }
 
 
@@ -222,6 +223,19 @@ def test_parse_reads_a_defaulted_job() -> None:
     assert parsed.spec.stages[0].learning_rate.milestones == (3.0, 5.5)
     assert type(parsed.spec.stages[0].learning_rate.final) is float
     assert parsed.spec.checkpoint.claim_name is None
+
+
+def test_a_stage_of_thor_has_its_settings_whether_given_or_not_and_no_other_stage_has() -> None:
+    given = {"frequency": 20, "damping": {"split": "Symmetric"}, "clipNorm": 1}
+    stages = [stage(**fields)["spec"]["stages"][0] for fields in ({}, {"algorithm": "THOR"})]
+    stages.append({**stages[1], "thor": given})
+    obj = job(stages=[{**found, "name": f"s{index}"} for index, found in enumerate(stages)])
+    momentum, bare, own = (found.thor for found in api.parse(schema.defaulted(obj)).spec.stages)
+    assert momentum is None
+    assert bare == api.THOR
+    assert own is not None
+    assert (own.frequency, own.block_size, own.clip_norm) == (20, bare.block_size, 1)
+    assert (own.damping.split, own.damping.initial) == ("Symmetric", bare.damping.initial)
 
 
 class TestChanges:
@@ -305,6 +319,8 @@ PLACES: list[tuple[str | int, ...]] = [
     ("spec", "stages", 0, "learningRate"),
     ("spec", "stages", 0, "learningRate", "milestones"),
     ("spec", "stages", 0, "learningRate", "warmupEpochs"),
+    ("spec", "stages", 0, "algorithm"),
+    ("spec", "stages", 0, "thor"),
     ("spec", "failurePolicy"),
     ("spec", "failurePolicy", "backoffSeconds"),
     ("spec", "template"),

@@ -5,7 +5,7 @@ import yaml
 
 from resnetboost_trainer import config
 from resnetboost_trainer.verdict import ConfigError
-from trainerconfig import GOOD
+from trainerconfig import GOOD, THOR
 
 
 def load(tmp_path: Path, text: str) -> config.Config:
@@ -19,6 +19,14 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
     assert (loaded.model.num_classes, loaded.learning_rate.warmup_epochs) == (10, 1)
 
 
+def test_a_thor_stages_settings_are_read(tmp_path: Path) -> None:
+    assert load(tmp_path, yaml.safe_dump(GOOD)).thor is None
+    thor = load(tmp_path, yaml.safe_dump(GOOD | {"algorithm": "THOR", "thor": THOR | {"clipNorm": 2}})).thor
+    assert thor is not None
+    assert (thor.frequency, thor.damping.decay_epochs, thor.trace_rule.update_above) == (10, 10, 0.01)
+    assert thor.clip_norm == 2
+
+
 def test_numbers_that_yaml_1_1_reads_as_text_are_numbers(tmp_path: Path) -> None:
     text = yaml.safe_dump(GOOD).replace("peak: 0.1", "peak: 1e-1")
     assert load(tmp_path, text).learning_rate.peak == 0.1
@@ -30,11 +38,20 @@ def test_numbers_that_yaml_1_1_reads_as_text_are_numbers(tmp_path: Path) -> None
         (yaml.safe_dump(GOOD | {"epoch": 3}), "epoch"),
         (yaml.safe_dump(GOOD | {"epochs": "many"}), "epochs"),
         (yaml.safe_dump(GOOD | {"algorithm": "Magic"}), "algorithm"),
+        (yaml.safe_dump(GOOD | {"thor": {"frequency": 10}}), "thor"),
         ("a: [1", "not a YAML file"),
         ("", "Expected `object`"),
         ("\x00", "not a YAML file"),
     ],
-    ids=["unknown field", "wrong type", "unknown algorithm", "broken YAML", "empty file", "binary"],
+    ids=[
+        "unknown field",
+        "wrong type",
+        "unknown algorithm",
+        "settings left out",
+        "broken YAML",
+        "empty file",
+        "binary",
+    ],
 )
 def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -49,21 +49,49 @@ class Dataset(_Struct, frozen=True):
 class LearningRate(_Struct, frozen=True):
     """Learning rate over a stage; epochs may be fractions."""
 
-    schedule: Literal["Cosine", "Linear", "Step", "Constant"]
+    schedule: Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
     peak: float
     final: float
     warmup_epochs: float
     gamma: float
+    power: float
     milestones: tuple[float, ...] = ()
     schedule_epochs: float | None = None
 
 
 class Momentum(_Struct, frozen=True):
-    """Momentum SGD; weight decay applies to convolution and dense weights only."""
+    """Momentum SGD, also of what THOR preconditioned; weight decay applies to convolution and dense weights only."""
 
     momentum: float
     weight_decay: float
     nesterov: bool
+
+
+class Damping(_Struct, frozen=True):
+    """What is added to the diagonals of the factors: `initial`, times `decay` in each `decay_epochs`."""
+
+    initial: float
+    decay: float
+    decay_epochs: float
+    split: Literal["Pi", "Symmetric"]
+
+
+class TraceRule(_Struct, frozen=True):
+    """When a layer's factors are updated, by the relative change of their trace; `smoothing` is the old one's share."""
+
+    update_above: float
+    stop_below: float
+    smoothing: float
+
+
+class Thor(_Struct, frozen=True):
+    """Preconditioning by Kronecker factors, updated every `frequency` steps in blocks of at most `block_size`."""
+
+    frequency: int
+    block_size: int
+    damping: Damping
+    trace_rule: TraceRule
+    clip_norm: float | None = None
 
 
 class Checkpoint(_Struct, frozen=True):
@@ -75,7 +103,7 @@ class Checkpoint(_Struct, frozen=True):
 
 
 class Config(_Struct, frozen=True):
-    """One attempt of one stage."""
+    """One attempt of one stage; `thor` is there exactly for the algorithm THOR."""
 
     job: Job
     stage: str
@@ -84,14 +112,16 @@ class Config(_Struct, frozen=True):
     device: Device
     model: Model
     dataset: Dataset
-    algorithm: Literal["Momentum"]
+    algorithm: Literal["Momentum", "THOR"]
     epochs: int
     local_batch_size: int
     label_smoothing: float
+    loss_scale: float
     evaluate_every_epochs: int
     learning_rate: LearningRate
     momentum: Momentum
     checkpoint: Checkpoint
+    thor: Thor | None = None
     start_from: str | None = None
 
 

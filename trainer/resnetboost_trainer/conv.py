@@ -116,6 +116,8 @@ class Conv2d(nn.Cell):
         shape = (out_channels, in_channels, kernel_size, kernel_size)
         init = HeNormal(mode="fan_out", nonlinearity="relu") if weight_init is None else weight_init
         self.weight = Parameter(initializer(init, shape, ms.float32), name="weight")
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.dilation, self.group = 1, 1
         target = str(ms.get_context("device_target"))
         if target == "CPU":
             hold_to_avx2()

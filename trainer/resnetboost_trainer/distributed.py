@@ -99,14 +99,23 @@ def await_coordinator(timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS) -> None:
 class Communicator:
     """Collectives over the whole gang, on numpy arrays; with one rank they are the identity."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        """Join the gang (blocks until every rank is there). Raises CommunicationError."""
+    def __init__(self, rank: int, size: int, joined: bool = False) -> None:
+        """Join the gang (blocks until every rank is there), unless this process has. Raises CommunicationError."""
         self.rank, self.size = rank, size
         if size > 1:
-            self._join()
+            if not joined:
+                self._join()
+            self._prepare()
+
+    @classmethod
+    def present(cls) -> "Communicator":
+        """Of the gang this process has joined by `mindspore.communication.init()`; alone, if it has not called it."""
+        from mindspore.communication import GlobalComm, get_group_size, get_rank
+
+        return cls(get_rank(), get_group_size(), joined=True) if GlobalComm.INITED else cls(0, 1)
 
     def _join(self) -> None:
-        from mindspore import communication, ops
+        from mindspore import communication
 
         started = time.monotonic()
         await_coordinator()
@@ -115,6 +124,10 @@ class Communicator:
         except RuntimeError as error:
             raise CommunicationError(f"the gang of {self.size} ranks did not come together: {_brief(error)}") from error
         log.info("rank %d has joined its gang of %d in %.1f s", self.rank, self.size, time.monotonic() - started)
+
+    def _prepare(self) -> None:
+        from mindspore import ops
+
         self._all_reduce, self._all_gather, self._broadcast = ops.AllReduce(), ops.AllGather(), ops.Broadcast(0)
 
     def sum(self, values: Floats) -> Floats:

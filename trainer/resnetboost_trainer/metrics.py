@@ -11,6 +11,9 @@ LABELS = ("job_name", "job_namespace", "stage", "rank")
 # From a millisecond (a collective among threads) to minutes (a first step that compiles), factor 2 to 2.5.
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 
+# What an update of THOR's curvature does with a layer.
+DECISIONS = ("updated", "kept", "stopped", "failed")
+
 
 class Metrics:
     """Every series a rank exposes, in a registry of its own. Label `rank` lets the slowest one be found."""
@@ -41,7 +44,21 @@ class Metrics:
         self.test_loss = self._gauge("test_loss", "Cross entropy on the test set.")
         images = Counter("resnetboost_images", "Images this rank has trained on.", LABELS, registry=self.registry)
         self.images = images.labels(*self._labels)
+        if config.thor is not None:
+            self._thor()
         self._build_info(convolution)
+
+    def _thor(self) -> None:
+        """What only a THOR stage has; other stages do not show it at all."""
+        self.thor_update_seconds = self._histogram("thor_update_seconds", "An update of the curvature.")
+        self.thor_damping = self._gauge("thor_damping", "Damping of the last update.")
+        labels, registry = (*LABELS, "decision"), self.registry
+        text = "Layers by what the last update of the curvature did with them."
+        layers = Gauge("resnetboost_thor_layers", text, labels, registry=registry)
+        text = "Layers by what became of them, over all updates of the curvature."
+        decisions = Counter("resnetboost_thor_layer_decisions", text, labels, registry=registry)
+        self.thor_layers = {decision: layers.labels(*self._labels, decision) for decision in DECISIONS}
+        self.thor_decisions = {decision: decisions.labels(*self._labels, decision) for decision in DECISIONS}
 
     def _histogram(self, name: str, text: str) -> Histogram:
         metric = Histogram(f"resnetboost_{name}", text, LABELS, registry=self.registry, buckets=SECONDS)

@@ -5,12 +5,13 @@ import time
 import mindspore
 import msgspec
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter, Tensor, nn
 
-from resnetboost_trainer import loss, model
+from resnetboost_trainer import loss
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed import Communicator, Floats, lost
 from resnetboost_trainer.optimizers.momentum import Momentum
+from resnetboost_trainer.optimizers.thor.curvature import Curvature, Update
 from resnetboost_trainer.state import State
 from resnetboost_trainer.step import Gradient, Reduction
 from resnetboost_trainer.verdict import NumericsError
@@ -22,11 +23,20 @@ NORM_SQUARED, LOSS, ACCURACY, STOP, SECONDS = range(5)
 DIVERGED = 1000.0
 
 
+class Moment(msgspec.Struct, frozen=True):
+    """Which step it is, 0-based within the stage, and what the schedules say for it."""
+
+    step: int
+    learning_rate: float
+    damping: float
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What a step brought. Means over the gang but for the three times, which are this rank's, in seconds.
 
     `stop`: somebody was asked to stop, and the whole gang knows it. `slowest_*`: of the step before, by the time
-    before the all-reduce; after it all ranks show the same.
+    before the all-reduce; after it all ranks show the same. `curvature`: of a step that THOR updates it at. `compiled`:
+    the first use of a graph, which is no sample of anything.
     """
 
     loss: float
@@ -38,34 +48,49 @@ class Outcome(msgspec.Struct, frozen=True):
     update_seconds: float
     slowest_rank: int
     slowest_compute_seconds: float
+    curvature: Update | None
+    compiled: bool
 
 
 class Program:
-    """Network, loss, optimizer and the graphs over them. Ranks differ only in BN's running statistics."""
+    """A network, its loss, its optimizer and the graphs over them. Ranks differ only in BN's running statistics."""
 
-    def __init__(self, config: Config, channels: int, communicator: Communicator) -> None:
-        self.communicator, self.classes = communicator, config.model.num_classes
-        self.network = model.build(config.model.name, config.model.num_classes, channels, config.seed)
-        parameters = self.network.trainable_params()
-        self.gradient = Gradient(self.network, loss.CrossEntropy(config.label_smoothing), parameters)
+    def __init__(self, config: Config, network: nn.Cell, communicator: Communicator) -> None:
+        self.communicator, self.classes, self.network = communicator, config.model.num_classes, network
+        self.loss_scale = config.loss_scale
+        parameters = list(network.trainable_params())
+        self.curvature: Curvature | None = None
+        probes: list[Parameter] = []
+        if config.thor is not None:
+            self.curvature = Curvature(network, parameters, config.thor, communicator)
+            parameters, probes = self.curvature.parameters, self.curvature.capture.probes
+        entropy = loss.CrossEntropy(config.label_smoothing)
+        self.gradient = Gradient(network, entropy, parameters, config.loss_scale)
+        self.capturing = Gradient(network, entropy, parameters, config.loss_scale, probes)
         self.reduction = Reduction(parameters, communicator.size)
-        self.optimizer = Momentum(parameters, config.momentum)
-        self.state = State(self.network, self.optimizer.state(), communicator)
+        momentum = Momentum(parameters, config.momentum)
+        self.optimizer: nn.Cell = self.curvature.optimizer(momentum) if self.curvature else momentum
+        kept = momentum.state() + (self.curvature.state() if self.curvature else [])
+        self.state = State(network, kept, communicator)
+        self._compiled: set[bool] = set()
         self._seconds = 0.0
 
-    def step(self, images: Tensor, labels: Tensor, learning_rate: float, stop: bool) -> Outcome:
+    def step(self, images: Tensor, labels: Tensor, moment: Moment, stop: bool) -> Outcome:
         """Gradient, reduction, finite check, update. A collective.
 
         Raises NumericsError before a bad update can reach the weights, CommunicationError when the gang is broken.
         """
         begun = time.perf_counter()
-        self.gradient.set_train(True)
-        flat = self.gradient(images, labels, Tensor(self._tail(stop)))
+        due = self.curvature is not None and self.curvature.due(moment.step)
+        flat, captured = self._gradient(images, labels, Tensor(self._tail(stop)), due)
         computed = time.perf_counter()
         gradients, scalars = self._reduce(flat)
         reduced = time.perf_counter()
-        _check_numbers(scalars, self.classes, learning_rate)
-        self.optimizer(gradients, Tensor(learning_rate, mindspore.float32))
+        _check_numbers(scalars, self.classes, moment.learning_rate)
+        update = None
+        if self.curvature is not None and due:
+            update = self.curvature.update(captured, flat, len(images), self.loss_scale, moment.damping)
+        self.optimizer(gradients, Tensor(moment.learning_rate, mindspore.float32))
         updated = time.perf_counter()
         self._seconds = computed - begun
         slowest = int(scalars[SECONDS:].argmax())
@@ -79,7 +104,25 @@ class Program:
             update_seconds=updated - reduced,
             slowest_rank=slowest,
             slowest_compute_seconds=float(scalars[SECONDS + slowest]),
+            curvature=update,
+            compiled=self._first_use(due),
         )
+
+    def _gradient(self, images: Tensor, labels: Tensor, tail: Tensor, due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The flat buffer and, at an update of the curvature, what it is made from: a graph of its own."""
+        if self.curvature is None or not due:
+            self.gradient.set_train(True)
+            flat, _ = self.gradient(images, labels, tail)
+            return flat, ()
+        with self.curvature.capture.attached():
+            self.capturing.set_train(True)
+            flat, captured = self.capturing(images, labels, tail)
+            return flat, captured
+
+    def _first_use(self, graph: bool) -> bool:
+        first = graph not in self._compiled
+        self._compiled.add(graph)
+        return first
 
     def _tail(self, stop: bool) -> Floats:
         """What this rank tells the others in passing: [stop, its last compute time in a place of its own]."""

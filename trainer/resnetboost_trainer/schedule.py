@@ -1,4 +1,4 @@
-"""The learning rate of every step, as a pure function of the config; it must not remember earlier steps.
+"""Learning rate and damping of every step, as pure functions of the config; they must not remember earlier steps.
 
 Convention, for step s (0-based within the stage) with n steps an epoch:
     W = warmupEpochs * n,  T = scheduleEpochs * n   (the stage's epochs where scheduleEpochs is not given)
@@ -8,9 +8,14 @@ Convention, for step s (0-based within the stage) with n steps an epoch:
     Linear     peak + (final - peak) * progress
     Cosine     final + (peak - final) * (1 + cos(pi * progress)) / 2
     Step       peak * gamma ** (number of milestones m with s >= m * n)
-The learning rate is factor * the schedule's value. `final` is the value at step T, the one after the last.
+    Polynomial (final + (peak - final) * (1 - ahead) ** power) * gamma ** (number of milestones m with s + 1 >= m * n)
+               where ahead = (s + 1 - W) / (T - W), clipped to 0..1
+    damping    initial * decay ** ((s + 1) / n / decayEpochs)
+The learning rate is factor * the schedule's value. `final` is the value at step T, the one after the last, except with
+Polynomial, which like damping looks one step ahead, as MindSpore's THOR tutorial does, and so ends at `final` itself.
 MindSpore's ImageNet tutorial (0 -> 0.8 in 5 epochs, then straight to 0 at epoch 90, stopped early) is
-Linear, peak 0.8, warmupEpochs 5, scheduleEpochs 90.
+Linear, peak 0.8, warmupEpochs 5, scheduleEpochs 90; its THOR tutorial on Ascend (lr_generator.py of the model zoo) is
+Polynomial, peak 0.05803, power 4.0839, scheduleEpochs 53, milestones [39, 40], gamma 0.5.
 """
 
 import math
@@ -25,14 +30,32 @@ def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
     warmup = rate.warmup_epochs * steps_per_epoch
     factor = min(1.0, (step + 1) / warmup) if warmup else 1.0
     if rate.schedule == "Step":
-        return factor * _stepped(rate, step / steps_per_epoch)
-    progress = min((step - warmup) / (total - warmup), 1.0) if warmup < min(step, total) else 0.0
-    return factor * _annealed(rate, progress)
+        return factor * rate.peak * _drops(rate, step / steps_per_epoch)
+    if rate.schedule == "Polynomial":
+        ahead = step + 1
+        return factor * _polynomial(rate, _progress(ahead, warmup, total)) * _drops(rate, ahead / steps_per_epoch)
+    return factor * _annealed(rate, _progress(step, warmup, total))
 
 
-def _stepped(rate: LearningRate, epoch: float) -> float:
+def damping(config: Config, step: int, steps_per_epoch: int) -> float:
+    """Damping of a step of a THOR stage, 0-based within the stage."""
+    assert config.thor is not None, "only THOR has damping"
+    schedule = config.thor.damping
+    return schedule.initial * math.pow(schedule.decay, (step + 1) / steps_per_epoch / schedule.decay_epochs)
+
+
+def _progress(step: float, warmup: float, total: float) -> float:
+    """How far a step is on the way from the end of the warm-up to the end of the schedule, 0 to 1."""
+    return min((step - warmup) / (total - warmup), 1.0) if warmup < min(step, total) else 0.0
+
+
+def _drops(rate: LearningRate, epoch: float) -> float:
     passed = sum(epoch >= milestone for milestone in rate.milestones)
-    return rate.peak * rate.gamma**passed
+    return rate.gamma**passed
+
+
+def _polynomial(rate: LearningRate, progress: float) -> float:
+    return rate.final + (rate.peak - rate.final) * math.pow(1 - progress, rate.power)
 
 
 def _annealed(rate: LearningRate, progress: float) -> float:

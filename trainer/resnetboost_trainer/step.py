@@ -12,25 +12,41 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 
 class Gradient(nn.Cell):
-    """Forward and backward over a local batch: (images, labels, tail) -> the flat buffer."""
+    """Forward and backward over a local batch: (images, labels, tail) -> the flat buffer, gradients by the probes.
 
-    def __init__(self, network: nn.Cell, loss: Callable[..., Any], parameters: Sequence[Parameter]) -> None:
+    The loss is multiplied by `loss_scale` for the backward pass, what is in the buffer divided by it again. Gradients
+    by `probes`, parameters that nothing reads, are whatever the network's taps make of them; they stay scaled.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        loss: Callable[..., Any],
+        parameters: Sequence[Parameter],
+        loss_scale: float = 1.0,
+        probes: Sequence[Parameter] = (),
+    ) -> None:
         super().__init__()
         self.network = network
         self.loss = loss
-        self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple(parameters), has_aux=True)
+        self.loss_scale = loss_scale
+        self.count = len(parameters)
+        self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss of the local batch and the logits."""
+        """Mean loss of the local batch, scaled, and the logits."""
         logits = self.network(images)
-        return self.loss(logits, labels), logits
+        loss = self.loss(logits, labels)
+        return loss if self.loss_scale == 1 else loss * self.loss_scale, logits
 
-    def construct(self, images: Tensor, labels: Tensor, tail: Tensor) -> Tensor:
-        """Shapes: images (n, c, h, w), labels (n,), tail (t,) -> (parameters + 2 + t,)."""
+    def construct(self, images: Tensor, labels: Tensor, tail: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Shapes: images (n, c, h, w), labels (n,), tail (t,) -> (parameters + 2 + t,), one tensor per probe."""
         (loss, logits), gradients = self.gradient(images, labels)
         correct = ops.equal(logits.argmax(1).astype(labels.dtype), labels).astype(loss.dtype).mean()
-        pieces = [gradient.reshape(-1) for gradient in gradients]
-        return ops.concat([*pieces, loss.reshape(1), correct.reshape(1), tail])
+        pieces = [gradient.reshape(-1) for gradient in gradients[: self.count]]
+        scaled = ops.concat([*pieces, loss.reshape(1)])
+        unscaled = scaled if self.loss_scale == 1 else scaled / self.loss_scale
+        return ops.concat([unscaled, correct.reshape(1), tail]), gradients[self.count :]
 
 
 class Reduction(nn.Cell):

@@ -8,7 +8,8 @@ import msgspec
 from resnetboost_trainer.checkpoint import Manifest
 from resnetboost_trainer.evaluate import Result
 from resnetboost_trainer.history import History
-from resnetboost_trainer.metrics import Metrics
+from resnetboost_trainer.metrics import DECISIONS, Metrics
+from resnetboost_trainer.optimizers.thor.curvature import Update
 from resnetboost_trainer.progress import Board, Window
 
 LOG_SECONDS = 5.0
@@ -32,6 +33,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     slowest_rank: int
     slowest_compute_seconds: float
     compiled: bool
+    curvature: Update | None
 
 
 class Teller:
@@ -59,6 +61,8 @@ class Teller:
     def step(self, step: Step) -> None:
         """A step is done. The one that compiled is no sample of anything and stays out of the histograms."""
         self._flush()
+        if step.curvature is not None:
+            self._updated(step.curvature, step.compiled)
         if not step.compiled:
             self._observe(step)
             self._durations.add(step.step_seconds)
@@ -107,6 +111,14 @@ class Teller:
         if self.ranks > 1:  # one rank has no collective: its series stays empty instead of showing zeros
             self.metrics.collective_seconds.observe(step.collective_seconds)
 
+    def _updated(self, update: Update, compiled: bool) -> None:
+        if not compiled:
+            self.metrics.thor_update_seconds.observe(update.seconds)
+        self.metrics.thor_damping.set(update.damping)
+        for decision in DECISIONS:
+            self.metrics.thor_layers[decision].set(getattr(update, decision))
+            self.metrics.thor_decisions[decision].inc(getattr(update, decision))
+
     def _show(self, step: Step) -> None:
         metrics = self.metrics
         metrics.images.inc(self.batch / self.ranks)
@@ -135,7 +147,10 @@ class Teller:
         self.board.beat()
 
     def _csv(self, step: Step) -> dict[str, float | None]:
-        row = {name: getattr(step, name) for name in step.__struct_fields__ if name != "compiled"}
+        row = {name: getattr(step, name) for name in step.__struct_fields__ if name not in ("compiled", "curvature")}
+        if (update := step.curvature) is not None:
+            row |= {"damping": update.damping, "thor_update_seconds": update.seconds}
+            row |= {f"layers_{decision}": getattr(update, decision) for decision in DECISIONS}
         speed = self.batch / step.step_seconds
         return row | {"epoch": step.step / self.per_epoch, "time": round(time.time(), 3), "images_per_second": speed}
 

@@ -14,7 +14,7 @@ from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.evaluate import Evaluation, Result
 from resnetboost_trainer.history import History
 from resnetboost_trainer.metrics import Metrics
-from resnetboost_trainer.program import Outcome, Program
+from resnetboost_trainer.program import Moment, Outcome, Program
 from resnetboost_trainer.progress import Board
 from resnetboost_trainer.saving import Saver
 from resnetboost_trainer.server import Server
@@ -42,9 +42,10 @@ class Training:
         self.per_epoch = len(dataset.x_train) // self.global_batch
         self.total = config.epochs * self.per_epoch
         self.communicator = Communicator(environment.rank, environment.world_size)
-        self.program = Program(config, dataset.channels, self.communicator)
-        self.evaluation = Evaluation(self.program.network, dataset, self.communicator, config.local_batch_size)
-        convolution = model.convolution_forms(self.program.network)
+        network = model.build(config.model.name, config.model.num_classes, dataset.channels, config.seed)
+        self.program = Program(config, network, self.communicator)
+        self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size)
+        convolution = model.convolution_forms(network)
         log.info("%s, convolutions: %s", config.model.name, convolution)
         metrics = Metrics(config, environment.rank, convolution)
         server.expose(metrics.registry)
@@ -59,7 +60,7 @@ class Training:
         self.teller.state("Compiling" if first < self.total else "Evaluating")
         result: Result | None = None
         for images, labels, waited in self._batches(first):
-            outcome = self._train_step(images, labels, waited, compiled=self.step == first)
+            outcome = self._train_step(images, labels, waited)
             result = self._evaluate() if self._evaluation_is_due() else None
             if outcome.stop or self._checkpoint_is_due():
                 self._save()
@@ -80,15 +81,15 @@ class Training:
             images, labels = Tensor(x[indices]), Tensor(y[indices])
             yield images, labels, time.perf_counter() - started
 
-    def _train_step(self, images: Tensor, labels: Tensor, waited: float, compiled: bool) -> Outcome:
+    def _train_step(self, images: Tensor, labels: Tensor, waited: float) -> Outcome:
         started = time.perf_counter()
-        rate = schedule.learning_rate(self.config, self.step, self.per_epoch)
-        outcome = self.program.step(images, labels, rate, bool(self.stop))
+        moment = self._moment()
+        outcome = self.program.step(images, labels, moment, bool(self.stop))
         self.step += 1
         self.teller.step(
             Step(
                 step=self.step,
-                learning_rate=rate,
+                learning_rate=moment.learning_rate,
                 loss=outcome.loss,
                 accuracy=outcome.accuracy,
                 gradient_norm=outcome.gradient_norm,
@@ -98,12 +99,18 @@ class Training:
                 collective_seconds=outcome.collective_seconds,
                 slowest_rank=outcome.slowest_rank,
                 slowest_compute_seconds=outcome.slowest_compute_seconds,
-                compiled=compiled,
+                compiled=outcome.compiled,
+                curvature=outcome.curvature,
             )
         )
         if self.saver is not None:
             self.saver.check()
         return outcome
+
+    def _moment(self) -> Moment:
+        config, step, per_epoch = self.config, self.step, self.per_epoch
+        damping = schedule.damping(config, step, per_epoch) if config.thor is not None else 0.0
+        return Moment(step, schedule.learning_rate(config, step, per_epoch), damping)
 
     def _evaluation_is_due(self) -> bool:
         epoch, batch = divmod(self.step, self.per_epoch)

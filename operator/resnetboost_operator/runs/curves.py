@@ -1,11 +1,14 @@
-"""Draws report.png from a run's metrics: loss, accuracy and a step's time; it knows no job and no HTML."""
+"""Draws report.png from a run's metrics: loss, accuracy, a step's time, curvature; it knows no job and no HTML."""
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from resnetboost_operator.runs.metricsfile import Measured
+from resnetboost_operator import readable
+from resnetboost_operator.runs import curvature
+from resnetboost_operator.runs.curvature import Updates
+from resnetboost_operator.runs.metricsfile import Measured, or_zero
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +21,8 @@ _PARTS = (
     ("data_wait_seconds", "data wait", "#009E73"),
 )
 _OTHER = "#CCCCCC"
+_DECISIONS = {"updated": "#56B4E9", "kept": "#DDDDDD", "stopped": "#999999", "failed": "#D55E00"}
+_DAMPING = "#CC79A7"
 _STYLE: Any = {
     "axes.grid": True,
     "grid.color": "#e6e6e6",
@@ -36,15 +41,19 @@ def draw(measured: Measured, title: str) -> bytes:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    updates = curvature.by_stage(measured)
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(10, 10.5), dpi=110, layout="constrained")
-        loss, accuracy, time = figure.subplots(3, 1, sharex=True)
+        panels = 4 if updates else 3
+        figure = Figure(figsize=(10, 3.5 * panels), dpi=110, layout="constrained")
+        loss, accuracy, time, *more = figure.subplots(panels, 1, sharex=True)
         figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
         _draw_loss(loss, measured)
         _draw_accuracy(accuracy, measured)
         _draw_step_time(time, measured)
-        time.set_xlabel("step")
-        for index, axes in enumerate((loss, accuracy, time)):
+        for axes in more:
+            _draw_curvature(axes, updates)
+        (time, *more)[-1].set_xlabel("step")
+        for index, axes in enumerate((loss, accuracy, time, *more)):
             _mark_attempts(axes, measured, labelled=index == 0)
             axes.set_xlim(0, 1.01 * max(1, len(measured.steps)))
         png = BytesIO()
@@ -90,7 +99,7 @@ def _plot_by_stage(axes: "Axes", measured: Measured, values: Sequence[float], la
 
 def _moving_mean(values: Sequence[float], window: int) -> list[float]:
     """Mean over `window` values on either side; nan is passed over."""
-    sums = list(accumulate((_or_zero(value) for value in values), initial=0.0))
+    sums = list(accumulate((or_zero(value) for value in values), initial=0.0))
     counts = list(accumulate((value == value for value in values), initial=0))
     result = []
     for index in range(len(values)):
@@ -107,7 +116,7 @@ def _draw_step_time(axes: "Axes", measured: Measured) -> None:
     whole = [1000 * value for value in measured.column("step_seconds")]
     top = 1.45 * _quantile(whole, 0.95)  # a first step compiles for seconds and would flatten all others
     known = [part for part in _PARTS if any(value == value for value in measured.column(part[0]))]
-    parts = [[1000 * _or_zero(value) for value in measured.column(name)] for name, _, _ in known]
+    parts = [[1000 * or_zero(value) for value in measured.column(name)] for name, _, _ in known]
     rest = [max(0.0, all_ - sum(some)) for all_, *some in zip(whole, *parts, strict=True)]
     usual = [index for index, value in enumerate(whole) if value <= top]
     labels, colors = [label for _, label, _ in known], [color for _, _, color in known]
@@ -123,18 +132,68 @@ def _draw_step_time(axes: "Axes", measured: Measured) -> None:
     _note_outliers(axes, whole, top)
 
 
+def _draw_curvature(axes: "Axes", updates: Sequence[Updates]) -> None:
+    """What each update did with the layers, which holds until the next one; and the damping it did it with."""
+    axes.set_title("Curvature: what updates did with the layers")
+    axes.set_ylabel("layers")
+    damping = axes.twinx()
+    damping.set_ylabel("damping")
+    damping.grid(False)
+    damping.spines["right"].set_visible(True)
+    for index, stage in enumerate(updates):
+        _draw_updates(axes, damping, stage, mark="_" if index else "")  # one entry in the legend for all stages
+    room = 1.3  # for the legend
+    axes.set_ylim(0, room * max(sum(counts[0] for counts in stage.layers.values()) for stage in updates))
+    damping.set_ylim(0, room * (max(max(stage.damping) for stage in updates) or 1))
+    shares, line = axes.get_legend_handles_labels(), damping.get_legend_handles_labels()
+    damping.legend(shares[0] + line[0], shares[1] + line[1], loc="upper right", ncols=5, fontsize=9)
+    _note(axes, _cost(updates))
+
+
+def _draw_updates(layers: "Axes", damping: "Axes", stage: Updates, mark: str) -> None:
+    steps = [*stage.steps[:: _bin_size(stage.steps)], stage.last_step]
+    layers.stackplot(
+        steps,
+        *(_lasting(_binned(stage.layers[name])) for name in _DECISIONS),
+        labels=[mark + name for name in _DECISIONS],
+        colors=list(_DECISIONS.values()),
+        step="post",
+        linewidth=0,
+    )
+    damping.plot(steps, _lasting(_binned(stage.damping)), label=f"{mark}damping", color=_DAMPING, linewidth=1.8)
+
+
+def _lasting(values: Sequence[float]) -> list[float]:
+    """With the last value once more, for the end of the stage."""
+    return [*values, values[-1]]
+
+
+def _cost(updates: Sequence[Updates]) -> str:
+    count, seconds = sum(len(stage.steps) for stage in updates), sum(stage.seconds for stage in updates)
+    share = seconds / max(sum(stage.stage_seconds for stage in updates), 1e-9)
+    took = f"took {readable.quantity(seconds)} s, {readable.share(share)} of the steps' time without compiling"
+    return f"{readable.plural(count, 'update')} {took}"
+
+
 def _note_outliers(axes: "Axes", whole: Sequence[float], top: float) -> None:
     beyond = [value for value in whole if value > top]
     if beyond:
-        text = f"not shown: {len(beyond)} of {len(whole)} steps, up to {max(beyond) / 1000:.1f} s"
-        axes.set_title(text, loc="right", fontsize=8, color=_MARK, fontweight="normal")
+        _note(axes, f"not shown: {len(beyond)} of {len(whole)} steps, up to {max(beyond) / 1000:.1f} s")
+
+
+def _note(axes: "Axes", text: str) -> None:
+    axes.set_title(text, loc="right", fontsize=8, color=_MARK, fontweight="normal")
 
 
 def _binned(values: Sequence[float]) -> list[float]:
     """Means of neighbours, so that a long run is not a block of noise."""
-    size = max(1, len(values) // 200)
+    size = _bin_size(values)
     bins = [values[first : first + size] for first in range(0, len(values), size)]
     return [sum(some) / len(some) for some in bins]
+
+
+def _bin_size(values: Sequence[float]) -> int:
+    return max(1, len(values) // 200)
 
 
 def _mark_attempts(axes: "Axes", measured: Measured, labelled: bool) -> None:
@@ -172,7 +231,3 @@ def _label_line(axes: "Axes", step: int, row: int, text: str) -> None:
 def _quantile(values: Sequence[float], share: float) -> float:
     finite = sorted(value for value in values if value == value)
     return finite[min(len(finite) - 1, int(share * len(finite)))] if finite else 1.0
-
-
-def _or_zero(value: float) -> float:
-    return value if value == value else 0.0

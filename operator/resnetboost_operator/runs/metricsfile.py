@@ -37,6 +37,11 @@ def read(path: Path) -> Measured:
     )
 
 
+def or_zero(value: float) -> float:
+    """0 for what is absent."""
+    return value if value == value else 0.0
+
+
 def _number(text: str | None) -> float:
     try:
         return float(text or "nan")
@@ -51,7 +56,7 @@ def merge(folder: RunFolder) -> None:
     stages = [stage["name"] for stage in job["spec"]["stages"]]
     rows = [row for stage in stages for row in merged(_attempts(root / stage, stage))]
     if rows:
-        columns = list(dict.fromkeys(column for row in rows[:1] for column in row))
+        columns = list(dict.fromkeys(column for row in rows for column in row))  # attempts of two versions differ
         write(folder.metrics_file, _csv(columns, rows))
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from resnetboost_operator import pods, readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import curves, metricsfile
+from resnetboost_operator.runs import curvature, curves, metricsfile
+from resnetboost_operator.runs.curvature import Updates
 from resnetboost_operator.runs.runfolder import RunFolder, write
 from resnetboost_operator.status import Attempt, StageStatus, Status
 
@@ -58,6 +59,15 @@ _ATTEMPT_COLUMNS = (
     "Message",
 )
 _STAGE_COLUMNS = ("Stage", "State", "Attempts", "Top-1", "Top-5", "Test loss")
+_CURVATURE_ROWS = (
+    "Updates",
+    "Time in updates",
+    "A step, median",
+    "Layers updated",
+    "Layers stopped for good",
+    "Layers that could not be inverted",
+    "Damping",
+)
 
 
 def write_report(folder: RunFolder) -> None:
@@ -68,7 +78,7 @@ def write_report(folder: RunFolder) -> None:
     png = _drawn(measured, title(job))
     if png:
         write(folder.report_png, png)
-    write(folder.report_html, page(job, status, folder.read_environment(), png))
+    write(folder.report_html, page(job, status, folder.read_environment(), png, curvature.by_stage(measured)))
 
 
 def _drawn(measured: metricsfile.Measured, heading: str) -> bytes:
@@ -85,10 +95,13 @@ def title(job: Manifest) -> str:
     return f"{job['metadata']['name']}: {spec['model']['name']} on {spec['dataset']['name']}, {ranks}"
 
 
-def page(job: Manifest, status: Status, environment: Mapping[str, str], png: bytes) -> str:
+def page(
+    job: Manifest, status: Status, environment: Mapping[str, str], png: bytes, updates: Sequence[Updates] = ()
+) -> str:
     """The whole document. Everything in it that is not ours is escaped: messages and logs are untrusted."""
     sections = (
         _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
+        _section("Updates of the curvature", _curvature_table(updates)),
         _section("Failed attempts", _table(_ATTEMPT_COLUMNS, map(_attempt_cells, status.attempts))),
         _section("Job", f"<pre>{escape(yamltext.dump(dict(job)))}</pre>"),
         _section("Environment", _table((), environment.items())),
@@ -97,7 +110,7 @@ def page(job: Manifest, status: Status, environment: Mapping[str, str], png: byt
         title=escape(title(job)),
         tone=status.phase if status.phase in ("Complete", "Failed") else "other",
         result=escape(result(status)),
-        picture=_picture(png),
+        picture=_picture(png, "loss, accuracy, step time and curvature" if updates else "loss, accuracy and step time"),
         sections="\n".join(section for section in sections if section),
     )
 
@@ -121,11 +134,11 @@ def _took(status: Status) -> str:
     return f", {readable.duration(seconds)}" if seconds > 0 else ""
 
 
-def _picture(png: bytes) -> str:
+def _picture(png: bytes, shown: str) -> str:
     if not png:
         return "<p>No step was measured.</p>"
     data = base64.b64encode(png).decode()
-    return f'<img alt="loss, accuracy and step time over steps" src="data:image/png;base64,{data}">'
+    return f'<img alt="{shown} over steps" src="data:image/png;base64,{data}">'
 
 
 def _stage_cells(stage: StageStatus) -> Sequence[object]:
@@ -147,6 +160,30 @@ def _attempt_cells(attempt: Attempt) -> Sequence[object]:
         readable.duration(ran) if ran is not None else None,
         attempt.message,
     )
+
+
+def _curvature_table(updates: Sequence[Updates]) -> str:
+    """A column for each stage that has updates."""
+    rows = zip(_CURVATURE_ROWS, *map(_curvature_cells, updates), strict=True)
+    return _table(("", *(found.stage for found in updates)), rows) if updates else ""
+
+
+def _curvature_cells(updates: Updates) -> Sequence[object]:
+    layers, damping = updates.layers, updates.damping
+    renewed = sum(layers["updated"])
+    return (
+        len(updates.steps),
+        f"{readable.quantity(updates.seconds)} s, {readable.share(updates.share)} of the steps' time without compiling",
+        f"{_milliseconds(updates.with_seconds)} with an update, {_milliseconds(updates.without_seconds)} without",
+        f"{renewed} of {updates.candidates}, {readable.share(renewed / max(1, updates.candidates))}",
+        f"{layers['stopped'][-1]} of {sum(counts[-1] for counts in layers.values())}",
+        sum(layers["failed"]),
+        f"{damping[0]:.3g} to {damping[-1]:.3g}",
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{readable.quantity(1000 * seconds)} ms" if seconds == seconds else "–"
 
 
 def _section(heading: str, content: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from resnetboost_operator import api, pods, readable
+from resnetboost_operator.runs.curvature import Updates
 from resnetboost_operator.status import Attempt, Progress, StageStatus, Status
 
 SEPARATOR = " · "
@@ -48,6 +49,17 @@ def result(stage: StageStatus) -> list[str]:
     found = (("top-1", stage.top1, readable.share), ("top-5", stage.top5, readable.share))
     told = [f"{name} {written(value)}" for name, value, written in found if value is not None]
     return told if stage.test_loss is None else [*told, f"test loss {readable.quantity(stage.test_loss)}"]
+
+
+def curvature(updates: Updates) -> list[str]:
+    """What a stage's updates of the curvature did and cost."""
+    failed = sum(updates.layers["failed"])
+    return [
+        f"{updates.stage}: {readable.plural(len(updates.steps), 'update')}",
+        f"{readable.quantity(updates.seconds)} s, {readable.share(updates.share)} of the steps' time without compiling",
+        f"{sum(updates.layers['updated'])} of {updates.candidates} layers updated",
+        *([f"{failed} failed"] if failed else []),
+    ]
 
 
 def waiting(status: Status, now: float) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from resnetboost_operator import pods, readable, verdicts
 from resnetboost_operator import status as statuses
+from resnetboost_operator.runs import curvature, metricsfile
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
 from resnetboost_operator.terminal import displaytext
@@ -33,6 +34,8 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
     name = folder.read_job()["metadata"]["name"]
     yield f"{name} {_outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
+    for updates in curvature.by_stage(metricsfile.read(folder.metrics_file)):
+        yield _line("curvature", displaytext.SEPARATOR.join(displaytext.curvature(updates)))
     if folder.report_html.exists():
         yield _line("report", folder.report_html)
     checkpoint = newest_checkpoint(folder)

