@@ -71,6 +71,24 @@ class Branches(nn.Cell):  # type: ignore[misc]
         return outputs
 
 
+class Chain(nn.Cell):  # type: ignore[misc]
+    """A few layers of different kinds behind each other, without BN: (n, 4, 7, 6) -> logits (n, 5)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Conv2d(CHANNELS, 6, 3, has_bias=True)
+        self.depthwise = nn.Conv2d(6, 6, 3, stride=2, group=6)
+        self.rows = nn.Dense(12, 8)
+        self.norm = nn.LayerNorm((8,))
+        self.head = nn.Dense(48, CLASSES)
+        draw(self)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = ops.tanh(self.depthwise(ops.tanh(self.plain(x))))
+        y = ops.tanh(self.norm(self.rows(y.reshape(x.shape[0], 6, 12))))
+        return self.head(y.reshape(x.shape[0], 48))
+
+
 class Paired(nn.Cell):  # type: ignore[misc]
     """A layer whose output gradients the test chooses: (n, [x, d]) -> (n, 1), each sample's <layer(x), d>."""
 

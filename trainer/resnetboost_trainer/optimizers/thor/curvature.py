@@ -9,7 +9,9 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
+import mindspore
 import msgspec
 import numpy as np
 from mindspore import Parameter, Tensor, nn
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer.config import Thor
 from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.optimizers.thor import exchange, host, inverse, layers, trace
+from resnetboost_trainer.optimizers.thor import device, exchange, host, inverse, layers, trace
 from resnetboost_trainer.optimizers.thor.capture import Capture
 from resnetboost_trainer.optimizers.thor.exchange import Damped
 from resnetboost_trainer.optimizers.thor.host import Captured
@@ -40,6 +42,14 @@ class Update(msgspec.Struct, frozen=True):
     failed: int
 
 
+class _Statistics(Protocol):
+    """`host` or `device`."""
+
+    def all_traces(self, everything: Sequence[Captured]) -> list[tuple[float, float]]: ...
+
+    def factors(self, captured: Captured) -> list[Floats]: ...
+
+
 class Curvature:
     """The factors of a network's layers, kept as inverses in `preconditioner`, the same bits on every rank."""
 
@@ -53,6 +63,7 @@ class Curvature:
     ) -> None:
         """`exclude` names layers that keep their plain gradient. Raises ValueError when none is left."""
         self.settings, self.communicator = settings, communicator
+        self.statistics: _Statistics = host if mindspore.get_context("device_target") == "CPU" else device
         self.layers, left_out = layers.find(network, settings.block_size, exclude)
         if not self.layers:
             known = "Conv2d, Dense, Embedding or LayerNorm with trained weights"
@@ -106,13 +117,15 @@ class Curvature:
 
     def _captured(self, tensors: Sequence[Tensor], samples: int, loss_scale: float) -> list[Captured]:
         pairs = zip(self.layers, tensors[::2], tensors[1::2], strict=True)
-        return [Captured(layer, a.asnumpy(), d.asnumpy(), samples, loss_scale) for layer, a, d in pairs]
+        everything = [Captured(layer, a, d, samples, loss_scale) for layer, a, d in pairs]
+        return [host.brought(captured) for captured in everything] if self.statistics is host else everything
 
     def _without_unexplained(self, state: Floats, everything: Sequence[Captured], gradients: Tensor) -> Floats:
         """The state with those layers stopped, on every rank, whose captured tensors are not their whole story."""
         sizes = np.cumsum([layer.form.size for layer in self.layers])
         parts = np.split(gradients.asnumpy()[: sizes[-1]], sizes[:-1])
-        sound = [host.explains(one, part) for one, part in zip(everything, parts, strict=True)]
+        local = everything if self.statistics is host else [host.brought(captured) for captured in everything]
+        sound = [host.explains(captured, part) for captured, part in zip(local, parts, strict=True)]
         unsound = self.communicator.sum(np.array([not each for each in sound], np.float32)) > 0
         for layer in itertools.compress(self.layers, unsound):
             log.warning("THOR leaves %s its plain gradient: the network does not use it once a sample", layer.name)
@@ -123,12 +136,14 @@ class Curvature:
     def _traces(self, state: Floats, everything: Sequence[Captured], damping: float) -> NDArray[np.float64]:
         """tr(F + damping I) by layer, of the gang's whole batch; 0 for those that are stopped."""
         live = state[:, trace.STOPPED] == 0
-        seen = list(zip(everything, live, strict=True))
-        own = [host.traces(captured) if alive else (0.0, 0.0) for captured, alive in seen]
-        both = self.communicator.mean(np.array(own, np.float32).reshape(-1)).reshape(-1, 2).astype(np.float64)
-        scale = [_positions(captured) / captured.layer.form.groups if alive else 0.0 for captured, alive in seen]
+        seen = list(itertools.compress(everything, live))
+        own = np.zeros((len(state), 2), np.float32)
+        own[live] = self.statistics.all_traces(seen) if seen else np.zeros((0, 2))
+        both = self.communicator.mean(own.reshape(-1)).reshape(-1, 2).astype(np.float64)
+        positions = np.zeros(len(state))
+        positions[live] = [_positions(captured) / captured.layer.form.groups for captured in seen]
         weights = np.array([layer.form.size for layer in self.layers], np.float64)
-        return trace.kronecker_trace(np.array(scale), both[:, 0], both[:, 1], damping, weights, np.ones_like(weights))
+        return trace.kronecker_trace(positions, both[:, 0], both[:, 1], damping, weights, np.ones_like(weights))
 
     def _renew(self, due: Sequence[int], everything: Sequence[Captured], damping: float) -> set[int]:
         """New inverses for those layers; returns those whose factors cannot be inverted, which keep what they have."""
@@ -141,7 +156,7 @@ class Curvature:
 
     def _factors(self, everything: Sequence[Captured]) -> list[list[Floats]]:
         """The layers' factors of the gang's whole batch: one collective for all of them."""
-        own = [host.factors(one) for one in everything]
+        own = [self.statistics.factors(captured) for captured in everything]
         flat = np.concatenate([blocks.reshape(-1) for layer in own for blocks in layer])
         return own if self.communicator.size == 1 else _split(self.communicator.mean(flat), own)
 

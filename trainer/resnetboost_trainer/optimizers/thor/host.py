@@ -10,7 +10,10 @@ scaled mean loss (algorithm and constants: Grosse & Martens 2016, KFC):
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
+import mindspore
 import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -27,11 +30,14 @@ EXPLAINED_WITHIN = 0.05
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """A layer's input and the gradient of its output over `samples` samples, of a loss times `loss_scale`."""
+    """A layer's input and the gradient of its output over `samples` samples, of a loss times `loss_scale`.
+
+    Both are NumPy arrays in this module and Tensors in `device`.
+    """
 
     layer: Layer
-    input: NDArray[np.generic]
-    gradient: NDArray[np.generic]
+    input: Any
+    gradient: Any
     samples: int
     loss_scale: float
 
@@ -40,7 +46,7 @@ class Captured(msgspec.Struct, frozen=True):
         """Samples times positions."""
         if self.layer.form.kind == "conv":
             return int(self.gradient.size // self.gradient.shape[1])
-        return int(self.input.size) if self.layer.form.kind == "embedding" else self.input.size // self.input.shape[-1]
+        return int(self.input.size // (1 if self.layer.form.kind == "embedding" else self.input.shape[-1]))
 
     @property
     def positions(self) -> int:
@@ -53,6 +59,12 @@ class Captured(msgspec.Struct, frozen=True):
         return self.samples / (self.loss_scale**2 * self.positions)
 
 
+def all_traces(everything: Sequence[Captured]) -> list[tuple[float, float]]:
+    """`traces` of each."""
+    return [traces(captured) for captured in everything]
+
+
+@np.errstate(over="ignore", invalid="ignore")  # the trace rule leaves out what is not finite
 def traces(captured: Captured) -> tuple[float, float]:
     """(tr A, tr G), for the price of reading the tensors; of LayerNorm (tr F, 1)."""
     kind = captured.layer.form.kind
@@ -71,6 +83,7 @@ def traces(captured: Captured) -> tuple[float, float]:
     return float(weighted.sum(dtype=np.float64)) / captured.rows, trace_g
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite has no inverse
 def factors(captured: Captured) -> list[Floats]:
     """A layer's factors, each (groups * count, size, size) as its form cuts them."""
     form = captured.layer.form
@@ -90,6 +103,13 @@ def covariance(matrix: NDArray[np.generic], cut: Blocks, factor: float) -> Float
         result[k, : len(part), : len(part)] = part @ part.T
     result *= np.float32(factor)
     return result
+
+
+def brought(captured: Captured) -> Captured:
+    """The same in NumPy arrays; of half precision, as float32."""
+    tensors = captured.input, captured.gradient
+    arrays = [(t.astype(mindspore.float32) if t.dtype == mindspore.bfloat16 else t).asnumpy() for t in tensors]
+    return msgspec.structs.replace(captured, input=arrays[0], gradient=arrays[1])
 
 
 def explains(captured: Captured, gradient: Floats) -> bool:

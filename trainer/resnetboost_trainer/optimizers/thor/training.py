@@ -1,6 +1,6 @@
 """THOR for anybody's MindSpore script: `THOR(network, ...)` and a training cell; the trainer itself does not use it.
 
-thor = THOR(network, learning_rate=0.05, damping=0.03, frequency=100)
+thor = THOR(network, learning_rate=0.01, damping=0.03)
 train = thor.training_cell(nn.CrossEntropyLoss())
 for images, labels in batches:
     loss = train(images, labels)
@@ -41,7 +41,7 @@ class THOR:
     def __init__(
         self,
         network: nn.Cell,
-        learning_rate: Scheduled = 0.05,
+        learning_rate: Scheduled = 0.01,
         damping: Scheduled = 0.03,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
@@ -49,7 +49,7 @@ class THOR:
         frequency: int = 10,
         block_size: int = 128,
         pi: bool = True,
-        trace_rule: tuple[float, float, float] = (0.01, 0.0, 0.5),
+        trace_rule: tuple[float, float, float] = (0.1, 0.0, 0.5),
         clip_norm: float | None = None,
         nesterov: bool = False,
         loss_scale: float = 1.0,

@@ -1,0 +1,73 @@
+"""One rank of a script that uses THOR by itself: it writes all state, and which blocks it inverted, into a file."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed import Communicator, Rendezvous, await_coordinator
+
+environment = config.environment()
+rendezvous = Rendezvous(environment)
+
+from mindspore import Tensor, communication, nn  # noqa: E402  after the coordinator has begun to import MindSpore
+
+import thornetworks  # noqa: E402
+from resnetboost_trainer import device  # noqa: E402
+from resnetboost_trainer.optimizers.thor import exchange, inverse  # noqa: E402
+from resnetboost_trainer.optimizers.thor.training import THOR  # noqa: E402
+
+GLOBAL_BATCH, STEPS = 12, 7
+RULE = (0.05, 0.02, 0.5)
+
+
+def marks(blocks: Any) -> list[str]:
+    return [hashlib.sha256(block.tobytes()).hexdigest() for block in blocks]
+
+
+def watched_invert(blocks: Any, damping: float) -> Any:
+    own_blocks.extend(marks(blocks))
+    return invert(blocks, damping)
+
+
+def watched_inverted(factors: Sequence[exchange.Damped], communicator: Communicator) -> Any:
+    all_blocks.extend(mark for factor in factors for mark in marks(factor.blocks))
+    return inverted(factors, communicator)
+
+
+own_blocks: list[str] = []
+all_blocks: list[str] = []
+invert, inverse.invert = inverse.invert, watched_invert
+inverted, exchange.inverted = exchange.inverted, watched_inverted
+
+device.prepare()
+if environment.world_size > 1:
+    await_coordinator()
+    communication.init()
+
+thor = THOR(thornetworks.Chain(), 0.02, 0.03, frequency=2, block_size=10, trace_rule=RULE)
+cell = thor.training_cell(nn.CrossEntropyLoss())
+local = GLOBAL_BATCH // environment.world_size
+own = slice(environment.rank * local, (environment.rank + 1) * local)
+told: dict[str, list[Any]] = {"losses": [], "decisions": [], "own_blocks": [], "all_blocks": []}
+for step in range(STEPS):
+    own_blocks.clear()
+    all_blocks.clear()
+    x, y = thornetworks.images(GLOBAL_BATCH, seed=step), thornetworks.labels(GLOBAL_BATCH)
+    told["losses"].append(float(cell(Tensor(x[own]), Tensor(y[own])).asnumpy()))
+    update = cell.last_update
+    assert update is not None
+    told["decisions"].append((update.updated, update.kept, update.stopped, update.failed))
+    told["own_blocks"].append(" ".join(own_blocks))
+    told["all_blocks"].append(" ".join(all_blocks))
+values = {parameter.name: parameter.asnumpy() for parameter in cell.get_parameters()}
+folder = Path(sys.argv[1])
+np.savez(folder / f"rank-{environment.rank}.npz", **told, **values)
+thor.communicator.leave()
+rendezvous.close()
+os._exit(0)
