@@ -27,7 +27,7 @@ SAMPLES, CHANNELS, SIZE = 8, 256, 14
 def settings(**changes: Any) -> dict[str, Any]:
     """The `thor` block with the CRD's defaults, as the operator writes it."""
     damping = {"initial": DAMPING, "decay": 0.5, "decayEpochs": 10, "split": "Pi"}
-    rule = {"updateAbove": 0.1, "stopBelow": 0, "smoothing": 0.5}
+    rule = {"updateAbove": 0.3, "stopBelow": 0, "smoothing": 0.8}
     return {"frequency": FREQUENCY, "blockSize": 128, "damping": damping, "traceRule": rule} | changes
 
 

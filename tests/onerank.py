@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,23 @@ import yaml
 from resnetboost_operator import api, manifests
 from resnetboost_operator.terminal import loadjob
 
-EXAMPLE = Path(__file__).parents[1] / "examples/digits.yaml"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 STEPS = 44
 
 
-def start(folder: Path, attempt: int, uid: str = "uid", **checkpoint: Any) -> subprocess.Popen[bytes]:
-    """Begin an attempt on the folder's checkpoints; `checkpoint` changes how those are kept (all of them, if not)."""
-    job = api.parse(loadjob.load(EXAMPLE, ["stages[0].epochs=2"]))
+def start(
+    folder: Path,
+    attempt: int,
+    uid: str = "uid",
+    example: str = "digits",
+    changes: Sequence[str] = (),
+    **checkpoint: Any,
+) -> subprocess.Popen[bytes]:
+    """Begin an attempt on the folder's checkpoints, with an example's job and `changes` to it as for `--set`.
+
+    `checkpoint` changes how checkpoints are kept (all of them, if not).
+    """
+    job = api.parse(loadjob.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
     settings = manifests.trainer_config(job, job.spec.stages[0], attempt)
     settings["job"] = {"name": "digits", "namespace": "default", "uid": uid}
     settings["checkpoint"] = {"everySteps": 1, "keep": 100, "resume": "Never"} | checkpoint
@@ -33,9 +44,9 @@ def start(folder: Path, attempt: int, uid: str = "uid", **checkpoint: Any) -> su
     return subprocess.Popen(command, env=os.environ | variables, cwd=folder)
 
 
-def train(folder: Path, attempt: int, uid: str = "uid", **checkpoint: Any) -> None:
+def train(folder: Path, attempt: int, uid: str = "uid", **settings: Any) -> None:
     """Train to the end, as `start` says."""
-    assert start(folder, attempt, uid, **checkpoint).wait(timeout=300) == 0
+    assert start(folder, attempt, uid, **settings).wait(timeout=300) == 0
 
 
 def final_weights(attempt: Path) -> dict[str, bytes]:

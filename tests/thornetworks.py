@@ -103,7 +103,8 @@ class Paired(nn.Cell):  # type: ignore[misc]
 
 def paired(x: NDArray[Any], d: NDArray[Any]) -> Floats:
     """What `Paired` takes, from a layer's inputs and output gradients."""
-    return np.concatenate([x.reshape(len(x), -1), d.reshape(len(d), -1)], axis=1).astype(np.float32)
+    both: Floats = np.concatenate([x.reshape(len(x), -1), d.reshape(len(d), -1)], axis=1).astype(np.float32)
+    return both
 
 
 def mean(logits: Tensor, labels: Tensor) -> Tensor:

@@ -117,9 +117,8 @@ class Reference(NamedTuple):
 
     def fisher(self) -> Array:
         """T (left kron right) by group, for the weights of a matrix row by row."""
-        return self.positions * np.stack(
-            [np.kron(one, other) for one, other in zip(self.left, self.right, strict=True)]
-        )
+        both = zip(self.left, self.right, strict=True)
+        return np.stack([self.positions * np.kron(left, right) for left, right in both])
 
     def damped(self, damping: float, symmetric: bool) -> "Reference":
         """With the damping split by the mean eigenvalues of the two (Martens & Grosse 2015), or in equal parts."""
@@ -151,7 +150,8 @@ def sample_gradients(captured: Captured) -> Array:
     a, d = inputs(captured), sample_outputs(captured)
     if captured.layer.form.kind == "embedding":
         a, d = d, a
-    return np.einsum("ngto,ngtc->ngoc", d, a)
+    gradients: Array = np.einsum("ngto,ngtc->ngoc", d, a)
+    return gradients
 
 
 def sample_outputs(captured: Captured) -> Array:
@@ -168,8 +168,9 @@ def inputs(captured: Captured) -> Array:
     if kind == "conv":
         return patches(captured.layer.cell, x, captured.layer.form.groups)
     if kind == "embedding":
-        return np.eye(captured.layer.form.outputs)[x.reshape(len(x), 1, -1)]
-    return x.astype(np.float64).reshape(len(x), 1, -1, x.shape[-1])
+        tokens: Array = np.eye(captured.layer.form.outputs)[x.reshape(len(x), 1, -1)]
+        return tokens
+    return np.asarray(x, np.float64).reshape(len(x), 1, -1, x.shape[-1])
 
 
 def patches(cell: nn.Cell, x: NDArray[Any], groups: int) -> Array:
@@ -187,7 +188,8 @@ def patches(cell: nn.Cell, x: NDArray[Any], groups: int) -> Array:
         weight_init=Tensor(np.eye(columns, dtype=np.float32).reshape(columns, channels, *kernel)),
     )
     copies = [copier(Tensor(part)).asnumpy() for part in np.split(x, groups, axis=1)]
-    return np.stack([copy.reshape(len(x), columns, -1).swapaxes(1, 2) for copy in copies], axis=1).astype(np.float64)
+    rows = np.stack([copy.reshape(len(x), columns, -1).swapaxes(1, 2) for copy in copies], axis=1)
+    return np.asarray(rows, np.float64)
 
 
 def matrices(captured: Captured, factors: Sequence[Floats]) -> tuple[Array, Array]:
@@ -224,7 +226,8 @@ def close(actual: NDArray[Any], expected: NDArray[Any], tolerance: float) -> boo
 
 def _covariance(rows: Array) -> Array:
     """Mean of x x^T over samples and positions."""
-    return np.einsum("ngti,ngtj->gij", rows, rows) / (rows.shape[0] * rows.shape[2])
+    mean: Array = np.einsum("ngti,ngtj->gij", rows, rows) / (rows.shape[0] * rows.shape[2])
+    return mean
 
 
 def _by_group(rows: Array, groups: int) -> Array:
@@ -233,4 +236,4 @@ def _by_group(rows: Array, groups: int) -> Array:
 
 def _mask(cut: Blocks) -> Array:
     place = np.arange(cut.dimension) // cut.size
-    return (place[:, None] == place).astype(np.float64)
+    return np.asarray(place[:, None] == place, np.float64)

@@ -23,7 +23,7 @@ def test_a_thor_stages_settings_are_read(tmp_path: Path) -> None:
     assert load(tmp_path, yaml.safe_dump(GOOD)).thor is None
     thor = load(tmp_path, yaml.safe_dump(GOOD | {"algorithm": "THOR", "thor": THOR | {"clipNorm": 2}})).thor
     assert thor is not None
-    assert (thor.frequency, thor.damping.decay_epochs, thor.trace_rule.update_above) == (10, 10, 0.1)
+    assert (thor.frequency, thor.damping.decay_epochs, thor.trace_rule.update_above) == (10, 10, 0.3)
     assert thor.clip_norm == 2
 
 

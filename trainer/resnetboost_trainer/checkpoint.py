@@ -60,6 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     local_batch_size: int
     model: str
     dataset: str
+    algorithm: str = "Momentum"  # there was no other when this field was not written
     written: float = 0.0
     files: dict[str, File] = {}
 

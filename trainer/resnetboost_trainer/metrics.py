@@ -53,12 +53,13 @@ class Metrics:
         self.thor_update_seconds = self._histogram("thor_update_seconds", "An update of the curvature.")
         self.thor_damping = self._gauge("thor_damping", "Damping of the last update.")
         labels, registry = (*LABELS, "decision"), self.registry
-        text = "Layers by what the last update of the curvature did with them."
+        text = "Layers by what the last update of the curvature did with them, the same on every rank."
         layers = Gauge("resnetboost_thor_layers", text, labels, registry=registry)
-        text = "Layers by what became of them, over all updates of the curvature."
+        text = "Layers updated, kept and failed by all updates of the curvature, the same on every rank."
         decisions = Counter("resnetboost_thor_layer_decisions", text, labels, registry=registry)
         self.thor_layers = {decision: layers.labels(*self._labels, decision) for decision in DECISIONS}
-        self.thor_decisions = {decision: decisions.labels(*self._labels, decision) for decision in DECISIONS}
+        events = [decision for decision in DECISIONS if decision != "stopped"]  # being stopped is no event
+        self.thor_decisions = {decision: decisions.labels(*self._labels, decision) for decision in events}
 
     def _histogram(self, name: str, text: str) -> Histogram:
         metric = Histogram(f"resnetboost_{name}", text, LABELS, registry=self.registry, buckets=SECONDS)

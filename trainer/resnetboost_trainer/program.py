@@ -78,7 +78,7 @@ class Program:
     def step(self, images: Tensor, labels: Tensor, moment: Moment, stop: bool) -> Outcome:
         """Gradient, reduction, finite check, update. A collective.
 
-        Raises NumericsError before a bad update can reach the weights, CommunicationError when the gang is broken.
+        Raises NumericsError before a bad gradient can reach the weights, CommunicationError when the gang is broken.
         """
         begun = time.perf_counter()
         due = self.curvature is not None and self.curvature.due(moment.step)
@@ -86,7 +86,7 @@ class Program:
         computed = time.perf_counter()
         gradients, scalars = self._reduce(flat)
         reduced = time.perf_counter()
-        _check_numbers(scalars, self.classes, moment.learning_rate)
+        _check_numbers(scalars, self.classes, self._remedy(moment))
         update = None
         if self.curvature is not None and due:
             update = self.curvature.update(captured, flat, len(images), self.loss_scale, moment.damping)
@@ -119,6 +119,14 @@ class Program:
             flat, captured = self.capturing(images, labels, tail)
             return flat, captured
 
+    def _remedy(self, moment: Moment) -> str:
+        """What helps against numbers that are not finite."""
+        text = f"at learning rate {moment.learning_rate:.4g}"
+        if self.curvature is not None:
+            text += f" and damping {moment.damping:.4g}; raise thor.damping.initial, set thor.clipNorm"
+        text += "; lower learningRate.peak or lengthen learningRate.warmupEpochs"
+        return text if self.loss_scale == 1 else f"{text}, or lower lossScale, now {self.loss_scale:g}"
+
     def _first_use(self, graph: bool) -> bool:
         first = graph not in self._compiled
         self._compiled.add(graph)
@@ -139,9 +147,8 @@ class Program:
             raise lost(error) from error
 
 
-def _check_numbers(scalars: Floats, classes: int, learning_rate: float) -> None:
+def _check_numbers(scalars: Floats, classes: int, remedy: str) -> None:
     """Refuse what is not finite, and a loss that has left for good: with BN it may grow for ever and stay finite."""
-    remedy = f"at learning rate {learning_rate:.4g}; lower learningRate.peak or lengthen learningRate.warmupEpochs"
     if not np.isfinite(scalars[LOSS]):
         raise NumericsError(f"the loss is not finite {remedy}")
     if not np.isfinite(scalars[NORM_SQUARED]):

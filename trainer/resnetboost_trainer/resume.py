@@ -20,7 +20,7 @@ from resnetboost_trainer.verdict import ConfigError, StorageError
 log = logging.getLogger(__name__)
 
 # What makes a position in one run mean the same in another.
-SAME = ("model", "dataset", "seed", "steps_per_epoch")
+SAME = ("model", "dataset", "algorithm", "seed", "steps_per_epoch")
 
 NEEDED = (state.MODEL, state.OPTIMIZER)
 

@@ -117,7 +117,8 @@ class Teller:
         self.metrics.thor_damping.set(update.damping)
         for decision in DECISIONS:
             self.metrics.thor_layers[decision].set(getattr(update, decision))
-            self.metrics.thor_decisions[decision].inc(getattr(update, decision))
+        for decision, count in self.metrics.thor_decisions.items():
+            count.inc(getattr(update, decision))
 
     def _show(self, step: Step) -> None:
         metrics = self.metrics

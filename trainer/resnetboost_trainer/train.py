@@ -185,4 +185,10 @@ class Training:
             local_batch_size=config.local_batch_size,
             model=f"{config.model.name}/{config.model.num_classes}/{self.dataset.channels}",
             dataset=self.dataset.fingerprint,
+            algorithm=_algorithm(config),
         )
+
+
+def _algorithm(config: Config) -> str:
+    """What the optimizer's state in a checkpoint is of: another algorithm cannot go on with it."""
+    return config.algorithm if config.thor is None else f"THOR in blocks of {config.thor.block_size}"

@@ -23,7 +23,7 @@ from resnetboost_trainer.optimizers.thor import exchange, inverse  # noqa: E402
 from resnetboost_trainer.optimizers.thor.training import THOR  # noqa: E402
 
 GLOBAL_BATCH, STEPS = 12, 7
-RULE = (0.05, 0.02, 0.5)
+RULE = (0.1, 0.03, 0.5)
 
 
 def marks(blocks: Any) -> list[str]:

@@ -8,6 +8,7 @@ layers for its own, which loses padding, groups, dilation and biases.)
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -74,6 +75,13 @@ class _Tapped(nn.Cell):
         self.tap = _Tap()
         self.input_probe = Parameter(Tensor(np.zeros((), np.float32)), name=f"thor.probe.{name}.input")
         self.gradient_probe = Parameter(Tensor(np.zeros((), np.float32)), name=f"thor.probe.{name}.gradient")
+
+    def __getattr__(self, name: str) -> Any:
+        """Of the layer, what is not the tap's own: networks read weights and sizes of their layers."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.tap(x, self.layer(x), self.input_probe, self.gradient_probe)

@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import mindspore
 import msgspec
@@ -28,6 +28,10 @@ from resnetboost_trainer.optimizers.thor.trace import Decision
 
 Floats = NDArray[np.float32]
 
+UNEXPLAINED = (
+    "the network uses it never or more than once in a step, uses its weight elsewhere, or not for every sample"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -40,6 +44,14 @@ class Update(msgspec.Struct, frozen=True):
     kept: int
     stopped: int
     failed: int
+
+
+class Due(NamedTuple):
+    """A layer to be updated: its place, what was captured of it, and T, the same on every rank."""
+
+    place: int
+    captured: Captured
+    positions: float
 
 
 class _Statistics(Protocol):
@@ -86,7 +98,7 @@ class Curvature:
 
     def due(self, step: int) -> bool:
         """Whether that step, 0-based, is a candidate for an update: its graph has to capture."""
-        return step % self.settings.frequency == 0
+        return step % self.settings.frequency == 0 and not (self.traces.asnumpy()[:, trace.STOPPED] > 0).all()
 
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
@@ -101,17 +113,22 @@ class Curvature:
         state: Floats = self.traces.asnumpy()
         if not state.any():
             state = self._without_unexplained(state, everything, gradients)
-        state, decisions = trace.decide(state, self._traces(state, everything, damping), self.settings.trace_rule)
-        due = [k for k, decision in enumerate(decisions) if decision is Decision.UPDATE]
-        failed = self._renew(due, [everything[k] for k in due], damping) if due else set()
-        renewed = np.isin(np.arange(len(state)), [k for k in due if k not in failed])
+        positions, traces = self._traces(state, everything)
+        state, decisions = trace.decide(state, traces, self.settings.trace_rule)
+        due = [
+            Due(k, everything[k], float(positions[k]))
+            for k, decision in enumerate(decisions)
+            if decision is Decision.UPDATE
+        ]
+        failed = self._renew(due, damping) if due else set()
+        renewed = np.isin(np.arange(len(state)), [one.place for one in due if one.place not in failed])
         self.traces.set_data(Tensor(trace.updated(state, renewed)))
         return Update(
             damping=damping,
             seconds=time.perf_counter() - started,
             updated=len(due) - len(failed),
             kept=decisions.count(Decision.KEEP),
-            stopped=decisions.count(Decision.STOP),
+            stopped=int((state[:, trace.STOPPED] == trace.BY_RULE).sum()),
             failed=len(failed),
         )
 
@@ -121,76 +138,83 @@ class Curvature:
         return [host.brought(captured) for captured in everything] if self.statistics is host else everything
 
     def _without_unexplained(self, state: Floats, everything: Sequence[Captured], gradients: Tensor) -> Floats:
-        """The state with those layers stopped, on every rank, whose captured tensors are not their whole story."""
+        """The state with those layers left out, on every rank, whose captured tensors are not their whole story."""
         sizes = np.cumsum([layer.form.size for layer in self.layers])
         parts = np.split(gradients.asnumpy()[: sizes[-1]], sizes[:-1])
-        local = everything if self.statistics is host else [host.brought(captured) for captured in everything]
-        sound = [host.explains(captured, part) for captured, part in zip(local, parts, strict=True)]
-        unsound = self.communicator.sum(np.array([not each for each in sound], np.float32)) > 0
+        pairs = zip(everything, parts, strict=True)
+        unsound = self.communicator.sum(np.array([not _explained(*pair) for pair in pairs], np.float32)) > 0
         for layer in itertools.compress(self.layers, unsound):
-            log.warning("THOR leaves %s its plain gradient: the network does not use it once a sample", layer.name)
+            log.warning("THOR leaves %s its plain gradient: %s", layer.name, UNEXPLAINED)
         after = state.copy()
-        after[unsound, trace.STOPPED] = 1
+        after[unsound, trace.STOPPED] = trace.LEFT_OUT
         return after
 
-    def _traces(self, state: Floats, everything: Sequence[Captured], damping: float) -> NDArray[np.float64]:
-        """tr(F + damping I) by layer, of the gang's whole batch; 0 for those that are stopped."""
-        live = state[:, trace.STOPPED] == 0
-        seen = list(itertools.compress(everything, live))
-        own = np.zeros((len(state), 2), np.float32)
-        own[live] = self.statistics.all_traces(seen) if seen else np.zeros((0, 2))
-        both = self.communicator.mean(own.reshape(-1)).reshape(-1, 2).astype(np.float64)
-        positions = np.zeros(len(state))
-        positions[live] = [_positions(captured) / captured.layer.form.groups for captured in seen]
-        weights = np.array([layer.form.size for layer in self.layers], np.float64)
-        return trace.kronecker_trace(positions, both[:, 0], both[:, 1], damping, weights, np.ones_like(weights))
+    def _traces(self, state: Floats, everything: Sequence[Captured]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """T and tr F by layer, means over the ranks; 0 for layers that are stopped or left out.
 
-    def _renew(self, due: Sequence[int], everything: Sequence[Captured], damping: float) -> set[int]:
+        T too is the gang's: ranks may have padded their sequences to different lengths.
+        """
+        live = state[:, trace.STOPPED] == 0
+        own = np.zeros((len(state), 3), np.float32)
+        seen = list(itertools.compress(everything, live))
+        if seen:
+            own[live, :2] = self.statistics.all_traces(seen)
+            own[live, 2] = [captured.uses for captured in seen]
+        mean = self.communicator.mean(own.reshape(-1)).reshape(-1, 3).astype(np.float64)
+        groups = np.array([layer.form.groups for layer in self.layers])
+        return mean[:, 2], trace.kronecker_trace(mean[:, 2] / groups, mean[:, 0], mean[:, 1])
+
+    def _renew(self, due: Sequence[Due], damping: float) -> set[int]:
         """New inverses for those layers; returns those whose factors cannot be inverted, which keep what they have."""
-        inverses = dict(zip(due, self._inverted(everything, self._factors(everything), damping), strict=True))
-        failed = {k for k in due if not all(np.isfinite(each).all() for each in inverses[k])}
-        for k in sorted(failed):
-            log.warning("THOR: the factors of %s are not positive definite; it keeps its old ones", self.layers[k].name)
-        self.preconditioner.set({k: inverses[k] for k in due if k not in failed})
+        inverses = self._inverted(due, self._factors(due), damping)
+        sound = {
+            one.place: own
+            for one, own in zip(due, inverses, strict=True)
+            if all(np.isfinite(inverse).all() for inverse in own)
+        }
+        failed = {one.place for one in due} - sound.keys()
+        for place in sorted(failed):
+            log.warning("THOR: a factor of %s is not positive definite; it keeps its old ones", self.layers[place].name)
+        self.preconditioner.set(sound)
         return failed
 
-    def _factors(self, everything: Sequence[Captured]) -> list[list[Floats]]:
+    def _factors(self, due: Sequence[Due]) -> list[list[Floats]]:
         """The layers' factors of the gang's whole batch: one collective for all of them."""
-        own = [self.statistics.factors(captured) for captured in everything]
-        flat = np.concatenate([blocks.reshape(-1) for layer in own for blocks in layer])
-        return own if self.communicator.size == 1 else _split(self.communicator.mean(flat), own)
+        own = [self.statistics.factors(one.captured) for one in due]
+        if self.communicator.size == 1:
+            return own
+        return _split(
+            self.communicator.mean(np.concatenate([part.reshape(-1) for parts in own for part in parts])), own
+        )
 
-    def _inverted(
-        self, everything: Sequence[Captured], factors: Sequence[list[Floats]], damping: float
-    ) -> list[list[Floats]]:
+    def _inverted(self, due: Sequence[Due], factors: Sequence[list[Floats]], damping: float) -> list[list[Floats]]:
         """All inverses, with the 1 / T of F ~ T (A kron G) in those of G."""
         damped = [
             Damped(blocks, added)
-            for captured, own in zip(everything, factors, strict=True)
-            for blocks, added in zip(own, self._dampings(captured, own, damping), strict=True)
+            for one, own in zip(due, factors, strict=True)
+            for blocks, added in zip(own, self._dampings(one, own, damping), strict=True)
         ]
         results = iter(exchange.inverted(damped, self.communicator))
         inverses = [[next(results) for _ in own] for own in factors]
-        for captured, own_inverses in zip(everything, inverses, strict=True):
-            own_inverses[-1] /= _positions(captured)
+        for one, own in zip(due, inverses, strict=True):
+            own[-1] /= np.float32(one.positions)
         return inverses
 
-    def _dampings(self, captured: Captured, factors: Sequence[Floats], damping: float) -> tuple[float, ...]:
-        """What is added to the diagonal of each factor."""
+    def _dampings(self, one: Due, factors: Sequence[Floats], damping: float) -> tuple[float, ...]:
+        """What is added to the diagonal of each factor; one pi for all groups of a convolution."""
         if len(factors) == 1:
             return (damping,)
         ratio = 1.0
         if self.settings.damping.split == "Pi":
-            form = captured.layer.form
+            form = self.layers[one.place].form
             trace_a, trace_g = (float(np.trace(blocks, axis1=1, axis2=2).sum()) for blocks in factors)
             dim_a, dim_g = (form.groups * cut.dimension for cut in form.factors)
             ratio = inverse.pi(trace_a, dim_a, trace_g, dim_g)
-        return inverse.damping_shares(damping, captured.positions, ratio)
+        return inverse.damping_shares(damping, one.positions, ratio)
 
 
-def _positions(captured: Captured) -> int:
-    """T of F ~ T (A kron G); LayerNorm's Fisher diagonal is whole already."""
-    return 1 if captured.layer.form.kind == "norm" else captured.positions
+def _explained(captured: Captured, gradient: Floats) -> bool:
+    return host.explains(host.brought(captured) if isinstance(captured.input, Tensor) else captured, gradient)
 
 
 def _split(flat: Floats, like: Sequence[list[Floats]]) -> list[list[Floats]]:

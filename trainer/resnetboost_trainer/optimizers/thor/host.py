@@ -54,6 +54,11 @@ class Captured(msgspec.Struct, frozen=True):
         return self.rows // self.samples
 
     @property
+    def uses(self) -> int:
+        """T of F ~ T (A kron G); LayerNorm's Fisher diagonal is whole already."""
+        return 1 if self.layer.form.kind == "norm" else self.positions
+
+    @property
     def gradient_factor(self) -> float:
         """What the sum of dout dout^T is multiplied by to give G."""
         return self.samples / (self.loss_scale**2 * self.positions)
@@ -191,7 +196,8 @@ def _patches(planes: Floats, captured: Captured) -> Floats:
 
 
 def _tokens(captured: Captured) -> NDArray[np.int64]:
-    return captured.input.reshape(-1).astype(np.int64)
+    tokens: NDArray[np.int64] = captured.input.reshape(-1).astype(np.int64)
+    return tokens
 
 
 def _input_rows(captured: Captured) -> Floats:

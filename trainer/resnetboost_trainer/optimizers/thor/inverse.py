@@ -58,7 +58,7 @@ def pi(trace_a: float, dim_a: int, trace_g: float, dim_g: int) -> float:
     return math.sqrt(mean_a / mean_g) if usable else 1.0
 
 
-def damping_shares(damping: float, positions: int, pi: float) -> tuple[float, float]:
+def damping_shares(damping: float, positions: float, pi: float) -> tuple[float, float]:
     """What is added to the diagonals of A and G: their product is damping / positions, their ratio pi squared.
 
     Then positions * (A + share I) kron (G + share I) has damping I in it. With pi = 1 it is MindSpore's convention.

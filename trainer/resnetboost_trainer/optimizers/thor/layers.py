@@ -88,7 +88,7 @@ def find(network: nn.Cell, block_size: int, exclude: Sequence[str] = ()) -> tupl
     found: list[Layer] = []
     left_out: dict[str, str] = {}
     for name, cell in network.cells_and_names():
-        reason = "" if name in exclude or cell is network else _unfit(cell)
+        reason = "" if cell is network or _below(name, exclude) else _unfit(cell)
         if reason is None:
             found.append(_layer(name, cell, block_size))
         elif reason:
@@ -105,6 +105,10 @@ def ordered(layers: Sequence[Layer], parameters: Sequence[Parameter]) -> list[Pa
     weights = [weight for layer in layers for weight in layer.weights]
     known = {id(weight) for weight in weights}
     return weights + [parameter for parameter in parameters if id(parameter) not in known]
+
+
+def _below(name: str, exclude: Sequence[str]) -> bool:
+    return any(name == excluded or name.startswith(f"{excluded}.") for excluded in exclude)
 
 
 def _unfit(cell: nn.Cell) -> str | None:

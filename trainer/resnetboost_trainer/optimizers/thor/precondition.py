@@ -8,7 +8,7 @@ are the identity: the layer has its plain gradient.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import mindspore
 import numpy as np
@@ -16,7 +16,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from numpy.typing import NDArray
 
 from resnetboost_trainer.optimizers.thor.blocks import Blocks
-from resnetboost_trainer.optimizers.thor.layers import Form, Layer
+from resnetboost_trainer.optimizers.thor.layers import Layer
 
 Floats = NDArray[np.float32]
 
@@ -26,17 +26,14 @@ class Preconditioner(nn.Cell):
 
     def __init__(self, layers: Sequence[Layer], parameters: Sequence[Parameter]) -> None:
         super().__init__(auto_prefix=False)
-        runs = [(form, len(list(run))) for form, run in itertools.groupby(layers, key=lambda layer: layer.form)]
-        self.stacks = nn.CellList(
-            [_STACKS[form.kind](form, count, place) for place, (form, count) in enumerate(runs)], auto_prefix=False
-        )
-        preconditioned = [form.size * count for form, count in runs]
+        runs = [list(run) for _, run in itertools.groupby(layers, key=lambda layer: layer.form)]
+        self.stacks = nn.CellList([_STACKS[run[0].form.kind](run) for run in runs], auto_prefix=False)
+        preconditioned = [run[0].form.size * len(run) for run in runs]
         rest = sum(math.prod(parameter.shape) for parameter in parameters) - sum(preconditioned)
         self.sizes = [*preconditioned, rest] if rest else preconditioned
         self.rest = rest > 0
-        self.places = [
-            (stack, member) for stack, (_, count) in zip(self.stacks, runs, strict=True) for member in range(count)
-        ]
+        stacks = zip(self.stacks, runs, strict=True)
+        self.places = [(stack, member) for stack, run in stacks for member in range(len(run))]
 
     def construct(self, gradients: Tensor) -> Tensor:
         """Shape (parameters,) -> (parameters,)."""
@@ -48,7 +45,7 @@ class Preconditioner(nn.Cell):
             directions.append(parts[-1])
         return ops.concat(directions)
 
-    def set(self, inverses: dict[int, Sequence[Floats]]) -> None:
+    def set(self, inverses: Mapping[int, Sequence[Floats]]) -> None:
         """New inverses by the layer's place, each factor's (groups * count, size, size)."""
         for stack in self.stacks:
             members = {
@@ -63,16 +60,17 @@ class Preconditioner(nn.Cell):
 
 
 class _Stack(nn.Cell):
-    """The inverses of `count` layers of one form, each factor's as (count * groups * blocks, size, size)."""
+    """The inverses of layers of one form, each factor's as (layers * groups * blocks, size, size)."""
 
-    def __init__(self, form: Form, count: int, place: int) -> None:
+    def __init__(self, layers: Sequence[Layer]) -> None:
         super().__init__(auto_prefix=False)
-        self.form, self.count = form, count
-        self.matrices = count * form.groups
+        self.form, self.count = layers[0].form, len(layers)
+        self.matrices = self.count * self.form.groups
+        name = f"thor.inverse.{layers[0].name}"
         self.inverses = ParameterTuple(
             [
-                Parameter(_identities(self.matrices, cut), name=f"thor.inverse.{place}.{factor}", requires_grad=False)
-                for factor, cut in enumerate(form.factors)
+                Parameter(_identities(self.matrices, cut), name=f"{name}.{factor}", requires_grad=False)
+                for factor, cut in enumerate(self.form.factors)
             ]
         )
         self.multiply = ops.BatchMatMul()

@@ -14,6 +14,9 @@ Array = NDArray[np.float64]
 
 LAST, AVERAGE, STOPPED = range(3)
 
+# What a layer's STOPPED is: live, stopped for ever by the rule, or never part of it.
+LIVE, BY_RULE, LEFT_OUT = range(3)
+
 
 class Decision(IntEnum):
     """What becomes of a layer's factors and inverses at a candidate update."""
@@ -36,18 +39,23 @@ class Rule(Protocol):
     def smoothing(self) -> float: ...
 
 
-def kronecker_trace(
-    positions: Array, trace_a: Array, trace_g: Array, damping: float, dim_a: Array, dim_g: Array
-) -> Array:
-    """tr(F + damping I) of F = positions * (A kron G), by layer (layers,): tr(A kron G) = tr(A) tr(G)."""
-    return positions * trace_a * trace_g + damping * dim_a * dim_g
+def kronecker_trace(positions: Array, trace_a: Array, trace_g: Array) -> Array:
+    """tr F of F = positions * (A kron G), by layer (layers,): tr(A kron G) = tr(A) tr(G).
+
+    The paper has tr(F + damping I). With 36864 weights and damping 0.03 that is 1106 and a curvature of 1: after 50
+    steps of resnet20 the damping was 99.9 % of it, and the rule followed the schedule of the damping, not the layer.
+    For the groups of a convolution, with positions / groups, it is exact where the groups are alike.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite times zero: `decide` leaves such a layer alone
+        return positions * trace_a * trace_g
 
 
 def first_state(layers: int) -> NDArray[np.float32]:
     """The state before the first candidate, (layers, 3).
 
-    Columns: the average trace at the last update (0: never), the average now (0: none yet), 1 where stopped. That is
-    all the rule remembers; float32, so that a checkpoint restores it to the same decisions.
+    Columns: the average trace at the last update (0: never), the average now (0: none yet), and whether the layer is
+    live, stopped or left out. That is all the rule remembers; float32, so that a checkpoint restores it to the same
+    decisions.
     """
     return np.zeros((layers, 3), np.float32)
 
@@ -68,7 +76,7 @@ def decide(state: NDArray[np.float32], traces: Array, rule: Rule) -> tuple[NDArr
     after = state.copy()
     after[live, AVERAGE] = mixed[live]
     change = _change(after[:, AVERAGE].astype(np.float64), last, always=rule.update_above == 0)
-    after[live & (change < rule.stop_below), STOPPED] = 1
+    after[live & (change < rule.stop_below), STOPPED] = BY_RULE
     decisions = np.where(live & (change > rule.update_above), Decision.UPDATE, Decision.KEEP)
     decisions[after[:, STOPPED] > 0] = Decision.STOP
     return after, [Decision(decision) for decision in decisions]

@@ -7,6 +7,8 @@ for images, labels in batches:
 """
 
 import contextlib
+import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +23,9 @@ from resnetboost_trainer.optimizers.momentum import Momentum
 from resnetboost_trainer.optimizers.thor.curvature import Curvature, Update
 from resnetboost_trainer.step import Reduction
 
+log = logging.getLogger(__name__)
+
+# Or a Tensor, which has no type of its own here.
 Scheduled = float | Sequence[float] | NDArray[np.floating[Any]] | Callable[[int], float]
 
 
@@ -33,9 +38,11 @@ class THOR:
     `pi`: share damping by the factors' traces (Martens & Grosse 2015); False is MindSpore's convention. `trace_rule`:
     (w1, w2, smoothing) of the paper's rule which layers an update leaves out; zeros update all. `clip_norm`: longest
     direction. `loss_scale`: factor on the loss during the backward pass, for half precision. `exclude`: names of layers
-    (as `network.cells_and_names()` has them) that are to keep their plain gradient.
+    (as `network.cells_and_names()` has them), or of cells with all their layers, that are to keep their plain gradient.
 
-    In a process that has called `mindspore.communication.init()` gradients and factors are averaged over the ranks.
+    The loss has to be a mean over the batch, which is the first axis, of LayerNorm's inputs too. In a process that has
+    called `mindspore.communication.init()` gradients and factors are averaged over the ranks, which have to begin with
+    the same weights and step together.
     """
 
     def __init__(
@@ -49,22 +56,29 @@ class THOR:
         frequency: int = 10,
         block_size: int = 128,
         pi: bool = True,
-        trace_rule: tuple[float, float, float] = (0.1, 0.0, 0.5),
+        trace_rule: tuple[float, float, float] = (0.3, 0.0, 0.8),
         clip_norm: float | None = None,
         nesterov: bool = False,
         loss_scale: float = 1.0,
         exclude: Sequence[str] = (),
     ) -> None:
         """Raises ValueError naming the argument for what cannot be, and when the network has no layer it knows."""
-        _check(frequency=frequency, block_size=block_size, clip_norm=clip_norm, loss_scale=loss_scale)
-        _check(damping=_at(damping, 0))
+        _check_schedule("learning_rate", learning_rate, "of at least 0", lambda value: value >= 0)
+        _check_schedule("damping", damping, "above 0", lambda value: value > 0)
+        for name, whole in (("frequency", frequency), ("block_size", block_size)):
+            _check(whole >= 1 and whole == int(whole), name, whole, "a whole number of at least 1")
+        _check(0 <= momentum < 1, "momentum", momentum, "a number from 0 to below 1")
+        _check(weight_decay >= 0, "weight_decay", weight_decay, "a number of at least 0")
+        _check(clip_norm is None or clip_norm > 0, "clip_norm", clip_norm, "a number above 0, or None")
+        _check(0 < loss_scale < math.inf, "loss_scale", loss_scale, "a number above 0")
+        _check(not isinstance(exclude, str), "exclude", exclude, "a list of names")
         self.network, self.learning_rate, self.damping, self.loss_scale = network, learning_rate, damping, loss_scale
         self.communicator = Communicator.present()
         settings = config.Thor(
             frequency=frequency,
             block_size=block_size,
             damping=config.Damping(initial=0, decay=1, decay_epochs=1, split="Pi" if pi else "Symmetric"),
-            trace_rule=config.TraceRule(update_above=trace_rule[0], stop_below=trace_rule[1], smoothing=trace_rule[2]),
+            trace_rule=_rule(trace_rule),
             clip_norm=clip_norm,
         )
         self.curvature = Curvature(network, network.trainable_params(), settings, self.communicator, exclude)
@@ -95,21 +109,27 @@ class TrainingCell(nn.Cell):
         self.reduction = _Compiled(Reduction(curvature.parameters, thor.communicator.size))
         self.update = _Compiled(thor.optimizer)
         self.last_update: Update | None = None
+        self.skipped = 0
 
     def __call__(self, *batch: Tensor) -> Tensor:
         """One step; `last_update` says what the newest update of the curvature did.
 
-        An update is left out when the gradient is not finite; the weights then are not either.
+        A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing: it
+        is told in the log and counted in `skipped`.
         """
         step = int(self.steps.asnumpy())
         thor, curvature = self.thor, self.thor.curvature
+        rate, damping = _at(thor.learning_rate, step), _at(thor.damping, step)
         due = curvature.due(step)
         flat, captured = self._gradient(batch, due)
         gradients, scalars = self.reduction(flat)
-        if due and np.isfinite(scalars[0].asnumpy()):
-            samples, damping = batch[0].shape[0], _at(thor.damping, step)
-            self.last_update = curvature.update(captured, flat, samples, thor.loss_scale, damping)
-        self.update(gradients, Tensor(_at(thor.learning_rate, step), mindspore.float32))
+        if not np.isfinite(scalars[0].asnumpy()):
+            self.skipped += 1
+            log.warning("THOR leaves step %d out: its gradient is not finite (loss_scale %g)", step, thor.loss_scale)
+        else:
+            if due:
+                self.last_update = curvature.update(captured, flat, batch[0].shape[0], thor.loss_scale, damping)
+            self.update(gradients, Tensor(rate, mindspore.float32))
         self.steps.set_data(Tensor(step + 1, mindspore.int32))
         return scalars[1]
 
@@ -167,14 +187,31 @@ class _Gradient(nn.Cell):
 
 
 def _at(scheduled: Scheduled, step: int) -> float:
-    if callable(scheduled):
+    if callable(scheduled) and not isinstance(scheduled, Tensor):
         return float(scheduled(step))
-    if isinstance(scheduled, Sequence | np.ndarray):
-        return float(scheduled[min(step, len(scheduled) - 1)])
-    return float(scheduled)
+    values = np.asarray(scheduled.asnumpy() if isinstance(scheduled, Tensor) else scheduled, np.float64).reshape(-1)
+    return float(values[min(step, len(values) - 1)])
 
 
-def _check(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"THOR: {name} is {value}; use a number above 0")
+def _check(condition: bool, name: str, value: object, remedy: str) -> None:
+    if not condition:
+        raise ValueError(f"THOR: {name} is {value!r}; use {remedy}")
+
+
+def _check_schedule(name: str, scheduled: Scheduled, least: str, sound: Callable[[float], bool]) -> None:
+    """Every value that is known beforehand; a function's first."""
+    remedy = f"a finite number {least}, some of them, or a function of the step"
+    if callable(scheduled) and not isinstance(scheduled, Tensor):
+        values = [float(scheduled(0))]
+    else:
+        array = scheduled.asnumpy() if isinstance(scheduled, Tensor) else scheduled
+        values = np.asarray(array, np.float64).reshape(-1).tolist()
+    _check(bool(values) and all(math.isfinite(value) and sound(value) for value in values), name, scheduled, remedy)
+
+
+def _rule(trace_rule: Sequence[float]) -> config.TraceRule:
+    remedy = "(w1, w2, smoothing) with w1 >= w2 >= 0 and smoothing from 0 to below 1"
+    sound = len(trace_rule) == 3 and 0 <= trace_rule[1] <= trace_rule[0] and 0 <= trace_rule[2] < 1
+    _check(sound, "trace_rule", trace_rule, remedy)
+    above, below, smoothing = trace_rule
+    return config.TraceRule(update_above=above, stop_below=below, smoothing=smoothing)
