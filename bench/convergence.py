@@ -33,7 +33,7 @@ from resnetboost_trainer.program import Moment, Program
 SEEDS = 4
 TARGETS = (0.95, 0.97, 0.98)
 SGD_RATES = (0.02, 0.05, 0.1, 0.2)
-THOR_RATES = (0.0025, 0.005, 0.01, 0.02)
+THOR_RATES = (0.005, 0.01, 0.02, 0.05)
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from resnetboost_trainer.optimizers.thor.exchange import Damped, inverted
 from resnetboost_trainer.program import Moment, Program
 
 FREQUENCY, ROUNDS = 10, 30
-DAMPING, RATE = 0.03, 0.01
+DAMPING, RATE = 0.1, 0.02
 
 # One of ResNet-50's layers, at 8 samples so that it is measured in moments: 14 x 14 pixels, 256 channels, 3 x 3.
 SAMPLES, CHANNELS, SIZE = 8, 256, 14

@@ -25,6 +25,6 @@ GOOD: dict[str, Any] = {
 THOR: dict[str, Any] = {
     "frequency": 10,
     "blockSize": 128,
-    "damping": {"initial": 0.03, "decay": 0.5, "decayEpochs": 10, "split": "Pi"},
+    "damping": {"initial": 0.1, "decay": 0.5, "decayEpochs": 10, "split": "Pi"},
     "traceRule": {"updateAbove": 0.3, "stopBelow": 0, "smoothing": 0.8},
 }

@@ -142,7 +142,7 @@ class Thor(_Api, frozen=True):
 THOR = Thor(
     frequency=10,
     block_size=128,
-    damping=Damping(initial=0.03, decay=0.5, decay_epochs=10, split="Pi"),
+    damping=Damping(initial=0.1, decay=0.5, decay_epochs=10, split="Pi"),
     trace_rule=TraceRule(update_above=0.3, stop_below=0, smoothing=0.8),
 )
 

@@ -35,9 +35,9 @@ def trainer_config(stage: dict[str, Any], folder: Path) -> Config:
 def test_the_shortest_stage_has_the_defaults_of_the_table(tmp_path: Path) -> None:
     config = trainer_config(blocks(THOR)[0]["stages"][0], tmp_path)
     assert config.thor is not None
-    assert (config.learning_rate.peak, config.thor.frequency, config.thor.block_size) == (0.01, 10, 128)
+    assert (config.learning_rate.peak, config.thor.frequency, config.thor.block_size) == (0.02, 10, 128)
     damping, rule = config.thor.damping, config.thor.trace_rule
-    assert (damping.initial, damping.decay, damping.decay_epochs, damping.split) == (0.03, 0.5, 10, "Pi")
+    assert (damping.initial, damping.decay, damping.decay_epochs, damping.split) == (0.1, 0.5, 10, "Pi")
     assert (rule.update_above, rule.stop_below, rule.smoothing, config.thor.clip_norm) == (0.3, 0, 0.8, None)
 
 

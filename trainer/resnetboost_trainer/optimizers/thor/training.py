@@ -1,6 +1,6 @@
 """THOR for anybody's MindSpore script: `THOR(network, ...)` and a training cell; the trainer itself does not use it.
 
-thor = THOR(network, learning_rate=0.01, damping=0.03)
+thor = THOR(network, learning_rate=0.02, damping=0.1)
 train = thor.training_cell(nn.CrossEntropyLoss())
 for images, labels in batches:
     loss = train(images, labels)
@@ -48,8 +48,8 @@ class THOR:
     def __init__(
         self,
         network: nn.Cell,
-        learning_rate: Scheduled = 0.01,
-        damping: Scheduled = 0.03,
+        learning_rate: Scheduled = 0.02,
+        damping: Scheduled = 0.1,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
         *,
