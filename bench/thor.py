@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from bench import trainer
 from bench.entries import Entry, figure, ratio, share
-from resnetboost_trainer import data
+from resnetboost_trainer import data, schedule
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.optimizers.thor import cost, host, layers
 from resnetboost_trainer.optimizers.thor.cost import Shape
@@ -17,8 +17,7 @@ from resnetboost_trainer.optimizers.thor.curvature import Update
 from resnetboost_trainer.optimizers.thor.exchange import Damped, inverted
 from resnetboost_trainer.program import Moment, Program
 
-FREQUENCY, ROUNDS = 10, 30
-DAMPING, RATE = 0.1, 0.02
+FREQUENCY, EPOCHS, ROUNDS = 10, 8, 34  # two times 8 epochs
 
 # One of ResNet-50's layers, at 8 samples so that it is measured in moments: 14 x 14 pixels, 256 channels, 3 x 3.
 SAMPLES, CHANNELS, SIZE = 8, 256, 14
@@ -26,7 +25,7 @@ SAMPLES, CHANNELS, SIZE = 8, 256, 14
 
 def settings(**changes: Any) -> dict[str, Any]:
     """The `thor` block with the CRD's defaults, as the operator writes it."""
-    damping = {"initial": DAMPING, "decay": 0.5, "decayEpochs": 10, "split": "Pi"}
+    damping = {"initial": 0.1, "decay": 0.5, "decayEpochs": 10, "split": "Pi"}
     rule = {"updateAbove": 0.3, "stopBelow": 0, "smoothing": 0.8}
     return {"frequency": FREQUENCY, "blockSize": 128, "damping": damping, "traceRule": rule} | changes
 
@@ -50,11 +49,12 @@ def measure() -> list[Entry]:
 
 
 class _Cycles:
-    """A program that trains on digits, `FREQUENCY` steps at a time, from epoch to epoch at an even rate."""
+    """A program that trains on digits, `FREQUENCY` steps at a time, by the schedules of 8 epochs and over again."""
 
     def __init__(self, **changes: Any) -> None:
+        self.configured = trainer.configuration(epochs=EPOCHS, learningRate=_cosine(), **changes)
         self.program, self.step = trainer.program(1, **changes), 0
-        self.dataset = data.load(trainer.configuration().dataset, 10)
+        self.dataset = data.load(self.configured.dataset, 10)
         self.updates: list[Update] = []
         self.run()
         self.updates.clear()
@@ -67,12 +67,22 @@ class _Cycles:
             chosen = data.batch_indices(0, epoch, batch, trainer.BATCH, 0, 1, len(x))
             images, labels = Tensor(x[chosen]), Tensor(y[chosen])
             started = time.perf_counter()
-            outcome = self.program.step(images, labels, Moment(self.step, RATE, DAMPING), stop=False)
+            outcome = self.program.step(images, labels, self._moment(len(x) // trainer.BATCH), stop=False)
             total += time.perf_counter() - started
             self.step += 1
             if outcome.curvature is not None:
                 self.updates.append(outcome.curvature)
         return total
+
+    def _moment(self, per_epoch: int) -> Moment:
+        step = self.step % (EPOCHS * per_epoch)
+        damping = schedule.damping(self.configured, step, per_epoch) if self.configured.thor is not None else 0.0
+        return Moment(self.step, schedule.learning_rate(self.configured, step, per_epoch), damping)
+
+
+def _cosine() -> dict[str, Any]:
+    rate: dict[str, Any] = trainer.settings()["learningRate"]
+    return rate | {"schedule": "Cosine", "peak": 0.02}
 
 
 def _updated_share(updates: Sequence[Update]) -> float:
