@@ -129,11 +129,12 @@ def tumours() -> Tumours:
 
 
 def test_it_learns_to_tell_tumours_apart(any_mode: None, tumours: Tumours) -> None:
+    mindspore.set_seed(0)
     network = Tokens()
-    cell = trainer(network, frequency=5)
+    cell = trainer(network, frequency=5, damping=0.03)
     x, y = tumours.train
     generator = np.random.default_rng(1)
-    for _ in range(4):
+    for _ in range(8):
         order = generator.permutation(len(y)).reshape(-1, 64)
         train(cell, [(x[some], y[some]) for some in order])
     assert cell.last_update is not None
@@ -429,8 +430,7 @@ def test_a_layer_whose_factors_are_not_positive_definite_keeps_its_inverses_and_
     assert [record.getMessage() for record in caplog.records] == [
         "THOR: a factor of wide is not positive definite; it keeps its old ones"
     ] * 3
-    place = [layer.name for layer in cell.thor.curvature.layers].index("wide")
-    kept = {f"thor.inverse.{place}.{factor}" for factor in (0, 1)}
+    kept = {f"thor.inverse.wide.{factor}" for factor in (0, 1)}
     assert {name for name, value in inverses(cell).items() if np.array_equal(value, before[name])} == kept
     assert np.isfinite(losses).all()
     assert all(np.isfinite(value).all() for value in state(cell).values())
