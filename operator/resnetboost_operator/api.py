@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 __all__ = [
+    "Adasum",
     "Algorithm",
     "Checkpoint",
     "CleanPodPolicy",
@@ -35,10 +36,12 @@ __all__ = [
     "Template",
     "Thor",
     "Toleration",
+    "Topology",
     "TraceRule",
     "Volume",
     "VolumeMount",
     "parse",
+    "ranks_per_summand",
 ]
 
 
@@ -55,9 +58,11 @@ ModelName = Literal[
     "resnet56",
 ]
 DatasetName = Literal["digits", "npz"]
-Algorithm = Literal["Momentum", "THOR"]
+Algorithm = Literal["Momentum", "THOR", "Adasum"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
 DampingSplit = Literal["Pi", "Symmetric"]
+Reduce = Literal["Delta", "Gradient"]
+Topology = Literal["Hierarchical", "Flat"]
 Resume = Literal["Never", "IfPresent", "Required"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
@@ -103,7 +108,7 @@ class LearningRate(_Api, frozen=True):
 
 
 class Momentum(_Api, frozen=True):
-    """How a gradient becomes an update of the weights, also one that THOR has rescaled."""
+    """How a gradient becomes an update of the weights, also one that THOR has rescaled or Adasum has summed."""
 
     momentum: float
     weight_decay: float
@@ -128,7 +133,7 @@ class TraceRule(_Api, frozen=True):
 
 
 class Thor(_Api, frozen=True):
-    """Settings of the algorithm THOR."""
+    """Settings of the algorithm THOR, and of Adasum where it sums what THOR makes of the gradients."""
 
     frequency: int
     block_size: int
@@ -147,8 +152,22 @@ THOR = Thor(
 )
 
 
+class Adasum(_Api, frozen=True):
+    """Settings of the algorithm Adasum: what is summed, and whether across nodes or across all ranks."""
+
+    reduce: Reduce
+    topology: Topology
+
+
+# What a stage of Adasum without the block has, as THOR above.
+ADASUM = Adasum(reduce="Delta", topology="Hierarchical")
+
+
 class Stage(_Api, frozen=True):
-    """One part of the training; `local_batch_size` is per rank; `thor` is there exactly for the algorithm THOR."""
+    """One part of the training; `local_batch_size` is per rank.
+
+    `thor` is there for the algorithm THOR and may be for Adasum; `adasum` is there exactly for Adasum.
+    """
 
     name: str
     algorithm: Algorithm
@@ -160,6 +179,7 @@ class Stage(_Api, frozen=True):
     learning_rate: LearningRate
     momentum: Momentum
     thor: Thor | None = None
+    adasum: Adasum | None = None
 
 
 class Checkpoint(_Api, frozen=True):
@@ -310,5 +330,11 @@ def parse(obj: dict[str, Any]) -> Job:
 
 
 def _completed(stage: Stage) -> Stage:
-    without = stage.algorithm == "THOR" and stage.thor is None
-    return msgspec.structs.replace(stage, thor=THOR) if without else stage
+    thor = stage.thor or (THOR if stage.algorithm == "THOR" else None)
+    adasum = stage.adasum or (ADASUM if stage.algorithm == "Adasum" else None)
+    return msgspec.structs.replace(stage, thor=thor, adasum=adasum)
+
+
+def ranks_per_summand(device: Device, adasum: Adasum) -> int:
+    """How many ranks, neighbours of one node, take the mean of their gradients before Adasum sums."""
+    return (device.per_node or 1) if adasum.topology == "Hierarchical" else 1

@@ -47,7 +47,10 @@ def config_map(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
 
 
 def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
-    """The stage as the trainer reads it: the job's own words, without anything of Kubernetes."""
+    """The stage as the trainer reads it: the job's own words, without anything of Kubernetes.
+
+    A trainer knows of nodes only how many ranks Adasum averages before it sums.
+    """
     spec = job.spec
     position = spec.stages.index(stage)
     config = {
@@ -65,6 +68,9 @@ def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
         },
     }
     config |= {key: value for key, value in _plain(stage).items() if key != "name"}
+    if stage.adasum is not None:
+        averaged = api.ranks_per_summand(spec.device, stage.adasum)
+        config["adasum"] = {"reduce": stage.adasum.reduce, "ranksPerNode": averaged}
     if position > 0:
         config["startFrom"] = spec.stages[position - 1].name
     return config

@@ -1,6 +1,7 @@
 """Operator and trainer share no code; what they must agree on is held together here."""
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,56 @@ def test_the_trainer_reads_every_stage_of_every_example(example: Path, tmp_path:
         assert loaded.learning_rate.peak == stage.learning_rate.peak
 
 
-@pytest.mark.parametrize("name", ["everything", "thor-minimal", "thor-bare", "thor-limits-of-ranges"])
-def test_the_trainer_has_the_settings_of_thor_exactly_where_the_algorithm_is_thor(name: str, tmp_path: Path) -> None:
+def configs(name: str, folder: Path) -> Iterator[tuple[api.Stage, config.Config]]:
+    """Each stage of a file of the corpus, and what the trainer reads of it."""
     job = api.parse(schema.defaulted(jobfile.load(GOOD / f"{name}.yaml")))
     for stage in job.spec.stages:
-        path = tmp_path / f"{stage.name}.yaml"
+        path = folder / f"{stage.name}.yaml"
         path.write_text(manifests.config_map(job, stage, 0)["data"][names.CONFIG_KEY])
-        loaded = config.load(path)
+        yield stage, config.load(path)
+
+
+@pytest.mark.parametrize("name", ["everything", "thor-minimal", "thor-bare", "thor-limits-of-ranges"])
+def test_the_trainer_has_the_settings_of_thor_exactly_where_the_algorithm_is_thor(name: str, tmp_path: Path) -> None:
+    for stage, loaded in configs(name, tmp_path):
         assert (loaded.thor is not None) == (loaded.algorithm == "THOR")
         assert plain(loaded.thor) == plain(stage.thor)
         assert (loaded.loss_scale, loaded.learning_rate.power) == (stage.loss_scale, stage.learning_rate.power)
+
+
+@pytest.mark.parametrize(
+    ("name", "reduce", "ranks_per_node", "has_thor"),
+    [
+        ("adasum-minimal", "Delta", 1, False),
+        ("adasum-bare", "Delta", 1, False),
+        ("adasum-gradient", "Gradient", 1, False),
+        ("adasum-odd-number-of-nodes", "Delta", 2, False),
+        ("adasum-one-rank-per-node", "Delta", 1, False),
+        ("adasum-flat-on-one-node", "Delta", 1, False),
+        ("adasum-with-thor", "Delta", 2, True),
+        ("adasum-with-bare-thor", "Delta", 1, True),
+    ],
+)
+def test_the_trainer_is_told_what_adasum_sums_across_which_ranks(
+    name: str, reduce: str, ranks_per_node: int, has_thor: bool, tmp_path: Path
+) -> None:
+    for stage, loaded in configs(name, tmp_path):
+        assert loaded.adasum is not None
+        assert (loaded.adasum.reduce, loaded.adasum.ranks_per_node) == (reduce, ranks_per_node)
+        assert (loaded.thor is not None) == has_thor
+        assert plain(loaded.thor) == plain(stage.thor)
+
+
+@pytest.mark.parametrize("name", ["everything", "thor-bare", "minimal", "adasum-null-with-momentum"])
+def test_the_trainer_has_the_settings_of_adasum_exactly_where_the_algorithm_is_adasum(
+    name: str, tmp_path: Path
+) -> None:
+    for _, loaded in configs(name, tmp_path):
+        assert (loaded.adasum is not None) == (loaded.algorithm == "Adasum")
+
+
+def test_the_trainer_knows_whatever_adasum_may_sum() -> None:
+    assert words(config.Adasum)["reduce"] == words(api.Adasum)["reduce"]
 
 
 def plain(settings: msgspec.Struct | None) -> Any:

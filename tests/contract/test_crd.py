@@ -162,6 +162,10 @@ class TestStructs:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "thor-bare.yaml"))["spec"]["stages"][0]["thor"]
         assert msgspec.convert(filled, api.Thor) == api.THOR
 
+    def test_an_adasum_stage_without_settings_has_the_defaults_of_each(self) -> None:
+        filled = schema.defaulted(jobfile.load(CORPUS / "good" / "adasum-bare.yaml"))["spec"]["stages"][0]["adasum"]
+        assert msgspec.convert(filled, api.Adasum) == api.ADASUM
+
     def test_the_status_is_the_crds_field_by_field(self) -> None:
         agree(msgspec.inspect.type_info(status.Status), FIELDS["status"], "status", exact=False)
 

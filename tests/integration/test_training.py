@@ -1,25 +1,22 @@
 """Whole runs with real ranks on real data: what is killed, stopped or refused, and what comes out of it."""
 
 import csv
-import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from wholerun import Run, checkpointed
+
 pytestmark = pytest.mark.slow
 
-RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 JOB: dict[str, Any] = {
     "apiVersion": "resnetboost.io/v1alpha1",
     "kind": "ResNetBoostJob",
@@ -36,69 +33,6 @@ JOB: dict[str, Any] = {
     },
 }
 STEPS = 4 * 22
-
-
-class Run:
-    """`resnetboost run` of that job in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.out = folder / "run"
-        self.job = folder / "job.yaml"
-        self.job.write_text(yaml.safe_dump(JOB))
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self) -> "Run":
-        command = [RESNETBOOST, "run", str(self.job), "--out", str(self.out)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        return self
-
-    def finish(self) -> tuple[int, str]:
-        assert self.process is not None
-        output, _ = self.process.communicate(timeout=400)
-        return self.process.returncode, output
-
-    def status(self) -> dict[str, Any]:
-        path = self.out / "status.yaml"
-        return yaml.safe_load(path.read_text()) if path.exists() else {}
-
-    def wait(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until the written status says so."""
-        deadline = time.monotonic() + 240
-        while not condition(status := self.status()):
-            assert self.process is not None
-            assert self.process.poll() is None, f"the run ended early: {self.process.communicate()[0]}"
-            assert time.monotonic() < deadline, status
-            time.sleep(0.05)
-        return status
-
-    def rank(self, rank: int) -> int:
-        """Process id of that rank."""
-        found = [pid for pid in os.listdir("/proc") if pid.isdigit() and self._is_rank(int(pid), rank)]
-        assert len(found) == 1, found
-        return int(found[0])
-
-    def ask(self, rank: int, path: str) -> str:
-        """The rank's answer to an HTTP request."""
-        variables = Path(f"/proc/{self.rank(rank)}/environ").read_bytes().split(b"\0")
-        prefix = b"RESNETBOOST_BIND_ADDRESS="
-        address = next(entry for entry in variables if entry.startswith(prefix)).removeprefix(prefix).decode()
-        with urllib.request.urlopen(f"http://{address}:9400{path}", timeout=30) as response:
-            body: bytes = response.read()
-        return body.decode()
-
-    def _is_rank(self, pid: int, rank: int) -> bool:
-        try:
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        ours = any(entry.startswith(b"RESNETBOOST_CONFIG=" + str(self.out).encode()) for entry in variables)
-        return ours and f"RESNETBOOST_RANK={rank}".encode() in variables and b"resnetboost_trainer" in command
-
-    def weights(self) -> dict[str, str]:
-        """Hashes of everything a final checkpoint holds."""
-        (final,) = self.out.glob(f"checkpoints/*/base/attempt-*/step-{STEPS:08d}")
-        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in final.glob("*.safetensors")}
 
 
 def check_telling(run: Run) -> None:
@@ -119,13 +53,9 @@ def check_telling(run: Run) -> None:
         run.ask(0, "/etc/passwd")
 
 
-def checkpointed(step: int) -> Callable[[dict[str, Any]], bool]:
-    return lambda status: (status.get("progress") or {}).get("checkpointStep", 0) >= step
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("undisturbed")).start()
+    run = Run(tmp_path_factory.mktemp("undisturbed"), JOB).start()
     code, output = run.finish()
     assert code == 0, output
     return run
@@ -148,7 +78,7 @@ def test_an_undisturbed_run_learns_the_digits_and_leaves_everything_behind(undis
 
 
 def test_a_killed_rank_costs_a_restart_and_not_a_bit(undisturbed: Run, tmp_path: Path) -> None:
-    run = Run(tmp_path).start()
+    run = Run(tmp_path, JOB).start()
     run.wait(checkpointed(20))
     check_telling(run)
     os.kill(run.rank(1), signal.SIGKILL)
@@ -163,7 +93,7 @@ def test_a_killed_rank_costs_a_restart_and_not_a_bit(undisturbed: Run, tmp_path:
 
 
 def test_ctrl_c_stops_all_ranks_after_the_same_step_and_a_second_run_goes_on(undisturbed: Run, tmp_path: Path) -> None:
-    run = Run(tmp_path).start()
+    run = Run(tmp_path, JOB).start()
     run.wait(checkpointed(10))
     assert run.process is not None
     run.process.send_signal(signal.SIGINT)
@@ -180,7 +110,7 @@ def test_ctrl_c_stops_all_ranks_after_the_same_step_and_a_second_run_goes_on(und
 
 
 def test_a_diverging_run_fails_at_once_with_its_class_and_a_remedy(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+    run = Run(tmp_path, JOB)
     job = yaml.safe_load(run.job.read_text())
     job["spec"]["device"]["count"] = 1
     job["spec"]["stages"][0]["learningRate"] = {"schedule": "Constant", "peak": 1000}

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator.runs import curvature, metricsfile, report
+from measuredrun import attempt, height, measured
+from resnetboost_operator.runs import cost, curvature, report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.status import Status
 from resnetboost_operator.terminal import displaytext, summary
@@ -48,17 +49,6 @@ def folder(tmp_path: Path) -> RunFolder:
     return found
 
 
-def attempt(folder: RunFolder, stage: str, number: int, text: str) -> None:
-    place = folder.checkpoints / folder.read_job()["metadata"]["uid"] / stage / f"attempt-{number}"
-    place.mkdir(parents=True)
-    (place / "metrics.csv").write_text(text)
-
-
-def measured(folder: RunFolder) -> metricsfile.Measured:
-    metricsfile.merge(folder)
-    return metricsfile.read(folder.metrics_file)
-
-
 def killed_and_resumed(folder: RunFolder) -> None:
     """A stage without updates; then one that is killed at step 14 and resumes after step 8."""
     attempt(folder, "warm", 0, HEADER + rows(1, 5))
@@ -84,7 +74,7 @@ def test_the_cost_is_told_against_the_stages_own_steps_without_compiling(folder:
     killed_and_resumed(folder)
     (base,) = curvature.by_stage(measured(folder))
     assert (base.seconds, base.stage_seconds) == pytest.approx((4 * 0.05, 20 * 0.1 + 4 * 0.05))
-    assert base.share == pytest.approx(0.2 / 2.2)
+    assert cost.told([base]) == "0.2 s, 9.1 % of the steps' time without compiling"
     assert (base.with_seconds, base.without_seconds) == pytest.approx((0.15, 0.1))
 
 
@@ -131,10 +121,6 @@ def test_the_report_sums_up_and_its_picture_grows_by_a_panel(folder: RunFolder) 
     assert "<td>2400 of 4000, 60.0 %</td>" in page
     assert "<td>Layers stopped for good</td><td>2 of 10</td>" in page
     assert "<td>Layers that could not be inverted</td><td>400</td>" in page
-
-
-def height(folder: RunFolder) -> int:
-    return int.from_bytes(folder.report_png.read_bytes()[20:24])
 
 
 def test_the_terminal_sums_up_each_stage_in_a_line(folder: RunFolder) -> None:

@@ -238,6 +238,29 @@ def test_a_stage_of_thor_has_its_settings_whether_given_or_not_and_no_other_stag
     assert (own.damping.split, own.damping.initial) == ("Symmetric", bare.damping.initial)
 
 
+def test_a_stage_of_adasum_has_its_settings_whether_given_or_not_and_thors_only_if_given() -> None:
+    summed = stage(algorithm="Adasum")["spec"]["stages"][0]
+    given: list[Object] = [{}, {"adasum": {"topology": "Flat"}}, {"thor": {"frequency": 20}}]
+    obj = job(stages=[{**summed, "name": f"s{index}", **fields} for index, fields in enumerate(given)])
+    bare, own, rescaled = api.parse(schema.defaulted(obj)).spec.stages
+    assert (bare.adasum, bare.thor) == (api.ADASUM, None)
+    assert (own.adasum, own.thor) == (api.Adasum(reduce="Delta", topology="Flat"), None)
+    assert rescaled.adasum == api.ADASUM
+    assert rescaled.thor is not None and rescaled.thor.frequency == 20
+    assert api.parse(schema.defaulted(job())).spec.stages[0].adasum is None
+
+
+@pytest.mark.parametrize(
+    ("topology", "per_node", "ranks"),
+    [("Hierarchical", 4, 4), ("Hierarchical", None, 1), ("Flat", 4, 1), ("Flat", None, 1)],
+)
+def test_adasum_sums_across_the_nodes_a_job_asks_for_or_across_ranks(
+    topology: api.Topology, per_node: int | None, ranks: int
+) -> None:
+    device = api.Device(type="CPU", count=8, per_node=per_node)
+    assert api.ranks_per_summand(device, api.Adasum(reduce="Delta", topology=topology)) == ranks
+
+
 class TestChanges:
     def test_the_same_job_with_its_defaults_written_out_is_no_change(self) -> None:
         assert told(schema.defaulted(job()), job()) == []
@@ -321,6 +344,7 @@ PLACES: list[tuple[str | int, ...]] = [
     ("spec", "stages", 0, "learningRate", "warmupEpochs"),
     ("spec", "stages", 0, "algorithm"),
     ("spec", "stages", 0, "thor"),
+    ("spec", "stages", 0, "adasum"),
     ("spec", "failurePolicy"),
     ("spec", "failurePolicy", "backoffSeconds"),
     ("spec", "template"),

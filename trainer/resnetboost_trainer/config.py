@@ -94,6 +94,16 @@ class Thor(_Struct, frozen=True):
     clip_norm: float | None = None
 
 
+class Adasum(_Struct, frozen=True):
+    """Adaptive summation over nodes of `ranks_per_node` neighbouring ranks, whose mean is taken inside of each.
+
+    `reduce`: of the gradients, before one step of Momentum, or of the changes that each node's own step makes.
+    """
+
+    reduce: Literal["Gradient", "Delta"]
+    ranks_per_node: int
+
+
 class Checkpoint(_Struct, frozen=True):
     """How often to save, how many to keep, and whether to go on from those of an earlier job of this name."""
 
@@ -103,7 +113,7 @@ class Checkpoint(_Struct, frozen=True):
 
 
 class Config(_Struct, frozen=True):
-    """One attempt of one stage; `thor` is there exactly for the algorithm THOR."""
+    """One attempt of one stage; `adasum` is there exactly for that algorithm, `thor` for THOR and maybe for Adasum."""
 
     job: Job
     stage: str
@@ -112,7 +122,7 @@ class Config(_Struct, frozen=True):
     device: Device
     model: Model
     dataset: Dataset
-    algorithm: Literal["Momentum", "THOR"]
+    algorithm: Literal["Momentum", "THOR", "Adasum"]
     epochs: int
     local_batch_size: int
     label_smoothing: float
@@ -122,6 +132,7 @@ class Config(_Struct, frozen=True):
     momentum: Momentum
     checkpoint: Checkpoint
     thor: Thor | None = None
+    adasum: Adasum | None = None
     start_from: str | None = None
 
 

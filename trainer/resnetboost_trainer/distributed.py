@@ -5,12 +5,13 @@ fused into flat buffers before they get here: a collective costs about a millise
 """
 
 import atexit
+import hashlib
 import logging
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ RETRY_SECONDS = 0.2
 # A thread of MindSpore's acknowledges what a rank received after the collective has returned. Should the process end
 # sooner, rank 0 waits half a minute for it: two gangs in ten of empty ranks did, none in thirty with this pause.
 LINGER_SECONDS = 0.5
+
+GROUP_NAME_LIMIT = 127  # HCCL's
 
 
 class Rendezvous:
@@ -102,6 +105,7 @@ class Communicator:
     def __init__(self, rank: int, size: int, joined: bool = False) -> None:
         """Join the gang (blocks until every rank is there), unless this process has. Raises CommunicationError."""
         self.rank, self.size = rank, size
+        self._groups: dict[tuple[int, ...], Group] = {}
         if size > 1:
             if not joined:
                 self._join()
@@ -146,6 +150,13 @@ class Communicator:
         """Every rank's values, stacked: shape (n,) -> (size, n)."""
         return values[None] if self.size == 1 else _run(self._all_gather, values[None])
 
+    def group(self, ranks: Sequence[int]) -> "Group":
+        """Some of the ranks, this one among them, ascending. A collective among them, the first time."""
+        key = tuple(ranks)
+        if key not in self._groups:
+            self._groups[key] = Group(self, key)
+        return self._groups[key]
+
     def leave(self) -> None:
         """Wait for the others once more, then do without them: no collective may follow.
 
@@ -157,6 +168,49 @@ class Communicator:
             log.info("rank %d leaves without hearing from all others: %s", self.rank, error)
         if self.rank != 0:
             time.sleep(LINGER_SECONDS)
+
+
+class Group:
+    """Collectives among some ranks of a gang, on numpy arrays; among one they are the identity."""
+
+    def __init__(self, communicator: Communicator, ranks: tuple[int, ...]) -> None:
+        """`ranks` ascend and have this rank among them. Raises CommunicationError."""
+        self.ranks, self.size, self.place = ranks, len(ranks), ranks.index(communicator.rank)
+        self._gather: Callable[[Floats], Floats] = self._placed
+        if self.size == communicator.size:
+            self._sum, self._gather = communicator.sum, communicator.gather
+        elif self.size > 1:
+            self._join()
+
+    def _join(self) -> None:
+        from mindspore import communication, get_context, ops
+
+        name = "ranks." + ".".join(map(str, self.ranks))
+        if len(name) > GROUP_NAME_LIMIT:
+            name = "ranks." + hashlib.sha256(name.encode()).hexdigest()
+        try:
+            communication.create_group(name, list(self.ranks))
+        except RuntimeError as error:
+            raise CommunicationError(f"ranks {self.ranks} did not come together: {_brief(error)}") from error
+        all_reduce = ops.AllReduce(group=name)
+        self._sum = lambda values: _run(all_reduce, values)
+        if get_context("device_target") != "CPU":
+            all_gather = ops.AllGather(group=name)
+            self._gather = lambda values: _run(all_gather, values[None])
+
+    def _placed(self, values: Floats) -> Floats:
+        """The CPU gathers in no group but the whole gang; a sum with zeros is exact, for twice the traffic."""
+        rows = np.zeros((self.size, values.size), np.float32)
+        rows[self.place] = values
+        return self._sum(rows.reshape(-1)).reshape(rows.shape)
+
+    def mean(self, values: Floats) -> Floats:
+        """Mean over the group, the same bits on each of its ranks."""
+        return values if self.size == 1 else self._sum(values) / np.float32(self.size)
+
+    def gather(self, values: Floats) -> Floats:
+        """Every rank's values, in the order of the ranks: shape (n,) -> (size, n)."""
+        return values[None] if self.size == 1 else self._gather(values)
 
 
 def _run(operator: Callable[[Any], Any], values: Floats) -> Floats:

@@ -46,6 +46,8 @@ class Metrics:
         self.images = images.labels(*self._labels)
         if config.thor is not None:
             self._thor()
+        if config.adasum is not None:
+            self._adasum()
         self._build_info(convolution)
 
     def _thor(self) -> None:
@@ -60,6 +62,22 @@ class Metrics:
         self.thor_layers = {decision: layers.labels(*self._labels, decision) for decision in DECISIONS}
         events = [decision for decision in DECISIONS if decision != "stopped"]  # being stopped is no event
         self.thor_decisions = {decision: decisions.labels(*self._labels, decision) for decision in events}
+
+    def _adasum(self) -> None:
+        """What only a stage of Adasum has."""
+        text = "Cosine of the angle between summed vectors, by tensor: the mean of a step."
+        self.adasum_cosine = self._gauge("adasum_cosine", text)
+        self.adasum_cosine_min = self._gauge("adasum_cosine_min", "The least such cosine of a step.")
+        text = "Norm of the adaptive sum over that of the mean: 1 is what averaging does, the number of nodes a sum."
+        self.adasum_gain = self._gauge("adasum_gain", text)
+        text = "A level of an adaptive sum, with its wait: node, fold, 1, 2, ..., gather."
+        self.adasum_level_seconds = Histogram(
+            "resnetboost_adasum_level_seconds", text, (*LABELS, "level"), registry=self.registry, buckets=SECONDS
+        )
+
+    def adasum_level(self, level: str, seconds: float) -> None:
+        """That level of an adaptive sum took so long."""
+        self.adasum_level_seconds.labels(*self._labels, level).observe(seconds)
 
     def _histogram(self, name: str, text: str) -> Histogram:
         metric = Histogram(f"resnetboost_{name}", text, LABELS, registry=self.registry, buckets=SECONDS)

@@ -8,16 +8,19 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer import loss
+from resnetboost_trainer.combining import Adaptive, Average, Combination
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.distributed import Communicator, Floats, lost
+from resnetboost_trainer.distributed import Communicator, Floats
+from resnetboost_trainer.optimizers.adasum.adaptive import Summed
+from resnetboost_trainer.optimizers.adasum.delta import Apply, Change
 from resnetboost_trainer.optimizers.momentum import Momentum
 from resnetboost_trainer.optimizers.thor.curvature import Curvature, Update
 from resnetboost_trainer.state import State
-from resnetboost_trainer.step import Gradient, Reduction
+from resnetboost_trainer.step import ACCURACY, LOSS, NORM_SQUARED, TAIL, Gradient
 from resnetboost_trainer.verdict import NumericsError
 
-# Places in the reduction's scalars; after them comes one compute time per rank.
-NORM_SQUARED, LOSS, ACCURACY, STOP, SECONDS = range(5)
+# What the tail of a flat buffer has: whether somebody was asked to stop, then one compute time per rank.
+STOP, SECONDS = TAIL, TAIL + 1
 
 # Times the loss of a network that knows nothing, ln(classes): no spike that training comes back from gets there.
 DIVERGED = 1000.0
@@ -35,8 +38,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """What a step brought. Means over the gang but for the three times, which are this rank's, in seconds.
 
     `stop`: somebody was asked to stop, and the whole gang knows it. `slowest_*`: of the step before, by the time
-    before the all-reduce; after it all ranks show the same. `curvature`: of a step that THOR updates it at. `compiled`:
-    the first use of a graph, which is no sample of anything.
+    before the all-reduce; after it all ranks show the same. `curvature`: of a step that THOR updates it at. `adasum`:
+    how the adaptive sum went, which counts as collective. `compiled`: the first use of a graph, no sample of anything.
     """
 
     loss: float
@@ -49,6 +52,7 @@ class Outcome(msgspec.Struct, frozen=True):
     slowest_rank: int
     slowest_compute_seconds: float
     curvature: Update | None
+    adasum: Summed | None
     compiled: bool
 
 
@@ -67,11 +71,20 @@ class Program:
         entropy = loss.CrossEntropy(config.label_smoothing)
         self.gradient = Gradient(network, entropy, parameters, config.loss_scale)
         self.capturing = Gradient(network, entropy, parameters, config.loss_scale, probes)
-        self.reduction = Reduction(parameters, communicator.size)
-        momentum = Momentum(parameters, config.momentum)
-        self.optimizer: nn.Cell = self.curvature.optimizer(momentum) if self.curvature else momentum
-        kept = momentum.state() + (self.curvature.state() if self.curvature else [])
-        self.state = State(network, kept, communicator)
+        adasum = config.adasum
+        of_changes = adasum is not None and adasum.reduce == "Delta"
+        momentum = (Change if of_changes else Momentum)(parameters, config.momentum)
+        optimizer: nn.Cell = self.curvature.optimizer(momentum) if self.curvature else momentum
+        shared = self.curvature.state() if self.curvature else []
+        if adasum is None:
+            self.combination: Combination = Average(parameters, optimizer, communicator)
+        else:
+            apply = Apply(momentum) if of_changes else None
+            self.combination = Adaptive(parameters, optimizer, communicator, adasum.ranks_per_node, apply)
+        if adasum is not None and of_changes:  # each node goes on with a momentum of its own
+            self.state = State(network, shared, communicator, momentum.state(), adasum.ranks_per_node)
+        else:
+            self.state = State(network, momentum.state() + shared, communicator)
         self._compiled: set[bool] = set()
         self._seconds = 0.0
 
@@ -84,14 +97,15 @@ class Program:
         due = self.curvature is not None and self.curvature.due(moment.step)
         flat, captured = self._gradient(images, labels, Tensor(self._tail(stop)), due)
         computed = time.perf_counter()
-        gradients, scalars = self._reduce(flat)
+        gradients, scalars = self.combination.reduce(flat)
         reduced = time.perf_counter()
         _check_numbers(scalars, self.classes, self._remedy(moment))
         update = None
         if self.curvature is not None and due:
             update = self.curvature.update(captured, flat, len(images), self.loss_scale, moment.damping)
-        self.optimizer(gradients, Tensor(moment.learning_rate, mindspore.float32))
+        adasum = self.combination.update(gradients, Tensor(moment.learning_rate, mindspore.float32))
         updated = time.perf_counter()
+        across = adasum.across_seconds if adasum is not None else 0.0
         self._seconds = computed - begun
         slowest = int(scalars[SECONDS:].argmax())
         return Outcome(
@@ -100,11 +114,12 @@ class Program:
             gradient_norm=float(np.sqrt(scalars[NORM_SQUARED])),
             stop=bool(scalars[STOP] > 0),
             gradient_seconds=computed - begun,
-            collective_seconds=reduced - computed,
-            update_seconds=updated - reduced,
+            collective_seconds=reduced - computed + across,
+            update_seconds=updated - reduced - across,
             slowest_rank=slowest,
             slowest_compute_seconds=float(scalars[SECONDS + slowest]),
             curvature=update,
+            adasum=adasum,
             compiled=self._first_use(due),
         )
 
@@ -138,13 +153,6 @@ class Program:
         tail[0] = stop
         tail[1 + self.communicator.rank] = self._seconds
         return tail
-
-    def _reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
-        try:
-            gradients, scalars = self.reduction(flat)
-            return gradients, scalars.asnumpy()
-        except RuntimeError as error:
-            raise lost(error) from error
 
 
 def _check_numbers(scalars: Floats, classes: int, remedy: str) -> None:

@@ -1,10 +1,11 @@
 """The state a checkpoint saves and a resumed gang starts from: weights, BN statistics, optimizer; it touches no disk.
 
-Weights and optimizer state are the same bits on every rank. BN's running statistics are each rank's own: they go into
-a shard per rank, so that a resumed run is bit-identical, and their mean goes beside the weights, for everybody else.
+Weights are the same bits on every rank, and so is the optimizer's state, unless each node has its own. BN's running
+statistics are each rank's own. What is not the same everywhere goes into a shard per rank or node, so that a resumed
+run is bit-identical, and its mean goes beside the rest, for everybody else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,27 +26,53 @@ def shard(rank: int) -> str:
     return f"rank-{rank:04d}.safetensors"
 
 
+def node_shard(node: int) -> str:
+    """File name of what only the ranks of that node have."""
+    return f"node-{node:04d}.safetensors"
+
+
 class State:
     """All parameters of a training program under the names a checkpoint gives them."""
 
-    def __init__(self, network: nn.Cell, optimizer: Sequence[Parameter], communicator: Communicator) -> None:
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: Sequence[Parameter],
+        communicator: Communicator,
+        of_node: Sequence[Parameter] = (),
+        ranks_per_node: int = 1,
+    ) -> None:
+        """`of_node` is the part of the optimizer's state that each node of neighbouring ranks has for itself."""
         named = dict(network.parameters_and_names())
         self.weights = {name: value for name, value in named.items() if not _is_statistic(name)}
         self.statistics = {name: value for name, value in named.items() if _is_statistic(name)}
         self.optimizer = {parameter.name: parameter for parameter in optimizer}
-        self.communicator = communicator
+        self.of_node = {parameter.name: parameter for parameter in of_node}
+        self.communicator, self.ranks_per_node = communicator, ranks_per_node
 
     def snapshot(self) -> dict[str, Arrays] | None:
         """Contents of a checkpoint as copies on rank 0, None elsewhere. A collective: all ranks call it together."""
         every = self.communicator.gather(_flatten(self.statistics))
+        nodes = list(self._of_nodes())
         if self.communicator.rank != 0:
             return None
-        mean = every[0] if len(every) == 1 else every.sum(axis=0) / np.float32(len(every))
         contents = {
-            MODEL: _copy(self.weights) | _unflatten(mean, self.statistics),
-            OPTIMIZER: _copy(self.optimizer),
+            MODEL: _copy(self.weights) | _unflatten(_mean(every), self.statistics),
+            OPTIMIZER: _copy(self.optimizer) | _unflatten(_mean(nodes), self.of_node),
         }
+        contents |= {node_shard(node): _unflatten(row, self.of_node) for node, row in enumerate(nodes)}
         return contents | {shard(rank): _unflatten(row, self.statistics) for rank, row in enumerate(every)}
+
+    def _of_nodes(self) -> Iterator[Floats]:
+        """What each node has, on rank 0, empty elsewhere: one node at a time, since it may be as large as the model."""
+        if not self.of_node:
+            return
+        rank, own = self.communicator.rank, _flatten(self.of_node)
+        for first in range(0, self.communicator.size, self.ranks_per_node):
+            # The sum of one number and zeros is that number; a CPU has neither Send nor Gather.
+            sent = self.communicator.sum(own if rank == first else np.zeros_like(own))
+            if rank == 0:
+                yield sent.copy()
 
     def restore(self, contents: Mapping[str, Arrays] | None) -> None:
         """Continue from a checkpoint of this very stage; `contents` on rank 0. A collective.
@@ -53,6 +80,7 @@ class State:
         Raises ConfigError on rank 0 when the checkpoint is of another model.
         """
         everything = {**self.weights, **self.optimizer}
+        self._restore_nodes(contents)
         statistics = np.zeros((self.communicator.size, _count(self.statistics)), np.float32)
         if contents is not None:
             _set(self.weights, contents[MODEL])
@@ -62,6 +90,22 @@ class State:
                 row[:] = _pick(contents.get(shard(rank), contents[MODEL]), self.statistics)
         _unflatten_into(self.communicator.broadcast(_flatten(everything)), everything)
         _unflatten_into(self.communicator.broadcast(statistics)[self.communicator.rank], self.statistics)
+
+    def _restore_nodes(self, contents: Mapping[str, Arrays] | None) -> None:
+        """A gang of another number of nodes starts from the mean of what the nodes had."""
+        if not self.of_node:
+            return
+        nodes = self.communicator.size // self.ranks_per_node
+        own = np.zeros(_count(self.of_node), np.float32)
+        as_saved = contents is not None and node_shard(nodes - 1) in contents and node_shard(nodes) not in contents
+        for node in range(nodes):
+            row = np.zeros_like(own)
+            if contents is not None:
+                row = _pick(contents[node_shard(node) if as_saved else OPTIMIZER], self.of_node)
+            row = self.communicator.broadcast(row)
+            if node == self.communicator.rank // self.ranks_per_node:
+                own = row
+        _unflatten_into(own, self.of_node)
 
     def warm_start(self, model: Arrays | None) -> None:
         """Begin with the weights and statistics another stage ended with; the optimizer starts afresh. A collective."""
@@ -87,6 +131,13 @@ def _is_statistic(name: str) -> bool:
 
 def _count(parameters: Mapping[str, Parameter]) -> int:
     return sum(parameter.size for parameter in parameters.values())
+
+
+def _mean(rows: Sequence[Floats] | Floats) -> Floats:
+    """Of rows (n, values), bit for bit the row where there is one; empty without any."""
+    if len(rows) == 0:
+        return np.zeros(0, np.float32)
+    return rows[0] if len(rows) == 1 else np.sum(rows, axis=0) / np.float32(len(rows))
 
 
 def _copy(parameters: Mapping[str, Parameter]) -> Arrays:

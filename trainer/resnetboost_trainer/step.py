@@ -10,6 +10,9 @@ from typing import Any
 
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+# Places in the scalars of a reduction; from TAIL on it is what the ranks told each other.
+NORM_SQUARED, LOSS, ACCURACY, TAIL = range(4)
+
 
 class Gradient(nn.Cell):
     """Forward and backward over a local batch: (images, labels, tail) -> the flat buffer, gradients by the probes.

@@ -1,6 +1,7 @@
 """Tells what training does - to Prometheus, to /progress, to metrics.csv and to the log - and decides nothing."""
 
 import logging
+import math
 import time
 
 import msgspec
@@ -9,6 +10,7 @@ from resnetboost_trainer.checkpoint import Manifest
 from resnetboost_trainer.evaluate import Result
 from resnetboost_trainer.history import History
 from resnetboost_trainer.metrics import DECISIONS, Metrics
+from resnetboost_trainer.optimizers.adasum.adaptive import Summed
 from resnetboost_trainer.optimizers.thor.curvature import Update
 from resnetboost_trainer.progress import Board, Window
 
@@ -34,6 +36,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     slowest_compute_seconds: float
     compiled: bool
     curvature: Update | None
+    adasum: Summed | None
 
 
 class Teller:
@@ -63,6 +66,8 @@ class Teller:
         self._flush()
         if step.curvature is not None:
             self._updated(step.curvature, step.compiled)
+        if step.adasum is not None:
+            self._summed(step.adasum, step.compiled)
         if not step.compiled:
             self._observe(step)
             self._durations.add(step.step_seconds)
@@ -120,6 +125,14 @@ class Teller:
         for decision, count in self.metrics.thor_decisions.items():
             count.inc(getattr(update, decision))
 
+    def _summed(self, summed: Summed, compiled: bool) -> None:
+        self.metrics.adasum_cosine.set(summed.cosine)
+        self.metrics.adasum_cosine_min.set(summed.cosine_min)
+        self.metrics.adasum_gain.set(summed.gain)
+        for level, seconds in summed.seconds.items():
+            if not compiled:
+                self.metrics.adasum_level(level, seconds)
+
     def _show(self, step: Step) -> None:
         metrics = self.metrics
         metrics.images.inc(self.batch / self.ranks)
@@ -148,10 +161,15 @@ class Teller:
         self.board.beat()
 
     def _csv(self, step: Step) -> dict[str, float | None]:
-        row = {name: getattr(step, name) for name in step.__struct_fields__ if name not in ("compiled", "curvature")}
+        apart = ("compiled", "curvature", "adasum")
+        row = {name: getattr(step, name) for name in step.__struct_fields__ if name not in apart}
         if (update := step.curvature) is not None:
             row |= {"damping": update.damping, "thor_update_seconds": update.seconds}
             row |= {f"layers_{decision}": getattr(update, decision) for decision in DECISIONS}
+        if (summed := step.adasum) is not None:
+            row |= {"adasum_gain": summed.gain, "adasum_seconds": sum(summed.seconds.values())}
+            if not math.isnan(summed.cosine):
+                row |= {"adasum_cosine": summed.cosine, "adasum_cosine_min": summed.cosine_min}
         speed = self.batch / step.step_seconds
         return row | {"epoch": step.step / self.per_epoch, "time": round(time.time(), 3), "images_per_second": speed}
 

@@ -101,6 +101,7 @@ class Training:
                 slowest_compute_seconds=outcome.slowest_compute_seconds,
                 compiled=outcome.compiled,
                 curvature=outcome.curvature,
+                adasum=outcome.adasum,
             )
         )
         if self.saver is not None:
@@ -191,4 +192,8 @@ class Training:
 
 def _algorithm(config: Config) -> str:
     """What the optimizer's state in a checkpoint is of: another algorithm cannot go on with it."""
-    return config.algorithm if config.thor is None else f"THOR in blocks of {config.thor.block_size}"
+    thor = None if config.thor is None else f"THOR in blocks of {config.thor.block_size}"
+    if config.adasum is None:
+        return thor or config.algorithm
+    summed = "gradients" if config.adasum.reduce == "Gradient" else "changes"
+    return f"Adasum of {summed}" if thor is None else f"Adasum of {summed} by {thor}"

@@ -1,14 +1,16 @@
-"""Draws report.png from a run's metrics: loss, accuracy, a step's time, curvature; it knows no job and no HTML."""
+"""Draws report.png from a run's metrics: loss, accuracy, a step's time, and what its algorithms did."""
 
+import math
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from resnetboost_operator import readable
-from resnetboost_operator.runs import curvature
+from resnetboost_operator.runs import cost
 from resnetboost_operator.runs.curvature import Updates
 from resnetboost_operator.runs.metricsfile import Measured, or_zero
+from resnetboost_operator.runs.summing import Sums
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +25,7 @@ _PARTS = (
 _OTHER = "#CCCCCC"
 _DECISIONS = {"updated": "#56B4E9", "kept": "#DDDDDD", "stopped": "#999999", "failed": "#D55E00"}
 _DAMPING = "#CC79A7"
+_COSINE, _LEAST_COSINE = "#009E73", "#E69F00"
 _STYLE: Any = {
     "axes.grid": True,
     "grid.color": "#e6e6e6",
@@ -36,22 +39,23 @@ _STYLE: Any = {
 }
 
 
-def draw(measured: Measured, title: str) -> bytes:
-    """The picture as PNG."""
+def draw(measured: Measured, title: str, updates: Sequence[Updates] = (), sums: Sequence[Sums] = ()) -> bytes:
+    """The picture as PNG, with a panel each for what updates of the curvature and adaptive sums did."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    updates = curvature.by_stage(measured)
     with mpl.rc_context(_STYLE):
-        panels = 4 if updates else 3
+        panels = 3 + bool(updates) + bool(sums)
         figure = Figure(figsize=(10, 3.5 * panels), dpi=110, layout="constrained")
         loss, accuracy, time, *more = figure.subplots(panels, 1, sharex=True)
         figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
         _draw_loss(loss, measured)
         _draw_accuracy(accuracy, measured)
         _draw_step_time(time, measured)
-        for axes in more:
-            _draw_curvature(axes, updates)
+        if updates:
+            _draw_curvature(more[0], updates)
+        if sums:
+            _draw_sums(more[-1], measured, sums)
         (time, *more)[-1].set_xlabel("step")
         for index, axes in enumerate((loss, accuracy, time, *more)):
             _mark_attempts(axes, measured, labelled=index == 0)
@@ -83,10 +87,12 @@ def _draw_accuracy(axes: "Axes", measured: Measured) -> None:
     axes.legend(loc="lower right", fontsize=9)
 
 
-def _plot_by_stage(axes: "Axes", measured: Measured, values: Sequence[float], label: str, smooth: bool = False) -> None:
+def _plot_by_stage(
+    axes: "Axes", measured: Measured, values: Sequence[float], label: str, smooth: bool = False, color: str = _TRAIN
+) -> None:
     """A line for each stage: between the end of one and the beginning of the next there is no trend."""
     window = max(1, len(values) // 100)
-    style: Any = {"color": _TRAIN} if smooth else {"color": _TEST, "marker": "o", "markersize": 3.5}
+    style: Any = {"color": color} if smooth else {"color": _TEST, "marker": "o", "markersize": 3.5}
     for stage in dict.fromkeys(measured.stages):
         places = [index for index, name in enumerate(measured.stages) if name == stage]
         part = [values[index] for index in places]
@@ -136,18 +142,15 @@ def _draw_curvature(axes: "Axes", updates: Sequence[Updates]) -> None:
     """What each update did with the layers, which holds until the next one; and the damping it did it with."""
     axes.set_title("Curvature: what updates did with the layers")
     axes.set_ylabel("layers")
-    damping = axes.twinx()
-    damping.set_ylabel("damping")
-    damping.grid(False)
-    damping.spines["right"].set_visible(True)
+    damping = _second_scale(axes, "damping")
     for index, stage in enumerate(updates):
         _draw_updates(axes, damping, stage, mark="_" if index else "")  # one entry in the legend for all stages
     room = 1.3  # for the legend
     axes.set_ylim(0, room * max(sum(counts[0] for counts in stage.layers.values()) for stage in updates))
     damping.set_ylim(0, room * (max(max(stage.damping) for stage in updates) or 1))
-    shares, line = axes.get_legend_handles_labels(), damping.get_legend_handles_labels()
-    damping.legend(shares[0] + line[0], shares[1] + line[1], loc="upper right", ncols=5, fontsize=9)
-    _note(axes, _cost(updates))
+    _legend(axes, damping)
+    count = sum(len(stage.steps) for stage in updates)
+    _note(axes, f"{readable.plural(count, 'update')} took {cost.told(updates)}")
 
 
 def _draw_updates(layers: "Axes", damping: "Axes", stage: Updates, mark: str) -> None:
@@ -168,11 +171,45 @@ def _lasting(values: Sequence[float]) -> list[float]:
     return [*values, values[-1]]
 
 
-def _cost(updates: Sequence[Updates]) -> str:
-    count, seconds = sum(len(stage.steps) for stage in updates), sum(stage.seconds for stage in updates)
-    share = seconds / max(sum(stage.stage_seconds for stage in updates), 1e-9)
-    took = f"took {readable.quantity(seconds)} s, {readable.share(share)} of the steps' time without compiling"
-    return f"{readable.plural(count, 'update')} {took}"
+def _draw_sums(axes: "Axes", measured: Measured, sums: Sequence[Sums]) -> None:
+    """How much longer than the mean each sum was, and how much its summands agreed, which is why."""
+    axes.set_title("Adasum: gain over the mean")
+    axes.set_ylabel("gain")
+    cosine = _second_scale(axes, "cosine")
+    gains = _finite(measured.column("adasum_gain"))
+    lines = (
+        (axes, gains, "gain", _TRAIN),
+        (cosine, _finite(measured.column("adasum_cosine")), "cosine of two summands", _COSINE),
+        (cosine, _finite(measured.column("adasum_cosine_min")), "least of a tensor", _LEAST_COSINE),
+    )
+    for scale, values, label, color in lines:
+        scale.plot(measured.steps, values, color=color, alpha=0.25, linewidth=0.8)
+        _plot_by_stage(scale, measured, values, f"{label}; moving mean", smooth=True, color=color)
+    # A pair whose mean is near 0 has any gain at all, and would flatten the others.
+    axes.set_ylim(0, 1.4 * max(1.0, _quantile(gains, 0.99)))
+    cosine.set_ylim(-1.05, 1.9)  # with room for the legend, as on the other side
+    cosine.set_yticks([-1, -0.5, 0, 0.5, 1])
+    _legend(axes, cosine)
+    count = sum(stage.steps for stage in sums)
+    _note(axes, f"{readable.plural(count, 'sum')} took {cost.told(sums)}")
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [value if math.isfinite(value) else float("nan") for value in values]
+
+
+def _second_scale(axes: "Axes", label: str) -> "Axes":
+    scale = axes.twinx()
+    scale.set_ylabel(label)
+    scale.grid(False)
+    scale.spines["right"].set_visible(True)
+    return scale
+
+
+def _legend(axes: "Axes", second: "Axes") -> None:
+    """One for the lines of both scales, above both."""
+    first, more = axes.get_legend_handles_labels(), second.get_legend_handles_labels()
+    second.legend(first[0] + more[0], first[1] + more[1], loc="upper right", ncols=5, fontsize=9)
 
 
 def _note_outliers(axes: "Axes", whole: Sequence[float], top: float) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 from resnetboost_operator import pods, readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import curvature, curves, metricsfile
+from resnetboost_operator.runs import cost, curvature, curves, metricsfile, summing
+from resnetboost_operator.runs.cost import Cost
 from resnetboost_operator.runs.curvature import Updates
 from resnetboost_operator.runs.runfolder import RunFolder, write
+from resnetboost_operator.runs.summing import Sums
 from resnetboost_operator.status import Attempt, StageStatus, Status
 
 Manifest = Mapping[str, Any]
@@ -68,6 +70,12 @@ _CURVATURE_ROWS = (
     "Layers that could not be inverted",
     "Damping",
 )
+_SUMS_ROWS = (
+    "Sums",
+    "Time in sums",
+    "Gain over the mean",
+    "Cosine of two summands",
+)
 
 
 def write_report(folder: RunFolder) -> None:
@@ -75,15 +83,16 @@ def write_report(folder: RunFolder) -> None:
     metricsfile.merge(folder)
     job, status = folder.read_job(), folder.read_status()
     measured = metricsfile.read(folder.metrics_file)
-    png = _drawn(measured, title(job))
+    updates, sums = curvature.by_stage(measured), summing.by_stage(measured, job)
+    png = _drawn(measured, title(job), updates, sums)
     if png:
         write(folder.report_png, png)
-    write(folder.report_html, page(job, status, folder.read_environment(), png, curvature.by_stage(measured)))
+    write(folder.report_html, page(job, status, folder.read_environment(), png, updates, sums))
 
 
-def _drawn(measured: metricsfile.Measured, heading: str) -> bytes:
+def _drawn(measured: metricsfile.Measured, heading: str, updates: Sequence[Updates], sums: Sequence[Sums]) -> bytes:
     try:
-        return curves.draw(measured, heading) if measured.steps else b""
+        return curves.draw(measured, heading, updates, sums) if measured.steps else b""
     except ImportError as error:
         raise UserError(f"a report needs {error.name}; pip install 'resnetboost-operator[report]'") from None
 
@@ -96,12 +105,18 @@ def title(job: Manifest) -> str:
 
 
 def page(
-    job: Manifest, status: Status, environment: Mapping[str, str], png: bytes, updates: Sequence[Updates] = ()
+    job: Manifest,
+    status: Status,
+    environment: Mapping[str, str],
+    png: bytes,
+    updates: Sequence[Updates] = (),
+    sums: Sequence[Sums] = (),
 ) -> str:
     """The whole document. Everything in it that is not ours is escaped: messages and logs are untrusted."""
     sections = (
         _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
-        _section("Updates of the curvature", _curvature_table(updates)),
+        _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, updates, map(_curvature_cells, updates))),
+        _section("Adaptive sums", _by_stage(_SUMS_ROWS, sums, map(_sums_cells, sums))),
         _section("Failed attempts", _table(_ATTEMPT_COLUMNS, map(_attempt_cells, status.attempts))),
         _section("Job", f"<pre>{escape(yamltext.dump(dict(job)))}</pre>"),
         _section("Environment", _table((), environment.items())),
@@ -110,7 +125,7 @@ def page(
         title=escape(title(job)),
         tone=status.phase if status.phase in ("Complete", "Failed") else "other",
         result=escape(result(status)),
-        picture=_picture(png, "loss, accuracy, step time and curvature" if updates else "loss, accuracy and step time"),
+        picture=_picture(png, [*(["curvature"] if updates else []), *(["adaptive sums"] if sums else [])]),
         sections="\n".join(section for section in sections if section),
     )
 
@@ -134,11 +149,12 @@ def _took(status: Status) -> str:
     return f", {readable.duration(seconds)}" if seconds > 0 else ""
 
 
-def _picture(png: bytes, shown: str) -> str:
+def _picture(png: bytes, more: Sequence[str]) -> str:
     if not png:
         return "<p>No step was measured.</p>"
+    *shown, last = ("loss", "accuracy", "step time", *more)
     data = base64.b64encode(png).decode()
-    return f'<img alt="{shown} over steps" src="data:image/png;base64,{data}">'
+    return f'<img alt="{", ".join(shown)} and {last} over steps" src="data:image/png;base64,{data}">'
 
 
 def _stage_cells(stage: StageStatus) -> Sequence[object]:
@@ -162,10 +178,9 @@ def _attempt_cells(attempt: Attempt) -> Sequence[object]:
     )
 
 
-def _curvature_table(updates: Sequence[Updates]) -> str:
-    """A column for each stage that has updates."""
-    rows = zip(_CURVATURE_ROWS, *map(_curvature_cells, updates), strict=True)
-    return _table(("", *(found.stage for found in updates)), rows) if updates else ""
+def _by_stage(rows: Sequence[str], stages: Sequence[Cost], columns: Iterable[Sequence[object]]) -> str:
+    """A column for each of these stages."""
+    return _table(("", *(found.stage for found in stages)), zip(rows, *columns, strict=True)) if stages else ""
 
 
 def _curvature_cells(updates: Updates) -> Sequence[object]:
@@ -173,12 +188,22 @@ def _curvature_cells(updates: Updates) -> Sequence[object]:
     renewed = sum(layers["updated"])
     return (
         len(updates.steps),
-        f"{readable.quantity(updates.seconds)} s, {readable.share(updates.share)} of the steps' time without compiling",
+        cost.told([updates]),
         f"{_milliseconds(updates.with_seconds)} with an update, {_milliseconds(updates.without_seconds)} without",
         f"{renewed} of {updates.candidates}, {readable.share(renewed / max(1, updates.candidates))}",
         f"{layers['stopped'][-1]} of {sum(counts[-1] for counts in layers.values())}",
         sum(layers["failed"]),
         f"{damping[0]:.3g} to {damping[-1]:.3g}",
+    )
+
+
+def _sums_cells(sums: Sums) -> Sequence[object]:
+    least = readable.quantity(sums.least_cosine)
+    return (
+        f"{sums.steps} of {readable.plural(sums.summands, 'summand')}",
+        cost.told([sums]),
+        f"{readable.quantity(sums.gain)}; 1 if all agree, {sums.summands} if they are independent",
+        f"{readable.quantity(sums.cosine)}; {least} at least, of one tensor in one step",
     )
 
 

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from resnetboost_operator import api, pods, readable
+from resnetboost_operator.runs import cost
 from resnetboost_operator.runs.curvature import Updates
+from resnetboost_operator.runs.summing import Sums
 from resnetboost_operator.status import Attempt, Progress, StageStatus, Status
 
 SEPARATOR = " · "
@@ -56,9 +58,18 @@ def curvature(updates: Updates) -> list[str]:
     failed = sum(updates.layers["failed"])
     return [
         f"{updates.stage}: {readable.plural(len(updates.steps), 'update')}",
-        f"{readable.quantity(updates.seconds)} s, {readable.share(updates.share)} of the steps' time without compiling",
+        cost.told([updates]),
         f"{sum(updates.layers['updated'])} of {updates.candidates} layers updated",
         *([f"{failed} failed"] if failed else []),
+    ]
+
+
+def sums(found: Sums) -> list[str]:
+    """What Adasum made of a stage's vectors and cost."""
+    return [
+        f"{found.stage}: gain {readable.quantity(found.gain)} of {found.summands}",
+        f"cosine {readable.quantity(found.cosine)}, least {readable.quantity(found.least_cosine)}",
+        cost.told([found]),
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from resnetboost_operator import pods, readable, verdicts
 from resnetboost_operator import status as statuses
-from resnetboost_operator.runs import curvature, metricsfile
+from resnetboost_operator.runs import curvature, metricsfile, summing
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
 from resnetboost_operator.terminal import displaytext
@@ -31,11 +31,13 @@ def _code(verdict: verdicts.Verdict | None) -> int:
 
 def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_seconds: float) -> Iterator[str]:
     """The result first, then where everything is, then how to go on."""
-    name = folder.read_job()["metadata"]["name"]
-    yield f"{name} {_outcome(status)}"
+    job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
+    yield f"{job['metadata']['name']} {_outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
-    for updates in curvature.by_stage(metricsfile.read(folder.metrics_file)):
+    for updates in curvature.by_stage(measured):
         yield _line("curvature", displaytext.SEPARATOR.join(displaytext.curvature(updates)))
+    for sums in summing.by_stage(measured, job):
+        yield _line("Adasum", displaytext.SEPARATOR.join(displaytext.sums(sums)))
     if folder.report_html.exists():
         yield _line("report", folder.report_html)
     checkpoint = newest_checkpoint(folder)

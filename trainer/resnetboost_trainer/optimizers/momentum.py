@@ -23,7 +23,7 @@ class Momentum(nn.Cell):
         self.shapes = [tuple(parameter.shape) for parameter in parameters]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.decay = [settings.weight_decay if decays(parameter) else 0.0 for parameter in parameters]
-        self.momentum = settings.momentum
+        self.momentum, self.nesterov = settings.momentum, settings.nesterov
         self.apply = ops.ApplyMomentum(use_nesterov=settings.nesterov)
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:

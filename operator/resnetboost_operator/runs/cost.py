@@ -1,0 +1,68 @@
+"""What an algorithm adds to the time of a stage's steps; what it does in that time the modules above know."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from resnetboost_operator import readable
+from resnetboost_operator.runs.metricsfile import Measured, or_zero
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """The `seconds` an algorithm took of the `stage_seconds` of all steps of a stage.
+
+    Both are rank 0's and without compiling, which would hide everything in a short run.
+    """
+
+    stage: str
+    seconds: float
+    stage_seconds: float
+
+
+def told(costs: Sequence[Cost]) -> str:
+    """The time of all stages together, and its share of their steps' time."""
+    seconds = sum(cost.seconds for cost in costs)
+    share = seconds / max(sum(cost.stage_seconds for cost in costs), 1e-9)
+    return f"{readable.quantity(seconds)} s, {readable.share(share)} of the steps' time without compiling"
+
+
+def updating(measured: Measured) -> list[bool]:
+    """Which steps update the curvature: they take longer, and run a graph of their own."""
+    return [value == value for value in measured.column("layers_updated")]
+
+
+def compiling(measured: Measured, places: Iterable[int]) -> set[int]:
+    """The first step of each attempt with an update of the curvature, and without one."""
+    updates = updating(measured)
+    first: dict[tuple[int, bool], int] = {}
+    for place in places:
+        first.setdefault((measured.attempts[place], updates[place]), place)
+    return set(first.values())
+
+
+def stage_seconds(measured: Measured, places: Sequence[int]) -> float:
+    """The time of these steps; one that compiled counts as the median of the others, and its update as measured."""
+    step_seconds, update_seconds = measured.column("step_seconds"), measured.column("thor_update_seconds")
+    updates, compiled = updating(measured), compiling(measured, places)
+    settled = [place for place in places if place not in compiled]
+    usual = or_zero(median(step_seconds[place] for place in settled if not updates[place]))
+    return sum(or_zero(step_seconds[place]) for place in settled) + sum(
+        usual + or_zero(update_seconds[place]) for place in compiled
+    )
+
+
+def places_of(measured: Measured, stage: str) -> list[int]:
+    """Where the steps of a stage are in the columns."""
+    return [place for place, name in enumerate(measured.stages) if name == stage]
+
+
+def picked(measured: Measured, column: str, places: Iterable[int]) -> list[float]:
+    """The values of a column at these places."""
+    values = measured.column(column)
+    return [values[place] for place in places]
+
+
+def median(values: Iterable[float]) -> float:
+    """The median of what is there, nan without anything."""
+    return statistics.median([value for value in values if value == value] or [float("nan")])

@@ -1,0 +1,73 @@
+"""What Adasum made of the vectors it summed and what that cost, by stage, from a run's metrics and its job."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from resnetboost_operator import api
+from resnetboost_operator.runs import cost
+from resnetboost_operator.runs.cost import Cost
+from resnetboost_operator.runs.metricsfile import Measured, or_zero
+
+
+class Sums(Cost, frozen=True, kw_only=True):
+    """The sums of one stage, one a step.
+
+    Of `summands` vectors, those of the nodes or of the ranks. `gain` is the length of the sum over that of the mean, 1
+    for vectors that agree and `summands` for independent ones. `cosine` is between the two vectors of a pair, tensor by
+    tensor, `least_cosine` the smallest. All three are those of the whole stage, nan where no step has them.
+    """
+
+    steps: int
+    summands: int
+    gain: float
+    cosine: float
+    least_cosine: float
+
+
+def by_stage(measured: Measured, job: dict[str, Any]) -> list[Sums]:
+    """The stages that have sums, in their order. The job is one that is checked and defaulted."""
+    summed = {
+        stage for stage, gain in zip(measured.stages, measured.column("adasum_gain"), strict=True) if gain == gain
+    }
+    if not summed:
+        return []  # also of a run whose job an older version wrote
+    spec = api.parse(job).spec
+    return [
+        _of(measured, stage.name, spec.device.count // api.ranks_per_summand(spec.device, stage.adasum))
+        for stage in spec.stages
+        if stage.adasum is not None and stage.name in summed
+    ]
+
+
+def _of(measured: Measured, stage: str, summands: int) -> Sums:
+    whole = cost.places_of(measured, stage)
+    gain, cosine, least = (
+        _finite(cost.picked(measured, f"adasum_{name}", whole)) for name in ("gain", "cosine", "cosine_min")
+    )
+    return Sums(
+        stage=stage,
+        steps=len(whole),
+        summands=summands,
+        gain=_mean(gain),
+        cosine=_mean(cosine),
+        least_cosine=min(least, default=float("nan")),
+        seconds=_seconds(measured, whole),
+        stage_seconds=cost.stage_seconds(measured, whole),
+    )
+
+
+def _seconds(measured: Measured, places: Sequence[int]) -> float:
+    """A step that compiles counts as the median of the others: rank 0 may wait in its sum for one that compiles."""
+    compiling = cost.compiling(measured, places)
+    settled = cost.picked(measured, "adasum_seconds", (place for place in places if place not in compiling))
+    return sum(or_zero(value) for value in settled) + len(compiling) * or_zero(cost.median(settled))
+
+
+def _finite(values: Iterable[float]) -> list[float]:
+    """What is there: a sum of opposite vectors is no multiple of their mean, which is 0."""
+    return [value for value in values if math.isfinite(value)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")

@@ -1,0 +1,85 @@
+"""How the gradients of all ranks become one update of the weights: averaged, or by Adasum; one class for each."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from resnetboost_trainer.distributed import Communicator, Floats, lost
+from resnetboost_trainer.optimizers.adasum.adaptive import AdaptiveSum, Summed
+from resnetboost_trainer.optimizers.adasum.delta import Apply
+from resnetboost_trainer.step import TAIL, Reduction
+
+
+class Combination(Protocol):
+    """What a step does with a rank's flat buffer. Both are collectives."""
+
+    def reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
+        """What `update` takes, and the gang's [squared gradient norm, loss, accuracy, summed tail ...].
+
+        Raises CommunicationError when the gang is broken.
+        """
+        ...
+
+    def update(self, gradients: Tensor, learning_rate: Tensor) -> Summed | None:
+        """Change the weights, to the same bits on every rank; says how an adaptive sum went."""
+        ...
+
+
+class Average:
+    """The mean gradient and one step of the optimizer."""
+
+    def __init__(self, parameters: Sequence[Parameter], optimizer: nn.Cell, communicator: Communicator) -> None:
+        self.reduction, self.optimizer = Reduction(parameters, communicator.size), optimizer
+
+    def reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
+        """As `Combination` says; the norm is the mean gradient's."""
+        try:
+            gradients, scalars = self.reduction(flat)
+            return gradients, scalars.asnumpy()
+        except RuntimeError as error:
+            raise lost(error) from error
+
+    def update(self, gradients: Tensor, learning_rate: Tensor) -> None:
+        """As `Combination` says."""
+        self.optimizer(gradients, learning_rate)
+
+
+class Adaptive:
+    """The mean inside of a node, and over the nodes an adaptive sum: of gradients, or of the optimizer's changes."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        optimizer: nn.Cell,
+        communicator: Communicator,
+        ranks_per_node: int,
+        apply: Apply | None,
+    ) -> None:
+        """`apply` for an optimizer that returns its change; without it the optimizer is given the sum. A collective.
+
+        Raises CommunicationError when the gang is broken.
+        """
+        self.local, self.optimizer, self.apply = Reduction(parameters, 1), optimizer, apply
+        self.communicator = communicator
+        self.sum = AdaptiveSum([parameter.size for parameter in parameters], ranks_per_node, communicator)
+
+    def reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
+        """As `Combination` says; the squared norm is the mean of those of the ranks' own gradients."""
+        gradients, own = self.local(flat)
+        scalars = self.communicator.sum(own.asnumpy()).copy()
+        scalars[:TAIL] /= self.communicator.size
+        if self.sum.node.size > 1 and np.isfinite(scalars).all():
+            gradients = Tensor(self.sum.node_mean(gradients.asnumpy()))
+        return gradients, scalars
+
+    def update(self, gradients: Tensor, learning_rate: Tensor) -> Summed:
+        """As `Combination` says."""
+        if self.apply is None:
+            whole, summed = self.sum.across(gradients.asnumpy())
+            self.optimizer(Tensor(whole), learning_rate)
+            return summed
+        whole, summed = self.sum.across(self.optimizer(gradients, learning_rate).asnumpy())
+        self.apply(Tensor(whole))
+        return summed

@@ -1,0 +1,175 @@
+"""An adaptive sum of a flat vector over the nodes of a gang, top to bottom; who, where and how much is in the others.
+
+    Adasum(a, b) = (1 - <a, b> / (2 |a|^2)) a + (1 - <a, b> / (2 |b|^2)) b          for each tensor by itself
+    Adasum(g_[0,n)) = Adasum(Adasum(g_[0,n/2)), Adasum(g_[n/2,n)))                  for n = 2^k nodes
+
+(Maleki et al. 2021, §3). Orthogonal vectors are added, parallel ones averaged. Any other number of nodes is folded
+first: node j >= 2^k, with 2^k the largest power of two below, is combined with node j - 2^k.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.distributed import Communicator, Floats
+from resnetboost_trainer.optimizers.adasum import host, pieces, topology
+from resnetboost_trainer.optimizers.adasum.host import Doubles
+from resnetboost_trainer.optimizers.adasum.pieces import Cut
+from resnetboost_trainer.optimizers.adasum.topology import Pair
+
+# What a pair's first rank tells of it: [sum of the cosines, how many, the least of them, gain]; and all other ranks.
+COSINES, COUNT, LEAST, GAIN = range(4)
+Telling = tuple[float, float, float, float]
+NOTHING: Telling = (0.0, 0.0, 1.0, 0.0)
+UNFOLDED: Telling = (0.0, 0.0, 1.0, 1.0)
+
+
+class Summed(msgspec.Struct, frozen=True):
+    """How an adaptive sum went, the same on every rank but for the times, which are this rank's, by level.
+
+    Cosines are between the two vectors of a pair, by tensor: their mean and their least over tensors, pairs and levels
+    (undefined, nan, where everything is zero). `gain`: a pair's adaptive sum over its mean, in norms, averaged over a
+    level and multiplied over the levels: 1 is what averaging does, the number of nodes what a plain sum does.
+    """
+
+    cosine: float
+    cosine_min: float
+    gain: float
+    seconds: dict[str, float]
+
+    @property
+    def across_seconds(self) -> float:
+        """Of everything but the mean inside of the node."""
+        return sum(seconds for level, seconds in self.seconds.items() if level != "node")
+
+
+class AdaptiveSum:
+    """Sums vectors of tensors of `sizes` over the nodes of `ranks_per_node` neighbouring ranks each."""
+
+    def __init__(self, sizes: Sequence[int], ranks_per_node: int, communicator: Communicator) -> None:
+        """A collective. Raises ValueError when the gang is not a whole number of nodes, CommunicationError."""
+        self.sizes, self.length, self.communicator = sizes, sum(sizes), communicator
+        self.way = topology.of(communicator.rank, communicator.size, ranks_per_node, self.length)
+        ways = [topology.of(rank, communicator.size, ranks_per_node, self.length) for rank in range(communicator.size)]
+        self.owned = [(rank, way.owned) for rank, way in enumerate(ways) if not way.extra]
+        self.levels = max(len(way.levels) for way in ways)
+        self.folds = any(way.fold for way in ways)
+        self.node = communicator.group(self.way.node)
+        for pair in filter(None, (self.way.fold, *self.way.levels)):
+            communicator.group(pair.ranks)
+            communicator.group(pair.members)
+        self._seconds: dict[str, float] = {}
+
+    def node_mean(self, values: Floats) -> Floats:
+        """Mean over this rank's node. A collective of the node; what `across` takes is the same on all of its ranks."""
+        self._seconds = {}
+        if self.node.size == 1:
+            return values
+        started = time.perf_counter()
+        mean = self.node.mean(values)
+        self._seconds["node"] = time.perf_counter() - started
+        return mean
+
+    def across(self, values: NDArray[np.floating[Any]]) -> tuple[Floats, Summed]:
+        """The adaptive sum over the nodes, (length,), the same bits on every rank. A collective of the gang.
+
+        `values` are finite, and the same on all ranks of a node; half precision is summed in float32.
+        """
+        padded = np.zeros(self.way.padded, np.float32)
+        padded[: self.length] = values
+        piece, start = padded[self.way.start : self.way.stop], self.way.start
+        # In a folding, a node without an extra one counts as a pair of gain 1.
+        told = [UNFOLDED if self.folds and self.communicator.rank == self.way.node[0] else NOTHING]
+        if self.way.fold is not None:
+            piece, said = self._folded(piece, start, self.way.fold)
+            told = [said]
+        for pair in self.way.levels:
+            piece, start, said = self._halved(piece, start, pair)
+            told.append(said)
+        return self._gathered(piece, told)
+
+    def _folded(self, piece: Floats, start: int, pair: Pair) -> tuple[Floats, Telling]:
+        """Each of both ranks combines a half; then both have the whole, and the extra one is done."""
+        began = time.perf_counter()
+        half, _, said = self._combined(piece, start, pair)
+        whole = self.communicator.group(pair.ranks).gather(half).reshape(-1)
+        self._seconds[pair.name] = time.perf_counter() - began
+        return whole, said
+
+    def _halved(self, piece: Floats, start: int, pair: Pair) -> tuple[Floats, int, Telling]:
+        began = time.perf_counter()
+        result = self._combined(piece, start, pair)
+        self._seconds[pair.name] = time.perf_counter() - began
+        return result
+
+    def _combined(self, piece: Floats, start: int, pair: Pair) -> tuple[Floats, int, Telling]:
+        """The half of the pair's adaptive sum that this rank keeps, where it starts, and what to tell of the pair."""
+        half = len(piece) // 2
+        first, second = piece[:half], piece[half:]
+        kept, given = (first, second) if pair.left else (second, first)
+        begin = start if pair.left else start + half
+        received = self.communicator.group(pair.ranks).gather(given)[1 if pair.left else 0]
+        left, right = (kept, received) if pair.left else (received, kept)
+        cuts = pieces.cuts(self.sizes, begin, begin + half)
+        scalars = self._scalars(left, right, cuts, pair)
+        return host.combined(left, right, cuts, host.coefficients(scalars)), begin, self._telling(scalars, pair)
+
+    def _telling(self, scalars: Doubles, pair: Pair) -> Telling:
+        if self.communicator.rank != pair.members[0]:
+            return NOTHING
+        cosines = host.cosines(scalars)
+        return float(cosines.sum()), float(len(cosines)), float(cosines.min(initial=1.0)), host.gain(scalars)
+
+    def _scalars(self, left: Floats, right: Floats, cuts: Sequence[Cut], pair: Pair) -> Doubles:
+        """The pair's whole scalars by tensor, (tensors, 3), added up in one order everywhere: the same bits."""
+        own = host.scalars(left, right, cuts, len(self.sizes))
+        every = self.communicator.group(pair.members).gather(_packed(own))
+        total: Doubles = _unpacked(every).sum(0).reshape(own.shape)
+        return total
+
+    def _gathered(self, piece: Floats, told: Sequence[Telling]) -> tuple[Floats, Summed]:
+        """The whole sum and its summary from the shares of all ranks: one collective."""
+        began = time.perf_counter()
+        share, lines = self.way.share, 1 + self.levels
+        row = np.zeros(share + lines * len(NOTHING), np.float32)
+        if not self.way.extra:
+            row[:share] = piece
+        row[share:] = np.array([*told, *[NOTHING] * (lines - len(told))], np.float32).reshape(-1)
+        rows = self.communicator.gather(row)
+        whole = np.empty(self.way.padded, np.float32)
+        for rank, owned in self.owned:
+            whole[owned : owned + share] = rows[rank, :share]
+        self._seconds["gather"] = time.perf_counter() - began
+        seconds, self._seconds = self._seconds, {}
+        lines_of_ranks = rows[:, share:].reshape(len(rows), lines, -1).astype(np.float64)
+        return whole[: self.length], _summary(lines_of_ranks, seconds)
+
+
+def _summary(lines: Doubles, seconds: dict[str, float]) -> Summed:
+    """From what every rank told, (ranks, levels, 4): each pair is told of once."""
+    count = lines[:, :, COUNT].sum()
+    gains, pairs = lines[:, :, GAIN].sum(0), (lines[:, :, GAIN] > 0).sum(0)
+    return Summed(
+        cosine=float(lines[:, :, COSINES].sum() / count) if count else np.nan,
+        cosine_min=float(lines[:, :, LEAST].min()) if count else np.nan,
+        gain=float(np.prod(np.divide(gains, pairs, out=np.ones_like(gains), where=pairs > 0))),
+        seconds=seconds,
+    )
+
+
+def _packed(values: Doubles) -> Floats:
+    """Doubles as float32, which is all that can be sent: [upper bits, lower bits, exponent] of each, to 48 bits."""
+    mantissa, exponent = np.frexp(values.reshape(-1))
+    upper = mantissa.astype(np.float32)
+    lower = (mantissa - upper).astype(np.float32)
+    return np.concatenate([upper, lower, exponent.astype(np.float32)])
+
+
+def _unpacked(rows: Floats) -> Doubles:
+    upper, lower, exponent = np.split(rows.astype(np.float64), 3, axis=1)
+    values: Doubles = np.ldexp(upper + lower, exponent.astype(np.int32))
+    return values

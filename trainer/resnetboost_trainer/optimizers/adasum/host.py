@@ -1,0 +1,80 @@
+"""The arithmetic of one pair in NumPy: scalars in float64, vectors in float32."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.optimizers.adasum.pieces import Cut
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+# Columns of a pair's scalars.
+PRODUCT, LEFT, RIGHT = range(3)
+
+# Numbers that are brought to float64 at a time: three such blocks stay in a core's cache.
+BLOCK = 8192
+
+# A coefficient is of the order of the ratio of both norms. Beyond this one products are made in float64: in float32
+# the coefficient of a tiny vector beside a huge one would be infinite, though its product is not.
+LARGE = 1e6
+
+# A mean's square by this share of those of both vectors is what rounding leaves of opposed ones.
+VANISHED = 1e-10
+
+
+def scalars(left: Floats, right: Floats, cuts: Sequence[Cut], tensors: int) -> Doubles:
+    """<left, right>, |left|^2, |right|^2 of this piece by tensor, (tensors, 3).
+
+    In float64: squares of float32 underflow at 1e-23 and overflow at 1e19 (Horovod accumulates the same way).
+    """
+    result = np.zeros((tensors, 3))
+    for cut in cuts:
+        for start in range(cut.start, cut.stop, BLOCK):
+            stop = min(start + BLOCK, cut.stop)
+            a, b = left[start:stop].astype(np.float64), right[start:stop].astype(np.float64)
+            result[cut.tensor] += a @ b, a @ a, b @ b
+    return result
+
+
+def coefficients(pair: Doubles) -> Doubles:
+    """1 - <a, b> / (2 |a|^2) and 1 - <a, b> / (2 |b|^2) by tensor, (tensors, 2); 1 for a vector that is zero.
+
+    From a pair's whole scalars. No epsilon: it would do to small gradients what zero is done to.
+    """
+    squares = pair[:, LEFT:]
+    factors: Doubles = 1 - pair[:, :1] / np.where(squares > 0, 2 * squares, np.inf)
+    return factors
+
+
+def combined(left: Floats, right: Floats, cuts: Sequence[Cut], factors: Doubles) -> Floats:
+    """This piece of the pair's adaptive sum; padding becomes zero."""
+    result = np.zeros_like(left)
+    for cut in cuts:
+        here = slice(cut.start, cut.stop)
+        wide = np.float64 if np.abs(factors[cut.tensor]).max() > LARGE else np.float32
+        ours, theirs = factors[cut.tensor].astype(wide)
+        result[here] = ours * left[here] + theirs * right[here]
+    return result
+
+
+def cosines(pair: Doubles) -> Doubles:
+    """Of the angles between both vectors, by tensor; those with a zero vector are left out."""
+    product, left, right = pair.T
+    known = (left > 0) & (right > 0)
+    found: Doubles = product[known] / (np.sqrt(left[known]) * np.sqrt(right[known]))
+    return found
+
+
+def gain(pair: Doubles) -> float:
+    """The adaptive sum's norm over the mean's, all tensors together: 1 for parallel vectors, 2 for orthogonal ones.
+
+    |ca a + cb b|^2 from the scalars alone. 1 where the mean vanishes, in which case the sum does too. Vectors
+    that oppose each other give up to 3: Adasum lengthens what they have left.
+    """
+    product, left, right = pair.T
+    ours, theirs = coefficients(pair).T
+    adaptive = (ours**2 * left + theirs**2 * right + 2 * ours * theirs * product).sum()
+    mean = (left + right + 2 * product).sum() / 4
+    return float(np.sqrt(adaptive / mean)) if mean > VANISHED * (left + right).sum() else 1.0

@@ -1,0 +1,102 @@
+"""Who exchanges what with whom for an adaptive sum at any number of nodes; pure, it moves and computes nothing.
+
+A node's vector lies in pieces on its ranks. Recursive halving (vector halving, distance doubling, as Horovod's): two
+nodes swap the halves of their pieces that the other one keeps, so that a level moves half of what is left and the next
+one works on half of it. Nodes beyond the largest power of two are first folded into the lowest ones, one pair each.
+"""
+
+import msgspec
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """One combination that a rank takes part in: its own piece with that of one rank of another node.
+
+    `ranks` are the two, `left` first; `left`: whether this rank's vector is the left one and so keeps the first half.
+    `members` are all ranks with a part of either vector, ascending: the scalars of the pair are sums over them.
+    """
+
+    name: str
+    ranks: tuple[int, int]
+    members: tuple[int, ...]
+    left: bool
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """A rank's way through an adaptive sum.
+
+    The vector is padded to `padded` numbers; of its node's this rank begins with [start, stop). An `extra` rank is done
+    after its fold, the others hold the sum in [owned, owned + share) after the last level.
+    """
+
+    node: tuple[int, ...]
+    padded: int
+    start: int
+    stop: int
+    fold: Pair | None
+    levels: tuple[Pair, ...]
+    extra: bool
+    owned: int
+    share: int
+
+
+def of(rank: int, size: int, ranks_per_node: int, length: int) -> Topology:
+    """The way of `rank` among `size`, in nodes of neighbours; a vector of `length` numbers.
+
+    Raises ValueError when the nodes are not all of one size.
+    """
+    if size % ranks_per_node:
+        raise ValueError(f"{size} ranks are not a whole number of nodes of {ranks_per_node}")
+    nodes = size // ranks_per_node
+    power = 1 << (nodes.bit_length() - 1)
+    node, local = divmod(rank, ranks_per_node)
+    share = -(-length // (ranks_per_node * power))
+    width = share * power
+    extra = node >= power
+    levels = () if extra else tuple(_level(node, local, level, ranks_per_node) for level in range(_log2(power)))
+    return Topology(
+        node=_ranks((node,), ranks_per_node),
+        padded=width * ranks_per_node,
+        start=local * width,
+        stop=(local + 1) * width,
+        fold=_fold(node, local, nodes, power, ranks_per_node),
+        levels=levels,
+        extra=extra,
+        owned=local * width + _offset(levels, width),
+        share=share,
+    )
+
+
+def _fold(node: int, local: int, nodes: int, power: int, ranks_per_node: int) -> Pair | None:
+    lower = node % power
+    if lower + power >= nodes:
+        return None
+    both = (lower, lower + power)
+    pair = tuple(partner * ranks_per_node + local for partner in both)
+    return Pair("fold", (pair[0], pair[1]), _ranks(both, ranks_per_node), left=node < power)
+
+
+def _level(node: int, local: int, level: int, ranks_per_node: int) -> Pair:
+    distance = 1 << level
+    left = node & distance == 0
+    lower = node if left else node - distance
+    block = node // (2 * distance) * 2 * distance
+    members = _ranks(tuple(range(block, block + 2 * distance)), ranks_per_node)
+    pair = (lower * ranks_per_node + local, (lower + distance) * ranks_per_node + local)
+    return Pair(str(level + 1), pair, members, left)
+
+
+def _offset(levels: tuple[Pair, ...], width: int) -> int:
+    """Where in its piece the part lies that is left after all halvings."""
+    offset = 0
+    for pair in levels:
+        width //= 2
+        offset += 0 if pair.left else width
+    return offset
+
+
+def _ranks(nodes: tuple[int, ...], ranks_per_node: int) -> tuple[int, ...]:
+    return tuple(node * ranks_per_node + local for node in nodes for local in range(ranks_per_node))
+
+
+def _log2(power: int) -> int:
+    return power.bit_length() - 1
