@@ -1,4 +1,4 @@
-"""Momentum SGD (Polyak 1964; Nesterov's form as an option), as MindSpore's ApplyMomentum defines it, in one graph."""
+"""Momentum SGD (Polyak 1964; Nesterov's form as an option: Sutskever et al. 2013), in one graph."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ from resnetboost_trainer.config import Momentum as Settings
 
 class Momentum(nn.Cell):
     """v <- mu v + (g + wd w);  w <- w - lr v,  for every parameter of a network at once.
+
+    By Nesterov's form w <- w - lr (g + wd w + mu v), with the new v.
 
     Weight decay `wd` is coupled (it passes through the momentum) and applies to convolution and dense weights only:
     decaying BN's scale and shift or biases costs accuracy (He et al. 2019, "Bag of Tricks", §3.1).
@@ -24,17 +26,31 @@ class Momentum(nn.Cell):
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.decay = [settings.weight_decay if decays(parameter) else 0.0 for parameter in parameters]
         self.momentum, self.nesterov = settings.momentum, settings.nesterov
-        self.apply = ops.ApplyMomentum(use_nesterov=settings.nesterov)
+        self.apply, self.subtract = ops.ApplyMomentum(), ops.AssignSub()
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
         """One update from the flat gradient (sum of sizes,), in the order of the parameters."""
         parts = ops.split(gradients, self.sizes)
         for k in range(len(self.sizes)):
-            gradient = parts[k].reshape(self.shapes[k])
-            if self.decay[k] > 0:
-                gradient = gradient + self.decay[k] * self.parameters[k]
-            self.apply(self.parameters[k], self.velocity[k], learning_rate, gradient, self.momentum)
+            if self.nesterov:  # ApplyMomentum(use_nesterov=True) does without it on the CPU (MindSpore 2.10)
+                self.subtract(self.parameters[k], learning_rate * self.direction(k, parts[k]))
+            else:
+                gradient = self.decayed(k, parts[k])
+                self.apply(self.parameters[k], self.velocity[k], learning_rate, gradient, self.momentum)
         return learning_rate
+
+    def decayed(self, k: int, gradient: Tensor) -> Tensor:
+        """The gradient of a parameter in its shape, with weight decay."""
+        gradient = gradient.reshape(self.shapes[k])
+        return gradient + self.decay[k] * self.parameters[k] if self.decay[k] > 0 else gradient
+
+    def direction(self, k: int, gradient: Tensor) -> Tensor:
+        """What a step takes from a parameter, times the learning rate; its velocity goes on."""
+        gradient = self.decayed(k, gradient)
+        velocity = self.momentum * self.velocity[k] + gradient
+        direction = gradient + self.momentum * velocity if self.nesterov else velocity
+        ops.assign(self.velocity[k], velocity)
+        return direction
 
     def state(self) -> list[Parameter]:
         """What a checkpoint has to hold of this optimizer."""

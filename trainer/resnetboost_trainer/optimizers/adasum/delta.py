@@ -6,23 +6,14 @@ from resnetboost_trainer.optimizers.momentum import Momentum
 
 
 class Change(Momentum):
-    """Momentum that returns what it would take from the weights, flat, and leaves them alone; velocity goes on.
-
-    v <- mu v + (g + wd w);  returns lr v, by Nesterov's form lr (g + wd w + mu v).
-    """
+    """Momentum that returns what it would take from the weights, flat, and leaves them alone; velocity goes on."""
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
         """Shape (parameters,) -> (parameters,)."""
         parts = ops.split(gradients, self.sizes)
         changes = []
         for k in range(len(self.sizes)):
-            gradient = parts[k].reshape(self.shapes[k])
-            if self.decay[k] > 0:
-                gradient = gradient + self.decay[k] * self.parameters[k]
-            velocity = self.momentum * self.velocity[k] + gradient
-            change = gradient + self.momentum * velocity if self.nesterov else velocity
-            changes.append((learning_rate * change).reshape(-1))
-            ops.assign(self.velocity[k], velocity)
+            changes.append((learning_rate * self.direction(k, parts[k])).reshape(-1))
         return ops.concat(changes)
 
 
