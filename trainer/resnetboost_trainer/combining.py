@@ -1,5 +1,6 @@
 """How the gradients of all ranks become one update of the weights: averaged, or by Adasum; one class for each."""
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,6 +11,8 @@ from resnetboost_trainer.distributed import Communicator, Floats, lost
 from resnetboost_trainer.optimizers.adasum.adaptive import AdaptiveSum, Summed
 from resnetboost_trainer.optimizers.adasum.delta import Apply
 from resnetboost_trainer.step import TAIL, Reduction
+
+log = logging.getLogger(__name__)
 
 
 class Combination(Protocol):
@@ -64,6 +67,8 @@ class Adaptive:
         self.local, self.optimizer, self.apply = Reduction(parameters, 1), optimizer, apply
         self.communicator = communicator
         self.sum = AdaptiveSum([parameter.size for parameter in parameters], ranks_per_node, communicator)
+        what, nodes = ("gradients" if apply is None else "changes"), communicator.size // ranks_per_node
+        log.info("Adasum of the %s of %d nodes; ranks averaged in each: %d", what, nodes, ranks_per_node)
 
     def reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
         """As `Combination` says; the squared norm is the mean of those of the ranks' own gradients."""

@@ -1,0 +1,166 @@
+"""The arithmetic of one pair: closed forms, symmetries, and every magnitude a float32 has."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
+
+import adasumreference
+from resnetboost_trainer.optimizers.adasum import host, pieces
+
+Floats = NDArray[np.float32]
+Array = NDArray[np.float64]
+
+seeds = st.integers(0, 2**32 - 1)
+lengths = st.floats(0.01, 100)
+TOLERANCE = 100 * 2.0**-23
+
+
+def adasum(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Floats:
+    left, right = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    cuts = pieces.cuts(sizes or [left.size], 0, left.size)
+    return host.combined(left, right, cuts, host.coefficients(scalars(left, right, sizes)))
+
+
+def scalars(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Array:
+    left, right = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    sizes = sizes or [left.size]
+    return host.scalars(left, right, pieces.cuts(sizes, 0, left.size), len(sizes))
+
+
+def normal(seed: int, *shape: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def at_an_angle(cosine: float, a: float, b: float, seed: int) -> tuple[Floats, Floats]:
+    """Two vectors of 50 numbers, of those lengths."""
+    one, other = np.linalg.qr(normal(seed, 50, 2).astype(np.float64))[0].T
+    return (a * one).astype(np.float32), (b * (cosine * one + math.sqrt(1 - cosine**2) * other)).astype(np.float32)
+
+
+@given(st.floats(-1, 1), lengths, lengths, seeds)
+def test_norm_and_inner_product_have_closed_forms(c: float, a: float, b: float, seed: int) -> None:
+    left, right = at_an_angle(c, a, b, seed)
+    result = adasum(left, right).astype(np.float64)
+    squares = a**2 + b**2
+    norm = squares * (1 - 3 * c**2 / 4) + a * b * c**3 / 2
+    assert result @ result == pytest.approx(norm, abs=TOLERANCE * squares)
+    assert result @ left.astype(np.float64) == pytest.approx(
+        a**2 * (1 - c**2 / 2) + a * b * c / 2, abs=TOLERANCE * squares
+    )
+
+
+@given(st.floats(-1, 1), lengths, lengths, seeds)
+def test_of_a_pair_it_tells_cosine_and_gain(c: float, a: float, b: float, seed: int) -> None:
+    pair = scalars(*at_an_angle(c, a, b, seed))
+    assert host.cosines(pair) == pytest.approx([c], abs=1e-5)
+    mean = (a**2 + b**2 + 2 * a * b * c) / 4
+    adaptive = (a**2 + b**2) * (1 - 3 * c**2 / 4) + a * b * c**3 / 2
+    if mean > 1e-3 * (a**2 + b**2):
+        assert host.gain(pair) == pytest.approx(math.sqrt(adaptive / mean), rel=1e-3)
+    assert 0 <= host.gain(pair) < 4
+
+
+@given(seeds, st.integers(-20, 20))
+def test_a_common_factor_comes_out(seed: int, power: int) -> None:
+    a, b = normal(seed, 2, 33)
+    factor = np.float32(2.0**power)
+    assert np.array_equal(adasum(factor * a, factor * b), factor * adasum(a, b))
+    assert np.array_equal(adasum(-a, -b), -adasum(a, b))
+
+
+@given(seeds)
+def test_the_two_may_change_places(seed: int) -> None:
+    a, b = normal(seed, 2, 33)
+    assert np.array_equal(adasum(a, b), adasum(b, a))
+
+
+@given(seeds)
+def test_rotating_both_rotates_the_sum(seed: int) -> None:
+    a, b = normal(seed, 2, 33)
+    rotation = np.linalg.qr(normal(seed, 33, 33).astype(np.float64))[0]
+    rotated = adasum(rotation @ a, rotation @ b)
+    assert adasumreference.error(rotated, rotation @ adasum(a, b), [33]) < 1
+
+
+@given(seeds, lengths, lengths)
+def test_orthogonal_ones_are_added_parallel_ones_averaged(seed: int, first: float, second: float) -> None:
+    a, b = normal(seed, 2, 20)
+    a[10:], b[:10] = 0, 0
+    assert np.array_equal(adasum(a, b), a + b)
+    parallel = np.array([first, -second], np.float32)[:, None].astype(np.float64) * normal(seed, 20)
+    error = np.linalg.norm(adasum(*parallel) - parallel.mean(0))
+    assert error <= TOLERANCE * np.linalg.norm(parallel)
+
+
+def test_a_vector_is_its_sum_with_itself_or_with_nothing() -> None:
+    a = normal(0, 100)
+    nothing = np.zeros_like(a)
+    assert np.array_equal(adasum(a, a), a)
+    assert np.array_equal(adasum(a, nothing), a) and np.array_equal(adasum(nothing, a), a)
+    assert not adasum(nothing, nothing).any()
+    assert not adasum(a, -a).any()
+
+
+@given(seeds, st.floats(-36, 36), st.floats(-36, 36))
+def test_it_is_right_at_every_magnitude(seed: int, first: float, second: float) -> None:
+    a, b = (normal(seed, 2, 40) * 10.0 ** np.array([[first], [second]])).astype(np.float32)
+    expected = adasumreference.adasum(a.astype(np.float64), b.astype(np.float64))
+    assert adasumreference.error(adasum(a, b), expected, [40]) < 1
+
+
+@given(seeds, st.floats(-44, -37))
+def test_numbers_below_the_normal_ones_are_summed_to_their_own_precision(seed: int, magnitude: float) -> None:
+    a, b = (normal(seed, 2, 40) * 10.0**magnitude).astype(np.float32)
+    expected = adasumreference.adasum(a.astype(np.float64), b.astype(np.float64))
+    unit = float(np.finfo(np.float32).smallest_subnormal)
+    assert np.abs(adasum(a, b) - expected).max() <= 3 * unit + TOLERANCE * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("length", [host.BLOCK - 1, host.BLOCK, host.BLOCK + 1, 3 * host.BLOCK + 5])
+def test_scalars_are_added_up_in_float64_over_blocks(length: int) -> None:
+    a, b = normal(length, 2, length)
+    wide, other = a.astype(np.float64), b.astype(np.float64)
+    assert scalars(a, b)[0] == pytest.approx([wide @ other, wide @ wide, other @ other], rel=1e-12)
+
+
+@given(seeds, st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(sum), st.data())
+def test_scalars_of_pieces_add_up_to_those_of_the_whole(seed: int, sizes: list[int], data: st.DataObject) -> None:
+    length = sum(sizes)
+    a, b = normal(seed, 2, length)
+    middle = data.draw(st.integers(0, length))
+    first = host.scalars(a[:middle], b[:middle], pieces.cuts(sizes, 0, middle), len(sizes))
+    second = host.scalars(a[middle:], b[middle:], pieces.cuts(sizes, middle, length), len(sizes))
+    np.testing.assert_allclose(first + second, scalars(a, b, sizes), rtol=1e-12, atol=1e-12)
+
+
+def test_each_tensor_has_its_own_coefficients_and_padding_becomes_nothing() -> None:
+    a, b = normal(1, 2, 12)
+    sizes = [5, 1, 4]
+    whole = adasum(a, b, sizes)
+    assert np.array_equal(whole, [*adasum(a[:5], b[:5]), *adasum(a[5:6], b[5:6]), *adasum(a[6:10], b[6:10]), 0, 0])
+
+
+def test_tensors_without_a_vector_have_no_cosine() -> None:
+    pair = scalars([1, 1, 0, 0, 3], [1, 1, 2, 2, -3], [2, 2, 1])
+    assert host.cosines(pair) == pytest.approx([1, -1])
+    assert host.cosines(scalars(np.full(3, 1e-38), np.full(3, 1e38))) == pytest.approx([1])
+
+
+def test_the_gain_of_opposed_vectors_is_at_most_three_and_no_noise() -> None:
+    for seed in range(300):
+        a = normal(seed, seed % 60 + 1)
+        almost = -a
+        almost[0] = np.nextafter(almost[0], np.float32(9))
+        assert host.gain(scalars(a, -a)) == host.gain(scalars(a, almost)) == 1
+    a = normal(2, 1000)
+    assert host.gain(scalars(a, -a + normal(3, 1000) / 1000)) == pytest.approx(3, rel=1e-2)
+
+
+def test_the_gain_is_of_all_tensors_together() -> None:
+    """Parallel in the one, orthogonal in the other: |(a, b + c)| over |(a, (b + c) / 2)|."""
+    pair = scalars([3, 2, 0], [3, 0, 2], [1, 2])
+    assert host.gain(pair) == pytest.approx(math.sqrt((9 + 8) / (9 + 2)))

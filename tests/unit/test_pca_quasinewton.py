@@ -1,0 +1,90 @@
+"""The quasi-Newton step of the PCA stage on functions whose minimum is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from resnetboost_trainer.optimizers.pca import quasinewton
+from resnetboost_trainer.optimizers.pca.quasinewton import Rule, State
+
+Doubles = NDArray[np.float64]
+RULE = Rule(rho=0.5, sigma=0.4, most=5)
+
+
+def hessian(dimensions: int, seed: int = 0) -> Doubles:
+    """Symmetric, with eigenvalues from 1/2 to 8."""
+    generator = np.random.default_rng(seed)
+    rotation, _ = np.linalg.qr(generator.standard_normal((dimensions, dimensions)))
+    product: Doubles = rotation @ np.diag(np.geomspace(0.5, 8, dimensions)) @ rotation.T
+    return product
+
+
+def descend(h: Doubles, start: Doubles, steps: int) -> tuple[Doubles, State]:
+    """Exact line searches on w^T H w / 2, from `start`."""
+    w, state = start, quasinewton.first(len(start))
+    for _ in range(steps):
+        gradient = h @ w
+        state = quasinewton.informed(state, gradient)
+        towards, slope = quasinewton.direction(state, gradient)
+        step = -slope / (towards @ h @ towards) * towards
+        state, w = quasinewton.stepped(state, gradient, step), w + step
+    return w, quasinewton.informed(state, h @ w)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 5, 9])
+def test_a_quadratic_is_solved_in_as_many_steps_as_it_has_dimensions(dimensions: int) -> None:
+    h = hessian(dimensions)
+    w, state = descend(h, np.ones(dimensions), dimensions)
+    assert np.abs(w).max() < 1e-9
+    np.testing.assert_allclose(state.inverse, np.linalg.inv(h), atol=1e-7)
+
+
+@given(st.integers(2, 8), st.integers(0, 2**31))
+def test_what_it_knows_explains_the_last_step_and_is_positive_definite(dimensions: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    h = hessian(dimensions, seed)
+    before, step = generator.standard_normal(dimensions), generator.standard_normal(dimensions)
+    state = quasinewton.stepped(quasinewton.first(dimensions), before, step)
+    state = quasinewton.informed(state, before + h @ step)
+    np.testing.assert_allclose(state.inverse @ (h @ step), step, rtol=1e-6, atol=1e-8)
+    np.testing.assert_array_equal(state.inverse, state.inverse.T)
+    assert np.linalg.eigvalsh(state.inverse).min() > 0
+
+
+def test_a_gradient_that_changed_against_the_step_teaches_nothing() -> None:
+    state = quasinewton.stepped(quasinewton.first(3), np.zeros(3), np.array([1.0, 0, 0]))
+    assert quasinewton.informed(state, np.array([-1.0, 2, 0])) is state
+    assert quasinewton.informed(state, np.zeros(3)) is state
+
+
+def test_the_slope_is_downhill() -> None:
+    _, state = descend(hessian(6), np.ones(6), 3)
+    gradient = np.random.default_rng(1).standard_normal(6)
+    towards, slope = quasinewton.direction(state, gradient)
+    assert slope == pytest.approx(gradient @ towards)
+    assert slope < 0
+
+
+@pytest.mark.parametrize("trial", range(5))
+def test_the_first_length_at_which_the_loss_falls_enough_is_taken(trial: int) -> None:
+    """Just enough at that length, and just not at the longer ones."""
+    loss, slope, asked = 0.9, -0.25, []
+
+    def evaluate(length: float) -> float:
+        asked.append(length)
+        wanted = loss + RULE.sigma * length * slope
+        return wanted - 1e-9 if length == RULE.rho**trial else wanted
+
+    found = quasinewton.search(loss, slope, RULE, evaluate)
+    assert (found.length, found.evaluations) == (RULE.rho**trial, trial + 1)
+    assert asked == [RULE.rho**k for k in range(trial + 1)]
+
+
+@pytest.mark.parametrize("worse", [0.9, float("nan"), float("inf")])
+def test_where_no_length_helps_nothing_is_accepted_and_nothing_learnt(worse: float) -> None:
+    found = quasinewton.search(0.9, -0.25, RULE, lambda length: worse)
+    assert (found.length, found.evaluations) == (0, RULE.most)
+    _, state = descend(hessian(3), np.ones(3), 2)
+    assert quasinewton.stepped(state, np.ones(3), np.zeros(3)) is state

@@ -1,0 +1,104 @@
+"""Principal components of few snapshots of many numbers, by the matrix of their inner products; it reads no files.
+
+With N snapshots w_i of M numbers as rows of W and N much smaller than M, the eigenvectors of the N x N matrix of inner
+products give the principal components (Sirovich 1987, "method of snapshots"): exact, in one pass over the snapshots to
+know the subspace and one to write it down, a range of columns at a time. A rank can do its own columns of both: the
+products of all ranges add up to those of the whole.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+# (start, stop) -> all snapshots' numbers there, (N, stop - start).
+Read = Callable[[int, int], Floats]
+
+# Columns that are brought to float64 at a time: 60 snapshots of them are 31 MB.
+CHUNK = 65536
+
+# Of the largest eigenvalue, below which a direction is nothing but rounding of float32 snapshots.
+NEGLIGIBLE = 1e-12
+
+
+class Components(msgspec.Struct, frozen=True):
+    """The first k principal components of N snapshots, as combinations of them: P = coefficients @ W, (k, M).
+
+    `variances` (k,) are those of the snapshots along each component, with N - 1 as statisticians have it; `share` (k,)
+    is what of the whole variance they explain. Rows of `coefficients` (k, N) add up to zero: they centre by themselves.
+    """
+
+    coefficients: Doubles
+    variances: Doubles
+    share: Doubles
+
+
+def products(read: Read, start: int, stop: int, snapshots: int) -> Doubles:
+    """Inner products (N, N) of what the snapshots differ from the first one by, in those columns.
+
+    The components do not depend on what is subtracted, the rounding does: the squares of the weights themselves are
+    many times those of their movement.
+    """
+    total = np.zeros((snapshots, snapshots))
+    for begin in range(start, stop, CHUNK):
+        total += _products(_moved(read(begin, min(begin + CHUNK, stop))))
+    return total
+
+
+def grown(before: Doubles, read: Read, start: int, stop: int) -> Doubles:
+    """`products` when one snapshot more is there, the last of `read`: M N work instead of M N^2."""
+    snapshots = len(before) + 1
+    row = np.zeros(snapshots)
+    for begin in range(start, stop, CHUNK):
+        moved = _moved(read(begin, min(begin + CHUNK, stop)))
+        row += moved @ moved[-1]
+    total = np.zeros((snapshots, snapshots))
+    total[:-1, :-1], total[-1], total[:, -1] = before, row, row
+    return total
+
+
+def components(inner: Doubles, wanted: int) -> Components:
+    """The first `wanted` components of snapshots with those inner products.
+
+    Each has the sign that makes its largest coefficient positive, so that all ranks have the same.
+    Raises ValueError when the snapshots have fewer directions.
+    """
+    snapshots = len(inner)
+    centred = inner - inner.mean(0) - inner.mean(1)[:, None] + inner.mean()
+    values, vectors = np.linalg.eigh((centred + centred.T) / 2)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    directions = int((values > NEGLIGIBLE * max(values[0], 0)).sum()) if values[0] > 0 else 0
+    if wanted > directions:
+        raise ValueError(f"{wanted} components are asked for, and {snapshots} snapshots have {directions} directions")
+    chosen = vectors[:, :wanted].T
+    chosen = chosen - chosen.mean(1, keepdims=True)
+    chosen *= np.sign(chosen[np.arange(wanted), np.abs(chosen).argmax(1)])[:, None]
+    return Components(
+        coefficients=chosen / np.sqrt(values[:wanted])[:, None],
+        variances=values[:wanted] / (snapshots - 1),
+        share=values[:wanted] / values[values > 0].sum(),
+    )
+
+
+def basis(found: Components, read: Read, start: int, stop: int) -> Floats:
+    """Those columns of P, (k, stop - start): its rows are orthonormal over all columns."""
+    columns = np.empty((len(found.coefficients), stop - start), np.float32)
+    for begin in range(start, stop, CHUNK):
+        end = min(begin + CHUNK, stop)
+        columns[:, begin - start : end - start] = found.coefficients @ _moved(read(begin, end))
+    return columns
+
+
+def _moved(rows: Floats) -> Doubles:
+    doubles = rows.astype(np.float64)
+    doubles -= doubles[0].copy()
+    return doubles
+
+
+def _products(rows: Doubles) -> Doubles:
+    inner: Doubles = rows @ rows.T
+    return inner
