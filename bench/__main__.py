@@ -14,6 +14,7 @@ SUITES = {
     "overhead": "the share of a step outside the compiled graphs",
     "thor": "what THOR adds to a training step and to memory, and its cost model against a measurement",
     "convergence": "epochs and seconds to an accuracy, THOR against the best of an SGD grid",
+    "adasum": "Adasum of 1 and 45 MB against an AllReduce; epochs to an accuracy at a large batch against averaging",
     "scale": "gangs of up to 1000 pods on a real API server against Indexed Jobs",
 }
 OUTPUT = Path("build/bench.json")

@@ -76,7 +76,7 @@ def measure() -> list[Entry]:
         return [
             *_compare(Task("", lambda seed: model.build("resnet20", 10, 1, seed), digits, epochs=8)),
             *_compare(Task("_3conv", ThreeConvolutions, digits, epochs=8)),
-            *_compare(Task("_3conv_mnist5k", ThreeConvolutions, mnist, epochs=6)),
+            *_compare(Task("_3conv_mnist5k", ThreeConvolutions, mnist, epochs=12)),
         ]
 
 
@@ -96,17 +96,17 @@ def mnist_5k(folder: Path) -> Path:
 
 def _compare(task: Task) -> list[Entry]:
     started = time.perf_counter()
-    theirs, ours = _runs(_Trial(task, "Momentum"), _Trial(task, "THOR"))
+    theirs, ours = _runs(Trial(task), Trial(task, algorithm="THOR", thor=thor.settings()))
     best = {"SGD": _best(theirs), "THOR": _best(ours)}
-    _show(task, best, time.perf_counter() - started)
+    show(task.name.strip("_") or "resnet20", best, time.perf_counter() - started)
     return [
-        _entry(f"thor_{unit}_to_{target * 100:.0f}_vs_sgd{task.name}", pick, best, target)
+        entry(f"thor_{unit}_to_{target * 100:.0f}_vs_sgd{task.name}", pick, best["THOR"], best["SGD"], target, "SGD")
         for unit, pick in (("epochs", Run.epochs_to), ("seconds", Run.seconds_to))
         for target in TARGETS
     ]
 
 
-def _runs(sgd: "_Trial", thor_: "_Trial") -> tuple[Runs, Runs]:
+def _runs(sgd: "Trial", thor_: "Trial") -> tuple[Runs, Runs]:
     """Every rate with every seed, in turn, so that a slow minute of the machine hits both."""
     theirs: Runs = {rate: [] for rate in SGD_RATES}
     ours: Runs = {rate: [] for rate in THOR_RATES}
@@ -128,17 +128,20 @@ def _best(runs: Runs) -> tuple[float, list[Run]]:
     )
 
 
-class _Trial:
+class Trial:
     """One program, compiled once, whose weights and state are set back for each run."""
 
-    def __init__(self, task: Task, algorithm: str) -> None:
-        self.task, self.algorithm = task, algorithm
+    batch, warmup_epochs = trainer.BATCH, 0.0
+
+    def __init__(self, task: Task, **changes: Any) -> None:
+        """`changes` of `trainer.settings`."""
+        self.task, self.changes = task, changes
         first = self._config(rate=0.1, seed=0)
         self.dataset: Dataset = data.load(first.dataset, 10)
-        self.per_epoch = len(self.dataset.x_train) // trainer.BATCH
+        self.per_epoch = len(self.dataset.x_train) // self.batch
         communicator = Communicator(0, 1)
         self.program = Program(first, task.network(0), communicator)
-        self.evaluation = Evaluation(self.program.network, self.dataset, communicator, trainer.BATCH)
+        self.evaluation = Evaluation(self.program.network, self.dataset, communicator, self.batch)
         self.fresh = self.program.state.snapshot() or {}
 
     def run(self, rate: float, seed: int) -> Run:
@@ -160,46 +163,59 @@ class _Trial:
 
     def _epoch(self, configured: config.Config, epoch: int) -> float:
         """Seconds of an epoch, without steps that compile."""
-        total, x, y = 0.0, self.dataset.x_train, self.dataset.y_train
-        for batch in range(self.per_epoch):
-            step = epoch * self.per_epoch + batch
-            chosen = data.batch_indices(configured.seed, epoch, batch, trainer.BATCH, 0, 1, len(x))
-            images, labels = Tensor(x[chosen]), Tensor(y[chosen])
-            started = time.perf_counter()
-            outcome = self.program.step(images, labels, self._moment(configured, step), stop=False)
-            if not outcome.compiled:
-                total += time.perf_counter() - started
-        return total
+        return sum(self._step(configured, epoch, batch) for batch in range(self.per_epoch))
+
+    def _step(self, configured: config.Config, epoch: int, batch: int) -> float:
+        """Seconds of a step; 0 when it compiled."""
+        images, labels = self._images(configured, epoch, batch, rank=0, ranks=1)
+        moment = self._moment(configured, epoch * self.per_epoch + batch)
+        started = time.perf_counter()
+        outcome = self.program.step(images, labels, moment, stop=False)
+        return 0.0 if outcome.compiled else time.perf_counter() - started
+
+    def _images(
+        self, configured: config.Config, epoch: int, batch: int, rank: int, ranks: int
+    ) -> tuple[Tensor, Tensor]:
+        """A rank's part of a batch and its labels."""
+        x, y = self.dataset.x_train, self.dataset.y_train
+        chosen = data.batch_indices(configured.seed, epoch, batch, self.batch, rank, ranks, len(x))
+        return Tensor(x[chosen]), Tensor(y[chosen])
 
     def _moment(self, configured: config.Config, step: int) -> Moment:
         damping = schedule.damping(configured, step, self.per_epoch) if configured.thor is not None else 0.0
         return Moment(step, schedule.learning_rate(configured, step, self.per_epoch), damping)
 
+    def settings(self, rate: float, seed: int) -> dict[str, Any]:
+        """A config file's contents for that peak learning rate."""
+        shape = {"schedule": "Cosine", "warmupEpochs": self.warmup_epochs, "peak": rate}
+        changes = {"dataset": self.task.dataset, "epochs": self.task.epochs, "seed": seed, **self.changes}
+        return trainer.settings(learningRate=trainer.settings()["learningRate"] | shape, **changes)
+
     def _config(self, rate: float, seed: int) -> config.Config:
-        learning_rate = trainer.settings()["learningRate"] | {"schedule": "Cosine", "peak": rate}
-        changes: dict[str, Any] = {"dataset": self.task.dataset, "epochs": self.task.epochs, "seed": seed}
-        if self.algorithm == "THOR":
-            changes |= {"algorithm": "THOR", "thor": thor.settings()}
-        return trainer.configuration(learningRate=learning_rate, **changes)
+        return trainer.configuration(**self.settings(rate, seed))
 
 
-def _entry(name: str, pick: Callable[[Run, float], float], best: dict[str, Best], target: float) -> Entry:
+def entry(
+    name: str, pick: Callable[[Run, float], float], ours: Best, theirs: Best, target: float, baseline: str
+) -> Entry:
     """The ratio of the means; its spread is that of single seeds."""
-    ours, theirs = ([pick(run, target) for run in best[name][1]] for name in ("THOR", "SGD"))
-    entry = ratio(name, ours, theirs, "epochs" if "epochs" in name else "s", "SGD at its best rate, mean of the seeds")
-    mean = statistics.mean(ours)
-    return msgspec.structs.replace(entry, value=mean, ratio=mean / statistics.mean(theirs))
+    own, other = ([pick(run, target) for run in best[1]] for best in (ours, theirs))
+    unit = "epochs" if "epochs" in name else "s"
+    found = ratio(name, own, other, unit, f"{baseline} at its best rate, mean of the seeds")
+    mean = statistics.mean(own)
+    return msgspec.structs.replace(found, value=mean, ratio=mean / statistics.mean(other))
 
 
-def _show(task: Task, best: dict[str, Best], seconds: float) -> None:
-    title = f"{task.name.strip('_') or 'resnet20'}: means over {SEEDS} seeds, best rate of each; {seconds:.0f} s in all"
+def show(name: str, best: dict[str, Best], seconds: float) -> None:
+    """A row for each, with its best rate."""
+    title = f"{name}: means over {SEEDS} seeds, best rate of each; {seconds:.0f} s in all"
     figures = [f"{what} to {target:.0%}" for target in TARGETS for what in ("epochs", "seconds")]
     table = Table("", "learning rate", *figures, "final", title=title)
-    for name, (rate, runs) in best.items():
+    for what, (rate, runs) in best.items():
         cells = [
             f"{statistics.mean(pick(run, target) for run in runs):.3g}"
             for target in TARGETS
             for pick in (Run.epochs_to, Run.seconds_to)
         ]
-        table.add_row(name, f"{rate:g}", *cells, f"{statistics.mean(run.accuracies[-1] for run in runs):.2%}")
+        table.add_row(what, f"{rate:g}", *cells, f"{statistics.mean(run.accuracies[-1] for run in runs):.2%}")
     Console(width=140).print(table)

@@ -77,15 +77,27 @@ def gang(ranks: int, threads: int, **changes: Any) -> list[dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "config.yaml").write_text(yaml.safe_dump(settings(localBatchSize=BATCH // ranks, **changes)))
-        processes = [_rank(root, rank, ranks, threads) for rank in range(ranks)]
-        codes = [process.wait(timeout=600) for process in processes]
-        if any(codes):
-            raise RuntimeError(f"the trainer failed with {codes}: {(root / 'log-0').read_text()[-2000:]}")
+        together(root, ranks, threads, "resnetboost_trainer")
         rows = csv.DictReader((root / "bench/base/attempt-0/metrics.csv").open())
         return [{name: float(value) for name, value in row.items() if value} for row in rows]
 
 
-def _rank(root: Path, rank: int, ranks: int, threads: int) -> subprocess.Popen[bytes]:
+def together(root: Path, ranks: int, threads: int, module: str, *arguments: str) -> None:
+    """Run that module in as many processes, as the ranks of a gang, to their end; `root` gets their logs.
+
+    Raises RuntimeError when one fails.
+    """
+    processes = [_rank(root, rank, ranks, threads, [module, *arguments]) for rank in range(ranks)]
+    try:
+        codes = [process.wait(timeout=600) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    if any(codes):
+        raise RuntimeError(f"{module} failed with {codes}: {(root / 'log-0').read_text()[-2000:]}")
+
+
+def _rank(root: Path, rank: int, ranks: int, threads: int, module: list[str]) -> subprocess.Popen[bytes]:
     network = os.getpid() % 200 + 20
     variables = {
         "RESNETBOOST_CONFIG": str(root / "config.yaml"),
@@ -97,6 +109,6 @@ def _rank(root: Path, rank: int, ranks: int, threads: int) -> subprocess.Popen[b
         "OMP_NUM_THREADS": str(threads),
     }
     cores = {(rank * threads + thread) % (os.cpu_count() or 1) for thread in range(threads)}
-    command = ["taskset", "-c", ",".join(map(str, sorted(cores))), sys.executable, "-m", "resnetboost_trainer"]
+    command = ["taskset", "-c", ",".join(map(str, sorted(cores))), sys.executable, "-m", *module]
     with (root / f"log-{rank}").open("wb") as log:
         return subprocess.Popen(command, env={**os.environ, **variables}, stdout=log, stderr=log)

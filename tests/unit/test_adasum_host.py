@@ -22,7 +22,9 @@ TOLERANCE = 100 * 2.0**-23
 def adasum(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Floats:
     left, right = np.asarray(a, np.float32), np.asarray(b, np.float32)
     cuts = pieces.cuts(sizes or [left.size], 0, left.size)
-    return host.combined(left, right, cuts, host.coefficients(scalars(left, right, sizes)))
+    result = np.zeros_like(left)
+    host.combine(left, right, cuts, host.coefficients(scalars(left, right, sizes)), result)
+    return result
 
 
 def scalars(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Array:

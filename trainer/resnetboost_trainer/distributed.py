@@ -177,6 +177,7 @@ class Group:
         """`ranks` ascend and have this rank among them. Raises CommunicationError."""
         self.ranks, self.size, self.place = ranks, len(ranks), ranks.index(communicator.rank)
         self._gather: Callable[[Floats], Floats] = self._placed
+        self._rows: dict[int, Floats] = {}  # by size: zeros but for this rank's row
         if self.size == communicator.size:
             self._sum, self._gather = communicator.sum, communicator.gather
         elif self.size > 1:
@@ -200,7 +201,9 @@ class Group:
 
     def _placed(self, values: Floats) -> Floats:
         """The CPU gathers in no group but the whole gang; a sum with zeros is exact, for twice the traffic."""
-        rows = np.zeros((self.size, values.size), np.float32)
+        rows = self._rows.get(values.size)
+        if rows is None:  # kept, since the first touch of fresh memory costs more than the sum of two ranks
+            rows = self._rows[values.size] = np.zeros((self.size, values.size), np.float32)
         rows[self.place] = values
         return self._sum(rows.reshape(-1)).reshape(rows.shape)
 
@@ -217,7 +220,7 @@ def _run(operator: Callable[[Any], Any], values: Floats) -> Floats:
     from mindspore import Tensor
 
     try:
-        result: Floats = operator(Tensor(np.ascontiguousarray(values))).asnumpy()
+        result: Floats = operator(Tensor.from_numpy(np.ascontiguousarray(values))).asnumpy()
     except RuntimeError as error:
         raise lost(error) from error
     return result

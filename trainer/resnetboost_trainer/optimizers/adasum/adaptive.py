@@ -33,7 +33,8 @@ class Summed(msgspec.Struct, frozen=True):
 
     Cosines are between the two vectors of a pair, by tensor: their mean and their least over tensors, pairs and levels
     (undefined, nan, where everything is zero). `gain`: a pair's adaptive sum over its mean, in norms, averaged over a
-    level and multiplied over the levels: 1 is what averaging does, the number of nodes what a plain sum does.
+    level and multiplied over the levels: 1 is what averaging does, the number of nodes what a plain sum of orthogonal
+    vectors does; of opposed vectors it is more, since Adasum lengthens what they leave.
     """
 
     cosine: float
@@ -62,6 +63,9 @@ class AdaptiveSum:
         for pair in filter(None, (self.way.fold, *self.way.levels)):
             communicator.group(pair.ranks)
             communicator.group(pair.members)
+        # Kept from sum to sum: the first touch of fresh memory is a good part of what one costs.
+        self._padded, self._whole = np.zeros(self.way.padded, np.float32), np.empty(self.way.padded, np.float32)
+        self._row = np.zeros(self.way.share + (1 + self.levels) * len(NOTHING), np.float32)
         self._seconds: dict[str, float] = {}
 
     def node_mean(self, values: Floats) -> Floats:
@@ -77,11 +81,11 @@ class AdaptiveSum:
     def across(self, values: NDArray[np.floating[Any]]) -> tuple[Floats, Summed]:
         """The adaptive sum over the nodes, (length,), the same bits on every rank. A collective of the gang.
 
+        It is overwritten by the next one.
         `values` are finite, and the same on all ranks of a node; half precision is summed in float32.
         """
-        padded = np.zeros(self.way.padded, np.float32)
-        padded[: self.length] = values
-        piece, start = padded[self.way.start : self.way.stop], self.way.start
+        self._padded[: self.length] = values
+        piece, start = self._padded[self.way.start : self.way.stop], self.way.start
         # In a folding, a node without an extra one counts as a pair of gain 1.
         told = [UNFOLDED if self.folds and self.communicator.rank == self.way.node[0] else NOTHING]
         if self.way.fold is not None:
@@ -116,7 +120,8 @@ class AdaptiveSum:
         left, right = (kept, received) if pair.left else (received, kept)
         cuts = pieces.cuts(self.sizes, begin, begin + half)
         scalars = self._scalars(left, right, cuts, pair)
-        return host.combined(left, right, cuts, host.coefficients(scalars)), begin, self._telling(scalars, pair)
+        host.combine(left, right, cuts, host.coefficients(scalars), result=kept)
+        return kept, begin, self._telling(scalars, pair)
 
     def _telling(self, scalars: Doubles, pair: Pair) -> Telling:
         if self.communicator.rank != pair.members[0]:
@@ -135,12 +140,11 @@ class AdaptiveSum:
         """The whole sum and its summary from the shares of all ranks: one collective."""
         began = time.perf_counter()
         share, lines = self.way.share, 1 + self.levels
-        row = np.zeros(share + lines * len(NOTHING), np.float32)
+        row, whole = self._row, self._whole
         if not self.way.extra:
             row[:share] = piece
         row[share:] = np.array([*told, *[NOTHING] * (lines - len(told))], np.float32).reshape(-1)
         rows = self.communicator.gather(row)
-        whole = np.empty(self.way.padded, np.float32)
         for rank, owned in self.owned:
             whole[owned : owned + share] = rows[rank, :share]
         self._seconds["gather"] = time.perf_counter() - began

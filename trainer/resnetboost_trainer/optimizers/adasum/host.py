@@ -13,8 +13,8 @@ Doubles = NDArray[np.float64]
 # Columns of a pair's scalars.
 PRODUCT, LEFT, RIGHT = range(3)
 
-# Numbers that are brought to float64 at a time: three such blocks stay in a core's cache.
-BLOCK = 8192
+# Numbers that are worked on at a time: what is made of them on the way stays in a core's cache.
+BLOCK = 32768
 
 # A coefficient is of the order of the ratio of both norms. Beyond this one products are made in float64: in float32
 # the coefficient of a tiny vector beside a huge one would be infinite, though its product is not.
@@ -48,15 +48,14 @@ def coefficients(pair: Doubles) -> Doubles:
     return factors
 
 
-def combined(left: Floats, right: Floats, cuts: Sequence[Cut], factors: Doubles) -> Floats:
-    """This piece of the pair's adaptive sum; padding becomes zero."""
-    result = np.zeros_like(left)
+def combine(left: Floats, right: Floats, cuts: Sequence[Cut], factors: Doubles, result: Floats) -> None:
+    """Write this piece of the pair's adaptive sum to `result`, which may be one of both; padding is left alone."""
     for cut in cuts:
-        here = slice(cut.start, cut.stop)
         wide = np.float64 if np.abs(factors[cut.tensor]).max() > LARGE else np.float32
         ours, theirs = factors[cut.tensor].astype(wide)
-        result[here] = ours * left[here] + theirs * right[here]
-    return result
+        for start in range(cut.start, cut.stop, BLOCK):
+            here = slice(start, min(start + BLOCK, cut.stop))
+            result[here] = ours * left[here] + theirs * right[here]
 
 
 def cosines(pair: Doubles) -> Doubles:
