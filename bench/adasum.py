@@ -36,7 +36,7 @@ from bench.networks import ThreeConvolutions
 from resnetboost_trainer import config, device, model
 from resnetboost_trainer.distributed import Floats
 from resnetboost_trainer.optimizers.adasum import host
-from resnetboost_trainer.optimizers.adasum.pieces import cuts
+from resnetboost_trainer.optimizers.adasum.layout import Layout
 from resnetboost_trainer.optimizers.momentum import decays
 from resnetboost_trainer.schedule import learning_rate
 
@@ -165,7 +165,7 @@ class Ranks(Trial):
         self.how, self.seconds = how, 0.0
         self.parameters = list(self.program.network.trainable_params())
         self.sizes = [parameter.size for parameter in self.parameters]
-        self.cuts = cuts(self.sizes, 0, sum(self.sizes))
+        self.layout = Layout(self.sizes, [0])
         decayed = [np.full(parameter.size, decays(parameter), np.float32) for parameter in self.parameters]
         self.decay = np.float32(self._config(0.1, 0).momentum.weight_decay) * np.concatenate(decayed)
         self.velocities: list[Floats] = []
@@ -216,10 +216,12 @@ class Ranks(Trial):
         return vectors[0]
 
     def _pair(self, left: Floats, right: Floats) -> Floats:
-        scalars = host.scalars(left, right, self.cuts, len(self.sizes))
-        result = np.empty_like(left)
-        host.combine(left, right, self.cuts, host.coefficients(scalars), result)
-        return result
+        a, b, tensors = left[None], right[None], len(self.sizes)
+        products = [host.products(*pair, self.layout.blocks(1), tensors) for pair in ((a, b), (a, a), (b, b))]
+        result = np.empty_like(a)
+        host.combine(a, b, self.layout.blocks(1), host.coefficients(np.stack(products, axis=1)), result)
+        summed: Floats = result[0]
+        return summed
 
     def _weights(self) -> Floats:
         return np.concatenate([parameter.asnumpy().reshape(-1) for parameter in self.parameters])

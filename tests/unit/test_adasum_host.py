@@ -1,5 +1,6 @@
 """The arithmetic of one pair: closed forms, symmetries, and every magnitude a float32 has."""
 
+import itertools
 import math
 
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 import adasumreference
-from resnetboost_trainer.optimizers.adasum import host, pieces
+from resnetboost_trainer.optimizers.adasum import host, layout
+from resnetboost_trainer.optimizers.adasum.layout import Layout
 
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]
@@ -20,17 +22,24 @@ TOLERANCE = 100 * 2.0**-23
 
 
 def adasum(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Floats:
-    left, right = np.asarray(a, np.float32), np.asarray(b, np.float32)
-    cuts = pieces.cuts(sizes or [left.size], 0, left.size)
-    result = np.zeros_like(left)
-    host.combine(left, right, cuts, host.coefficients(scalars(left, right, sizes)), result)
-    return result
+    left, right = row(a), row(b)
+    result: Floats = np.zeros_like(left)
+    blocks = Layout(sizes or [left.size], [0]).blocks(1)
+    host.combine(left, right, blocks, host.coefficients(scalars(a, b, sizes)), result)
+    summed: Floats = result[0]
+    return summed
 
 
 def scalars(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Array:
-    left, right = np.asarray(a, np.float32), np.asarray(b, np.float32)
-    sizes = sizes or [left.size]
-    return host.scalars(left, right, pieces.cuts(sizes, 0, left.size), len(sizes))
+    """<a, b>, |a|^2 and |b|^2 by tensor."""
+    left, right = row(a), row(b)
+    layout = Layout(sizes or [left.size], [0])
+    pairs = ((left, right), (left, left), (right, right))
+    return np.stack([host.products(*pair, layout.blocks(1), len(layout.sizes)) for pair in pairs], axis=1)
+
+
+def row(values: ArrayLike) -> Floats:
+    return np.asarray(values, np.float32).reshape(1, -1)
 
 
 def normal(seed: int, *shape: int) -> Floats:
@@ -122,28 +131,49 @@ def test_numbers_below_the_normal_ones_are_summed_to_their_own_precision(seed: i
     assert np.abs(adasum(a, b) - expected).max() <= 3 * unit + TOLERANCE * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("length", [host.BLOCK - 1, host.BLOCK, host.BLOCK + 1, 3 * host.BLOCK + 5])
+@pytest.mark.parametrize("length", [layout.BLOCK - 1, layout.BLOCK, layout.BLOCK + 1, 3 * layout.BLOCK + 5])
 def test_scalars_are_added_up_in_float64_over_blocks(length: int) -> None:
     a, b = normal(length, 2, length)
     wide, other = a.astype(np.float64), b.astype(np.float64)
     assert scalars(a, b)[0] == pytest.approx([wide @ other, wide @ wide, other @ other], rel=1e-12)
 
 
-@given(seeds, st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(sum), st.data())
-def test_scalars_of_pieces_add_up_to_those_of_the_whole(seed: int, sizes: list[int], data: st.DataObject) -> None:
-    length = sum(sizes)
-    a, b = normal(seed, 2, length)
-    middle = data.draw(st.integers(0, length))
-    first = host.scalars(a[:middle], b[:middle], pieces.cuts(sizes, 0, middle), len(sizes))
-    second = host.scalars(a[middle:], b[middle:], pieces.cuts(sizes, middle, length), len(sizes))
-    np.testing.assert_allclose(first + second, scalars(a, b, sizes), rtol=1e-12, atol=1e-12)
+@given(seeds, st.floats(-43, 36), st.floats(0.01, 100))
+def test_scaling_by_exponents_is_exact_and_gives_norms_about_one(seed: int, magnitude: float, factor: float) -> None:
+    rows = (normal(seed, 3, 8) * 10.0**magnitude).astype(np.float32)
+    rows[:, :3] = (rows[:, :3].astype(np.float64) * factor).astype(np.float32)
+    two = Layout([9, 15], [0, 1, 2])
+    exponents = host.exponents(host.products(rows, rows, two.blocks(3), 2))
+    there, back = np.empty_like(rows), np.empty_like(rows)
+    host.scaled(rows, two.columns(-exponents), there)
+    for columns in (slice(0, 3), slice(3, 8)):
+        norm = np.linalg.norm(there[:, columns].astype(np.float64))
+        assert 0.5 <= norm < 1.0001 or not rows[:, columns].any()
+    host.scaled(there, two.columns(exponents), back)
+    assert np.array_equal(back, rows)
 
 
-def test_each_tensor_has_its_own_coefficients_and_padding_becomes_nothing() -> None:
-    a, b = normal(1, 2, 12)
-    sizes = [5, 1, 4]
-    whole = adasum(a, b, sizes)
-    assert np.array_equal(whole, [*adasum(a[:5], b[:5]), *adasum(a[5:6], b[5:6]), *adasum(a[6:10], b[6:10]), 0, 0])
+@given(seeds, st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(sum), st.permutations(range(5)))
+def test_tensors_are_dealt_out_in_equal_parts_and_collected_again(
+    seed: int, sizes: list[int], order: list[int]
+) -> None:
+    dealt = Layout(sizes, order)
+    values, rows = normal(seed, sum(sizes)).astype(np.float32), np.zeros((5, dealt.share), np.float32)
+    dealt.spread(values, rows)
+    assert np.count_nonzero(rows) == np.count_nonzero(values)
+    whole = np.empty_like(values)
+    dealt.collect(rows[order], whole)
+    assert np.array_equal(whole, values)
+    starts = np.cumsum([0, *sizes])
+    products = host.products(rows, rows, dealt.blocks(5), len(sizes))
+    expected = [np.square(values[k:m], dtype=np.float64).sum() for k, m in itertools.pairwise(starts)]
+    np.testing.assert_allclose(products, expected, rtol=1e-12)
+
+
+def test_each_tensor_has_its_own_coefficients() -> None:
+    a, b = normal(1, 2, 10)
+    whole = adasum(a, b, [5, 1, 4])
+    assert np.array_equal(whole, [*adasum(a[:5], b[:5]), *adasum(a[5:6], b[5:6]), *adasum(a[6:], b[6:])])
 
 
 def test_tensors_without_a_vector_have_no_cosine() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import adasumreference
-from resnetboost_trainer.optimizers.adasum import adaptive, pieces, topology
+from resnetboost_trainer.optimizers.adasum import adaptive, topology
 from resnetboost_trainer.optimizers.adasum.adaptive import AdaptiveSum, Summed
 from resnetboost_trainer.optimizers.adasum.topology import Pair, Topology
 
@@ -36,8 +36,8 @@ BARRIER_SECONDS = 60
 shapes = pytest.mark.parametrize(("nodes", "per_node"), LARGE_SHAPES)
 
 
-def ways(nodes: int, per_node: int, length: int) -> list[Topology]:
-    return [topology.of(rank, nodes * per_node, per_node, length) for rank in range(nodes * per_node)]
+def ways(nodes: int, per_node: int) -> list[Topology]:
+    return [topology.of(rank, nodes * per_node, per_node) for rank in range(nodes * per_node)]
 
 
 def ranks_of(nodes: range | Sequence[int], per_node: int) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def names(every: Sequence[Topology]) -> list[str]:
 
 @shapes
 def test_a_rank_and_its_partner_say_the_same_of_their_pair(nodes: int, per_node: int) -> None:
-    every = ways(nodes, per_node, 1000)
+    every = ways(nodes, per_node)
     for name in names(every):
         for rank, way in enumerate(every):
             pair = pair_of(way, name)
@@ -69,7 +69,7 @@ def test_a_rank_and_its_partner_say_the_same_of_their_pair(nodes: int, per_node:
 
 @shapes
 def test_the_pairs_are_those_of_the_definition(nodes: int, per_node: int) -> None:
-    every = ways(nodes, per_node, 1000)
+    every = ways(nodes, per_node)
     power = 2 ** int(math.log2(nodes))
     assert names(every) == ["fold"] * (nodes > power) + [str(level + 1) for level in range(int(math.log2(power)))]
     for extra in range(power, nodes):
@@ -98,18 +98,12 @@ def test_the_pairs_are_those_of_the_definition(nodes: int, per_node: int) -> Non
 
 
 @shapes
-def test_halves_match_and_every_number_ends_on_exactly_one_rank(nodes: int, per_node: int) -> None:
-    for length in (1, 2, 3, 37, 1000):
-        check_halves(ways(nodes, per_node, length), nodes, per_node, length)
-
-
-def check_halves(every: Sequence[Topology], nodes: int, per_node: int, length: int) -> None:
-    power = 2 ** int(math.log2(nodes))
-    assert {way.padded for way in every} == {every[0].padded}
-    assert length <= every[0].padded < length + power * per_node
+def test_halves_match_and_every_row_ends_on_exactly_one_rank(nodes: int, per_node: int) -> None:
+    every, power = ways(nodes, per_node), 2 ** int(math.log2(nodes))
+    assert {way.rows for way in every} == {power * per_node}
     for node in range(nodes):
         neighbours = ranks_of([node], per_node)
-        assert covers([(every[rank].start, every[rank].stop) for rank in neighbours], every[0].padded)
+        assert covers([(every[rank].start, every[rank].stop) for rank in neighbours], power * per_node)
         assert all(every[rank].node == neighbours for rank in neighbours)
     holds = {rank: (way.start, way.stop) for rank, way in enumerate(every) if not way.extra}
     for name in names(every):
@@ -127,8 +121,9 @@ def check_halves(every: Sequence[Topology], nodes: int, per_node: int, length: i
             middle = (start + stop) // 2
             keeps[rank] = (start, middle) if pair.left else (middle, stop)
         holds = keeps
-    assert holds == {rank: (way.owned, way.owned + way.share) for rank, way in enumerate(every) if not way.extra}
-    assert covers(sorted(holds.values()), every[0].padded)
+    assert holds == {rank: (way.owned, way.owned + 1) for rank, way in enumerate(every) if not way.extra}
+    assert list(holds) == list(range(power * per_node)), "the extra ranks are the last ones"
+    assert covers(sorted(holds.values()), power * per_node)
 
 
 def covers(intervals: Sequence[tuple[int, int]], length: int) -> bool:
@@ -139,20 +134,7 @@ def covers(intervals: Sequence[tuple[int, int]], length: int) -> bool:
 @pytest.mark.parametrize(("size", "per_node"), [(3, 2), (8, 3), (2, 4)])
 def test_nodes_of_different_sizes_are_refused(size: int, per_node: int) -> None:
     with pytest.raises(ValueError, match=f"^{size} ranks are not a whole number of nodes of {per_node}$"):
-        topology.of(0, size, per_node, 10)
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(0, 16), st.integers(0, 16))
-def test_cuts_are_the_tensors_of_a_piece(sizes: list[int], start: int, width: int) -> None:
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    marked = np.full(width, -1)
-    cuts = pieces.cuts(sizes, start, start + width)
-    for cut in cuts:
-        assert 0 <= cut.start < cut.stop <= width
-        marked[cut.start : cut.stop] = cut.tensor
-    padded = np.concatenate([owner, np.full(start + width, -1)])
-    assert np.array_equal(marked, padded[start : start + width])
-    assert len({cut.tensor for cut in cuts}) == len(cuts)
+        topology.of(0, size, per_node)
 
 
 class Gang:
@@ -188,10 +170,15 @@ class Gang:
 
 
 class Member:
-    """What `Communicator` and `Group` offer a rank."""
+    """What `Communicator` and `Group` offer a rank; as on a CPU, only the whole gang gathers without a sum."""
 
     def __init__(self, gang: Gang, rank: int, ranks: tuple[int, ...]) -> None:
         self.gang, self.rank, self.ranks, self.size = gang, rank, ranks, len(ranks)
+        self.place, self.gathers = ranks.index(rank), len(ranks) == gang.size
+
+    def sum(self, values: Floats) -> Floats:
+        total: Floats = np.sum(self.gang.swapped(self.ranks, self.rank, values), axis=0, dtype=np.float32)
+        return total
 
     def gather(self, values: Floats) -> Floats:
         return np.stack(self.gang.swapped(self.ranks, self.rank, values))
@@ -234,7 +221,7 @@ def test_the_sum_is_the_definition_at_every_number_of_nodes(nodes: int, per_node
         assert np.array_equal(whole, results[0][0])
         found = [told.cosine, told.cosine_min, told.gain]
         np.testing.assert_allclose(found, reference.told(), 1e-5, 1e-6)
-    levels = ["node"] * (per_node > 1) + names(ways(nodes, per_node, 1)) + ["gather"]
+    levels = ["node"] * (per_node > 1) + names(ways(nodes, per_node)) + ["gather"]
     assert list(results[0][1].seconds) == levels
 
 

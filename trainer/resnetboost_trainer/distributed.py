@@ -207,6 +207,15 @@ class Group:
         rows[self.place] = values
         return self._sum(rows.reshape(-1)).reshape(rows.shape)
 
+    @property
+    def gathers(self) -> bool:
+        """Whether `gather` is one in fact, and not a sum with twice the traffic."""
+        return self._gather != self._placed
+
+    def sum(self, values: Floats) -> Floats:
+        """Sum over the group, the same bits on each of its ranks."""
+        return values if self.size == 1 else self._sum(values)
+
     def mean(self, values: Floats) -> Floats:
         """Mean over the group, the same bits on each of its ranks."""
         return values if self.size == 1 else self._sum(values) / np.float32(self.size)

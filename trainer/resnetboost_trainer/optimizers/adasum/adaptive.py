@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resnetboost_trainer.distributed import Communicator, Floats
-from resnetboost_trainer.optimizers.adasum import host, pieces, topology
-from resnetboost_trainer.optimizers.adasum.host import Doubles
-from resnetboost_trainer.optimizers.adasum.pieces import Cut
+from resnetboost_trainer.optimizers.adasum import host, topology
+from resnetboost_trainer.optimizers.adasum.host import LEFT, PRODUCT, RIGHT, Doubles
+from resnetboost_trainer.optimizers.adasum.layout import Layout
 from resnetboost_trainer.optimizers.adasum.topology import Pair
 
 # What a pair's first rank tells of it: [sum of the cosines, how many, the least of them, gain]; and all other ranks.
@@ -53,19 +53,20 @@ class AdaptiveSum:
 
     def __init__(self, sizes: Sequence[int], ranks_per_node: int, communicator: Communicator) -> None:
         """A collective. Raises ValueError when the gang is not a whole number of nodes, CommunicationError."""
-        self.sizes, self.length, self.communicator = sizes, sum(sizes), communicator
-        self.way = topology.of(communicator.rank, communicator.size, ranks_per_node, self.length)
-        ways = [topology.of(rank, communicator.size, ranks_per_node, self.length) for rank in range(communicator.size)]
-        self.owned = [(rank, way.owned) for rank, way in enumerate(ways) if not way.extra]
-        self.levels = max(len(way.levels) for way in ways)
+        self.communicator = communicator
+        ways = [topology.of(rank, communicator.size, ranks_per_node) for rank in range(communicator.size)]
+        self.way, self.levels = ways[communicator.rank], len(ways[0].levels)
         self.folds = any(way.fold for way in ways)
+        self.layout = Layout(sizes, [way.owned for way in ways if not way.extra])
         self.node = communicator.group(self.way.node)
         for pair in filter(None, (self.way.fold, *self.way.levels)):
             communicator.group(pair.ranks)
             communicator.group(pair.members)
         # Kept from sum to sum: the first touch of fresh memory is a good part of what one costs.
-        self._padded, self._whole = np.zeros(self.way.padded, np.float32), np.empty(self.way.padded, np.float32)
-        self._row = np.zeros(self.way.share + (1 + self.levels) * len(NOTHING), np.float32)
+        share = self.layout.share
+        self._rows, self._whole = np.zeros((self.way.rows, share), np.float32), np.empty(self.layout.length, np.float32)
+        self._swap = np.empty(-(-(self.way.stop - self.way.start) // 2) * share + 2 * len(sizes), np.float32)
+        self._row = np.zeros(share + (1 + self.levels) * len(NOTHING), np.float32)
         self._seconds: dict[str, float] = {}
 
     def node_mean(self, values: Floats) -> Floats:
@@ -84,44 +85,72 @@ class AdaptiveSum:
         It is overwritten by the next one.
         `values` are finite, and the same on all ranks of a node; half precision is summed in float32.
         """
-        self._padded[: self.length] = values
-        piece, start = self._padded[self.way.start : self.way.stop], self.way.start
+        self.layout.spread(values, self._rows)
+        piece = self._rows[self.way.start : self.way.stop]
         # In a folding, a node without an extra one counts as a pair of gain 1.
         told = [UNFOLDED if self.folds and self.communicator.rank == self.way.node[0] else NOTHING]
         if self.way.fold is not None:
-            piece, said = self._folded(piece, start, self.way.fold)
+            piece, said = self._folded(piece, self.way.fold)
             told = [said]
         for pair in self.way.levels:
-            piece, start, said = self._halved(piece, start, pair)
+            piece, said = self._halved(piece, pair)
             told.append(said)
         return self._gathered(piece, told)
 
-    def _folded(self, piece: Floats, start: int, pair: Pair) -> tuple[Floats, Telling]:
+    def _folded(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
         """Each of both ranks combines a half; then both have the whole, and the extra one is done."""
         began = time.perf_counter()
-        half, _, said = self._combined(piece, start, pair)
-        whole = self.communicator.group(pair.ranks).gather(half).reshape(-1)
+        half, said = self._combined(piece, pair)
+        whole = self.communicator.group(pair.ranks).gather(half.reshape(-1)).reshape(piece.shape)
         self._seconds[pair.name] = time.perf_counter() - began
-        return whole, said
+        return whole.copy(), said
 
-    def _halved(self, piece: Floats, start: int, pair: Pair) -> tuple[Floats, int, Telling]:
+    def _halved(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
         began = time.perf_counter()
-        result = self._combined(piece, start, pair)
+        result = self._combined(piece, pair)
         self._seconds[pair.name] = time.perf_counter() - began
         return result
 
-    def _combined(self, piece: Floats, start: int, pair: Pair) -> tuple[Floats, int, Telling]:
-        """The half of the pair's adaptive sum that this rank keeps, where it starts, and what to tell of the pair."""
+    def _combined(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
+        """The half of the pair's adaptive sum that this rank keeps, in the place of that, and what to tell of it."""
         half = len(piece) // 2
         first, second = piece[:half], piece[half:]
         kept, given = (first, second) if pair.left else (second, first)
-        begin = start if pair.left else start + half
-        received = self.communicator.group(pair.ranks).gather(given)[1 if pair.left else 0]
+        own = np.zeros((len(self.layout.sizes), 3))
+        squares = self._products(given, given)
+        received = self._swapped(given, squares, pair)
+        own[:, LEFT if pair.left else RIGHT] = squares + self._products(kept, kept)
+        own[:, PRODUCT] = self._products(kept, received)
+        scalars = self._total(own, pair)
         left, right = (kept, received) if pair.left else (received, kept)
-        cuts = pieces.cuts(self.sizes, begin, begin + half)
-        scalars = self._scalars(left, right, cuts, pair)
-        host.combine(left, right, cuts, host.coefficients(scalars), result=kept)
-        return kept, begin, self._telling(scalars, pair)
+        host.combine(left, right, self.layout.blocks(half), host.coefficients(scalars), result=kept)
+        return kept, self._telling(scalars, pair)
+
+    def _products(self, left: Floats, right: Floats) -> Doubles:
+        return host.products(left, right, self.layout.blocks(len(left)), len(self.layout.sizes))
+
+    def _swapped(self, given: Floats, squares: Doubles, pair: Pair) -> Floats:
+        """What the other one gives for that.
+
+        A CPU has no other collective among two than a sum. With each rank's part of a tensor scaled to a norm from 1/2
+        to 1, the sum less one's own is the other's to the rounding of float32, whatever both were; that takes half of
+        the traffic of a sum with zeros. Behind it come the exponents of both, each beside zeros.
+        """
+        group = self.communicator.group(pair.ranks)
+        if group.gathers:
+            received: Floats = group.gather(given.reshape(-1))[1 - group.place].reshape(given.shape)
+            return received
+        tensors, exponents = len(squares), host.exponents(squares)
+        sent = self._swap[: given.size + 2 * tensors]
+        numbers, of_both = sent[: given.size].reshape(given.shape), sent[given.size :].reshape(2, tensors)
+        host.scaled(given, self.layout.columns(-exponents), numbers)
+        of_both[:] = 0
+        of_both[group.place] = exponents
+        total = group.sum(sent)
+        np.subtract(total[: given.size].reshape(given.shape), numbers, out=numbers)
+        theirs = total[given.size :].reshape(2, tensors)[1 - group.place].astype(np.int32)
+        host.scaled(numbers, self.layout.columns(theirs), numbers)
+        return numbers
 
     def _telling(self, scalars: Doubles, pair: Pair) -> Telling:
         if self.communicator.rank != pair.members[0]:
@@ -129,9 +158,8 @@ class AdaptiveSum:
         cosines = host.cosines(scalars)
         return float(cosines.sum()), float(len(cosines)), float(cosines.min(initial=1.0)), host.gain(scalars)
 
-    def _scalars(self, left: Floats, right: Floats, cuts: Sequence[Cut], pair: Pair) -> Doubles:
+    def _total(self, own: Doubles, pair: Pair) -> Doubles:
         """The pair's whole scalars by tensor, (tensors, 3), added up in one order everywhere: the same bits."""
-        own = host.scalars(left, right, cuts, len(self.sizes))
         every = self.communicator.group(pair.members).gather(_packed(own))
         total: Doubles = _unpacked(every).sum(0).reshape(own.shape)
         return total
@@ -139,18 +167,17 @@ class AdaptiveSum:
     def _gathered(self, piece: Floats, told: Sequence[Telling]) -> tuple[Floats, Summed]:
         """The whole sum and its summary from the shares of all ranks: one collective."""
         began = time.perf_counter()
-        share, lines = self.way.share, 1 + self.levels
+        share, lines = self.layout.share, 1 + self.levels
         row, whole = self._row, self._whole
         if not self.way.extra:
-            row[:share] = piece
+            row[:share] = piece[0]
         row[share:] = np.array([*told, *[NOTHING] * (lines - len(told))], np.float32).reshape(-1)
         rows = self.communicator.gather(row)
-        for rank, owned in self.owned:
-            whole[owned : owned + share] = rows[rank, :share]
+        self.layout.collect(rows[:, :share], whole)
         self._seconds["gather"] = time.perf_counter() - began
         seconds, self._seconds = self._seconds, {}
         lines_of_ranks = rows[:, share:].reshape(len(rows), lines, -1).astype(np.float64)
-        return whole[: self.length], _summary(lines_of_ranks, seconds)
+        return whole, _summary(lines_of_ranks, seconds)
 
 
 def _summary(lines: Doubles, seconds: dict[str, float]) -> Summed:

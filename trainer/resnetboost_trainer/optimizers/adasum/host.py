@@ -1,11 +1,11 @@
 """The arithmetic of one pair in NumPy: scalars in float64, vectors in float32."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resnetboost_trainer.optimizers.adasum.pieces import Cut
+from resnetboost_trainer.optimizers.adasum.layout import Block
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -13,8 +13,8 @@ Doubles = NDArray[np.float64]
 # Columns of a pair's scalars.
 PRODUCT, LEFT, RIGHT = range(3)
 
-# Numbers that are worked on at a time: what is made of them on the way stays in a core's cache.
-BLOCK = 32768
+# A power of 2 that float32 has the inverse of too.
+LARGEST_POWER = 120
 
 # A coefficient is of the order of the ratio of both norms. Beyond this one products are made in float64: in float32
 # the coefficient of a tiny vector beside a huge one would be infinite, though its product is not.
@@ -24,17 +24,15 @@ LARGE = 1e6
 VANISHED = 1e-10
 
 
-def scalars(left: Floats, right: Floats, cuts: Sequence[Cut], tensors: int) -> Doubles:
-    """<left, right>, |left|^2, |right|^2 of this piece by tensor, (tensors, 3).
+def products(left: Floats, right: Floats, blocks: Iterable[Block], tensors: int) -> Doubles:
+    """<left, right> of these rows by tensor, (tensors,).
 
     In float64: squares of float32 underflow at 1e-23 and overflow at 1e19 (Horovod accumulates the same way).
     """
-    result = np.zeros((tensors, 3))
-    for cut in cuts:
-        for start in range(cut.start, cut.stop, BLOCK):
-            stop = min(start + BLOCK, cut.stop)
-            a, b = left[start:stop].astype(np.float64), right[start:stop].astype(np.float64)
-            result[cut.tensor] += a @ b, a @ a, b @ b
+    result = np.zeros(tensors)
+    for tensor, rows, columns in blocks:
+        a = left[rows, columns].astype(np.float64).reshape(-1)
+        result[tensor] += a @ (a if left is right else right[rows, columns].astype(np.float64).reshape(-1))
     return result
 
 
@@ -48,14 +46,27 @@ def coefficients(pair: Doubles) -> Doubles:
     return factors
 
 
-def combine(left: Floats, right: Floats, cuts: Sequence[Cut], factors: Doubles, result: Floats) -> None:
-    """Write this piece of the pair's adaptive sum to `result`, which may be one of both; padding is left alone."""
-    for cut in cuts:
-        wide = np.float64 if np.abs(factors[cut.tensor]).max() > LARGE else np.float32
-        ours, theirs = factors[cut.tensor].astype(wide)
-        for start in range(cut.start, cut.stop, BLOCK):
-            here = slice(start, min(start + BLOCK, cut.stop))
-            result[here] = ours * left[here] + theirs * right[here]
+def combine(left: Floats, right: Floats, blocks: Iterable[Block], factors: Doubles, result: Floats) -> None:
+    """Write these rows of the pair's adaptive sum to `result`, which may be one of both."""
+    for tensor, *here in blocks:
+        wide = np.float64 if np.abs(factors[tensor]).max() > LARGE else np.float32
+        ours, theirs = factors[tensor].astype(wide)
+        place = tuple(here)
+        result[place] = ours * left[place] + theirs * right[place]
+
+
+def exponents(squares: Doubles) -> NDArray[np.int32]:
+    """e such that a vector of that squared norm times 2^-e has a norm from 1/2 to 1; 0 for one of zeros."""
+    exponent: NDArray[np.int32] = np.frexp(np.sqrt(squares))[1]
+    return exponent
+
+
+def scaled(rows: Floats, exponents: NDArray[np.int32], result: Floats) -> None:
+    """Write rows times 2^exponent, one for each column, to `result`, which may be the same: exact."""
+    if np.abs(exponents).max(initial=0) <= LARGEST_POWER:
+        np.multiply(rows, np.ldexp(np.float32(1), exponents), out=result)
+    else:
+        np.ldexp(rows, exponents, out=result)
 
 
 def cosines(pair: Doubles) -> Doubles:

@@ -24,23 +24,22 @@ class Pair(msgspec.Struct, frozen=True):
 class Topology(msgspec.Struct, frozen=True):
     """A rank's way through an adaptive sum.
 
-    The vector is padded to `padded` numbers; of its node's this rank begins with [start, stop). An `extra` rank is done
-    after its fold, the others hold the sum in [owned, owned + share) after the last level.
+    The vector is dealt out in `rows` rows; of its node's this rank begins with [start, stop). An `extra` rank is done
+    after its fold, each of the others, which are the first, holds the sum's row `owned` after the last level.
     """
 
     node: tuple[int, ...]
-    padded: int
+    rows: int
     start: int
     stop: int
     fold: Pair | None
     levels: tuple[Pair, ...]
     extra: bool
     owned: int
-    share: int
 
 
-def of(rank: int, size: int, ranks_per_node: int, length: int) -> Topology:
-    """The way of `rank` among `size`, in nodes of neighbours; a vector of `length` numbers.
+def of(rank: int, size: int, ranks_per_node: int) -> Topology:
+    """The way of `rank` among `size`, in nodes of neighbours.
 
     Raises ValueError when the nodes are not all of one size.
     """
@@ -49,20 +48,17 @@ def of(rank: int, size: int, ranks_per_node: int, length: int) -> Topology:
     nodes = size // ranks_per_node
     power = 1 << (nodes.bit_length() - 1)
     node, local = divmod(rank, ranks_per_node)
-    share = -(-length // (ranks_per_node * power))
-    width = share * power
     extra = node >= power
     levels = () if extra else tuple(_level(node, local, level, ranks_per_node) for level in range(_log2(power)))
     return Topology(
         node=_ranks((node,), ranks_per_node),
-        padded=width * ranks_per_node,
-        start=local * width,
-        stop=(local + 1) * width,
+        rows=power * ranks_per_node,
+        start=local * power,
+        stop=(local + 1) * power,
         fold=_fold(node, local, nodes, power, ranks_per_node),
         levels=levels,
         extra=extra,
-        owned=local * width + _offset(levels, width),
-        share=share,
+        owned=local * power + _offset(levels, power),
     )
 
 
@@ -85,12 +81,12 @@ def _level(node: int, local: int, level: int, ranks_per_node: int) -> Pair:
     return Pair(str(level + 1), pair, members, left)
 
 
-def _offset(levels: tuple[Pair, ...], width: int) -> int:
-    """Where in its piece the part lies that is left after all halvings."""
+def _offset(levels: tuple[Pair, ...], rows: int) -> int:
+    """Which of its rows is left after all halvings."""
     offset = 0
     for pair in levels:
-        width //= 2
-        offset += 0 if pair.left else width
+        rows //= 2
+        offset += 0 if pair.left else rows
     return offset
 
 

@@ -1,0 +1,63 @@
+"""How tensors lie in the rows that a sum is dealt out in; pure.
+
+Every row has an equal part of every tensor, at the same place: two rows of one vector, or the same of two, differ in
+nothing but which part it is. Padding, less than a number for each tensor and row, is zero.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+# Numbers that are worked on at a time: what is made of them on the way stays in a core's cache.
+BLOCK = 32768
+
+# A tensor, rows and columns.
+Block = tuple[int, slice, slice]
+
+
+class Layout:
+    """Tensors of `sizes` in rows of `share` numbers; part r of each tensor is in row `places[r]`."""
+
+    def __init__(self, sizes: Sequence[int], places: Sequence[int]) -> None:
+        self.sizes, self.places, self.rows = sizes, np.array(places), len(places)
+        self.parts = [-(-size // self.rows) for size in sizes]
+        self.bounds = [0, *itertools.accumulate(self.parts)]
+        self.share, self.length = self.bounds[-1], sum(sizes)
+
+    def spread(self, values: NDArray[np.generic], rows: Floats) -> None:
+        """Write a flat vector (length,) to its places in (rows, share); padding is left alone."""
+        for tensor, columns, full in self._tensors():
+            numbers, whole = values[tensor], full * (columns.stop - columns.start)
+            rows[self.places[:full], columns] = numbers[:whole].reshape(full, -1)
+            if rest := len(numbers) - whole:
+                rows[self.places[full], columns][:rest] = numbers[whole:]
+
+    def collect(self, parts: Floats, values: Floats) -> None:
+        """Write the flat vector (length,) from parts (rows, share): row r has part r of each tensor."""
+        for tensor, columns, full in self._tensors():
+            numbers, whole = values[tensor], full * (columns.stop - columns.start)
+            numbers[:whole].reshape(full, -1)[:] = parts[:full, columns]
+            if rest := len(numbers) - whole:
+                numbers[whole:] = parts[full, columns][:rest]
+
+    def _tensors(self) -> Iterator[tuple[slice, slice, int]]:
+        """Of each tensor that has numbers: where they are in a vector, its columns, and how many rows it fills."""
+        ends = itertools.accumulate(self.sizes)
+        for size, end, (first, last) in zip(self.sizes, ends, itertools.pairwise(self.bounds), strict=True):
+            if size:
+                yield slice(end - size, end), slice(first, last), size // (last - first)
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """All numbers of that many rows, in blocks of one tensor and about BLOCK numbers each."""
+        wide = max(1, BLOCK // rows)
+        for tensor, (first, last) in enumerate(itertools.pairwise(self.bounds)):
+            for column in range(first, last, wide):
+                yield tensor, slice(0, rows), slice(column, min(column + wide, last))
+
+    def columns(self, of_tensors: NDArray[np.int32]) -> NDArray[np.int32]:
+        """A number for each tensor as one for each column, (share,)."""
+        return np.repeat(of_tensors, self.parts)
