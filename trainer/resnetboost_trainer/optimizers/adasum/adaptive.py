@@ -82,8 +82,8 @@ class AdaptiveSum:
     def across(self, values: NDArray[np.floating[Any]]) -> tuple[Floats, Summed]:
         """The adaptive sum over the nodes, (length,), the same bits on every rank. A collective of the gang.
 
-        It is overwritten by the next one.
-        `values` are finite, and the same on all ranks of a node; half precision is summed in float32.
+        `values` are finite, and the same on all ranks of a node; half precision is summed in float32. The next sum is
+        written over this one.
         """
         self.layout.spread(values, self._rows)
         piece = self._rows[self.way.start : self.way.stop]
@@ -112,7 +112,7 @@ class AdaptiveSum:
         return result
 
     def _combined(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
-        """The half of the pair's adaptive sum that this rank keeps, in the place of that, and what to tell of it."""
+        """The half of the pair's adaptive sum that this rank keeps, written over its own, and what to tell of it."""
         half = len(piece) // 2
         first, second = piece[:half], piece[half:]
         kept, given = (first, second) if pair.left else (second, first)
@@ -133,8 +133,8 @@ class AdaptiveSum:
         """What the other one gives for that.
 
         A CPU has no other collective among two than a sum. With each rank's part of a tensor scaled to a norm from 1/2
-        to 1, the sum less one's own is the other's to the rounding of float32, whatever both were; that takes half of
-        the traffic of a sum with zeros. Behind it come the exponents of both, each beside zeros.
+        to 1, the sum less one's own is the other's to the rounding of float32, whatever both were; a sum with zeros
+        would be exact, for twice the traffic. Behind the numbers come the exponents of both, each beside zeros.
         """
         group = self.communicator.group(pair.ranks)
         if group.gathers:
