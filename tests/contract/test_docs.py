@@ -13,7 +13,8 @@ from resnetboost_operator.terminal import loadjob
 from resnetboost_trainer import schedule
 from resnetboost_trainer.config import Config
 
-THOR = Path(__file__).parents[2] / "docs/thor.md"
+DOCS = Path(__file__).parents[2] / "docs"
+THOR, ADASUM = DOCS / "thor.md", DOCS / "adasum.md"
 STEPS_PER_EPOCH = 5004  # ImageNet at a global batch of 256
 
 
@@ -21,12 +22,13 @@ def blocks(document: Path) -> list[Any]:
     return [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", document.read_text(), re.S | re.M)]
 
 
-def trainer_config(stage: dict[str, Any], folder: Path) -> Config:
+def trainer_config(stage: dict[str, Any], folder: Path, **device: Any) -> Config:
     """A stage in a job for ResNet-50, through everything that stands between its author and the trainer."""
     path = folder / "job.yaml"
     spec = {"model": {"name": "resnet50", "numClasses": 1001}, "dataset": {"name": "npz", "path": "/data/x.npz"}}
     metadata = {"name": "job"}
     document = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": metadata}
+    spec |= {"device": device} if device else {}
     path.write_text(yaml.safe_dump(document | {"spec": spec | {"stages": [stage]}}))
     job = api.parse(loadjob.load(path, []))
     return msgspec.convert(manifests.trainer_config(job, job.spec.stages[0], 0), Config)
@@ -52,3 +54,20 @@ def test_the_recipe_of_mindspores_tutorial_has_its_schedules(
     step = epoch * STEPS_PER_EPOCH
     assert schedule.learning_rate(config, step, STEPS_PER_EPOCH) == pytest.approx(rate, rel=0.005)
     assert schedule.damping(config, step, STEPS_PER_EPOCH) == pytest.approx(damping, rel=0.005)
+
+
+def test_the_shortest_stage_of_adasum_has_the_defaults_of_the_table(tmp_path: Path) -> None:
+    shortest = blocks(ADASUM)[0]
+    config = trainer_config(shortest["stages"][0], tmp_path, **shortest["device"])
+    assert config.adasum is not None
+    assert (config.adasum.reduce, config.adasum.ranks_per_node) == ("Delta", 2)
+
+
+def test_the_recipe_of_adasum_is_that_of_mindspores_tutorial(tmp_path: Path) -> None:
+    recipe = blocks(ADASUM)[1]
+    device = recipe["device"] | {"type": "CPU"}  # its own comes with a later version
+    config = trainer_config({"name": "adasum"} | recipe["stages"][0], tmp_path, **device)
+    assert config.adasum is not None
+    assert (config.adasum.reduce, config.adasum.ranks_per_node) == ("Delta", 8)
+    rates = [schedule.learning_rate(config, epoch * 312, 312) for epoch in (5, 47.5, 89.99)]
+    assert rates == pytest.approx([0.8, 0.4, 0], abs=0.01)
