@@ -69,5 +69,5 @@ def test_the_recipe_of_adasum_is_that_of_mindspores_tutorial(tmp_path: Path) -> 
     config = trainer_config({"name": "adasum"} | recipe["stages"][0], tmp_path, **device)
     assert config.adasum is not None
     assert (config.adasum.reduce, config.adasum.ranks_per_node) == ("Delta", 8)
-    rates = [schedule.learning_rate(config, epoch * 312, 312) for epoch in (5, 47.5, 89.99)]
+    rates = [schedule.learning_rate(config, step, 312) for step in (5 * 312, 95 * 156, 90 * 312 - 3)]
     assert rates == pytest.approx([0.8, 0.4, 0], abs=0.01)
