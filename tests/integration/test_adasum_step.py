@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import thornetworks
 import trainerconfig
-from resnetboost_trainer import config
+from resnetboost_trainer import config, device
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.optimizers.adasum.delta import Apply, Change
 from resnetboost_trainer.program import Moment, Program
@@ -22,7 +22,7 @@ ALONE = Communicator(0, 1)
 
 @pytest.fixture(autouse=True, scope="module")
 def graphs() -> None:
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    device.prepare()
 
 
 def trained(**changes: Any) -> tuple[dict[str, NDArray[Any]], list[float]]:

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from resnetboost_trainer import config
+from resnetboost_trainer import config, device
 from resnetboost_trainer.optimizers.momentum import Momentum
 
 
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "Nesterov's"])
 def test_steps_are_those_of_the_formula_and_only_matrices_decay(nesterov: bool) -> None:
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    device.prepare()
     mu, decay, rate = 0.75, 0.125, 0.5
     weight = Parameter(Tensor(np.full((2, 3), 2, np.float32)), name="weight")
     bias = Parameter(Tensor(np.full(3, 2, np.float32)), name="bias")
