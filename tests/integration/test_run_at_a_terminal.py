@@ -21,9 +21,10 @@ ROOT = Path(__file__).parents[2]
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # then its name is enough
 SLOW = "template.env=[{name: STUB_STEP_SECONDS, value: '0.2'}]"
-# Makes the terminal its controlling one, as a login does, so that keys become signals.
+# Makes the terminal its controlling one, as a login does, so that keys become signals; tests may be under nohup.
 LOGIN = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
