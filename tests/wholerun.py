@@ -80,3 +80,11 @@ class Run:
 
 def checkpointed(step: int) -> Callable[[dict[str, Any]], bool]:
     return lambda status: (status.get("progress") or {}).get("checkpointStep", 0) >= step
+
+
+def completed(folder: Path, job: dict[str, Any]) -> Run:
+    """A run of that job that nothing disturbed."""
+    run = Run(folder, job).start()
+    code, output = run.finish()
+    assert code == 0, output
+    return run

@@ -3,10 +3,6 @@
 import itertools
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +13,10 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 import adasumreference
+import rankgang
 from adasumreference import Array, Reference
 
 pytestmark = pytest.mark.slow
-
-RANK = Path(__file__).with_name("stubs") / "adasumrank.py"
-TESTS = Path(__file__).parents[1]
-TIMEOUT_SECONDS = 300
 
 # Each gang does all of its cases in one start: that costs seconds.
 GANGS = [1, 2, 3, 4, 5, 6, 7, 8, 16]
@@ -168,17 +161,7 @@ def start(ranks: int, folder: Path) -> Gang:
     for name, case in cases.items():
         arrays |= {f"{name}.values": case.values, f"{name}.sizes": case.sizes, f"{name}.per_node": case.per_node}
     np.savez(folder / "cases.npz", **arrays)
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
-    processes = [_process(rank, ranks, port, folder) for rank in range(ranks)]
-    try:
-        codes = [process.wait(TIMEOUT_SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert codes == [0] * ranks
-    left = [dict(np.load(folder / f"rank-{rank}.npz")) for rank in range(ranks)]
+    left = rankgang.run("adasumrank.py", ranks, folder)
     refused = {name: [str(rank[f"{name}.refused"]) for rank in left] for name in cases if f"{name}.refused" in left[0]}
     results = {name: _result(left, name) for name in cases if name not in refused}
     return Gang(ranks, cases, results, refused)
@@ -187,18 +170,6 @@ def start(ranks: int, folder: Path) -> Gang:
 def _result(left: list[dict[str, NDArray[Any]]], name: str) -> Result:
     whole, mean, told = (np.stack([rank[f"{name}.{field}"] for rank in left]) for field in ("whole", "mean", "told"))
     return Result(whole, mean, told, [json.loads(str(rank[f"{name}.seconds"])) for rank in left])
-
-
-def _process(rank: int, ranks: int, port: int, folder: Path) -> subprocess.Popen[bytes]:
-    variables = {
-        "RESNETBOOST_RANK": str(rank),
-        "RESNETBOOST_WORLD_SIZE": str(ranks),
-        "RESNETBOOST_COORDINATOR": f"127.0.0.1:{port}",
-        "PYTHONPATH": str(TESTS),
-        "OMP_NUM_THREADS": "1",
-        "GLOG_v": "4",
-    }
-    return subprocess.Popen([sys.executable, str(RANK), str(folder)], env=os.environ | variables, cwd=folder)
 
 
 @pytest.fixture(scope="module", params=GANGS, ids="{}-ranks".format)

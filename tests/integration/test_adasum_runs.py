@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wholerun import Run, checkpointed
+from wholerun import Run, checkpointed, completed
 
 pytestmark = pytest.mark.slow
 
@@ -37,10 +37,7 @@ THREE = job({"count": 3}, batch=24, stage={"epochs": 2, "thor": {"frequency": 5}
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("undisturbed"), THREE).start()
-    code, output = run.finish()
-    assert code == 0, output
-    return run
+    return completed(tmp_path_factory.mktemp("undisturbed"), THREE)
 
 
 def test_an_undisturbed_run_learns_and_tells_how_the_sums_went(undisturbed: Run) -> None:

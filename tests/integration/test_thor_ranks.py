@@ -1,62 +1,28 @@
 """THOR with real ranks: they are as one that has all of their batches, and share its work."""
 
 import collections
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-pytestmark = pytest.mark.slow
+import rankgang
 
-RANK = Path(__file__).with_name("stubs") / "thorrank.py"
-TESTS = Path(__file__).parents[1]
-TIMEOUT_SECONDS = 300
+pytestmark = pytest.mark.slow
 
 Result = dict[str, NDArray[Any]]
 
 
-def gang(ranks: int, folder: Path) -> list[Result]:
-    """What each rank was left with."""
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
-    processes = [_start(rank, ranks, port, folder) for rank in range(ranks)]
-    try:
-        codes = [process.wait(TIMEOUT_SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert codes == [0] * ranks
-    return [dict(np.load(folder / f"rank-{rank}.npz")) for rank in range(ranks)]
-
-
-def _start(rank: int, ranks: int, port: int, folder: Path) -> subprocess.Popen[bytes]:
-    variables = {
-        "RESNETBOOST_RANK": str(rank),
-        "RESNETBOOST_WORLD_SIZE": str(ranks),
-        "RESNETBOOST_COORDINATOR": f"127.0.0.1:{port}",
-        "PYTHONPATH": str(TESTS),
-        "OMP_NUM_THREADS": "1",
-        "GLOG_v": "4",
-    }
-    return subprocess.Popen([sys.executable, str(RANK), str(folder)], env=os.environ | variables, cwd=folder)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    (result,) = gang(1, tmp_path_factory.mktemp("alone"))
+    (result,) = rankgang.run("thorrank.py", 1, tmp_path_factory.mktemp("alone"))
     return result
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4], ids="{} ranks".format)
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    return gang(request.param, tmp_path_factory.mktemp("together"))
+    return rankgang.run("thorrank.py", request.param, tmp_path_factory.mktemp("together"))
 
 
 BLOCKS = {"own_blocks", "all_blocks"}

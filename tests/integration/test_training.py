@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from wholerun import Run, checkpointed
+from wholerun import Run, checkpointed, completed
 
 pytestmark = pytest.mark.slow
 
@@ -55,10 +55,7 @@ def check_telling(run: Run) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("undisturbed"), JOB).start()
-    code, output = run.finish()
-    assert code == 0, output
-    return run
+    return completed(tmp_path_factory.mktemp("undisturbed"), JOB)
 
 
 def test_an_undisturbed_run_learns_the_digits_and_leaves_everything_behind(undisturbed: Run) -> None:

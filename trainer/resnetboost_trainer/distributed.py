@@ -218,7 +218,7 @@ class Group:
 
     def mean(self, values: Floats) -> Floats:
         """Mean over the group, the same bits on each of its ranks."""
-        return values if self.size == 1 else self._sum(values) / np.float32(self.size)
+        return values if self.size == 1 else self.sum(values) / np.float32(self.size)
 
     def gather(self, values: Floats) -> Floats:
         """Every rank's values, in the order of the ranks: shape (n,) -> (size, n)."""
