@@ -12,6 +12,9 @@ FAST_TESTS = $(wildcard tests/unit tests/golden tests/contract)
 # uv shows its progress bars to a person and is silent in a log.
 UV := $(BIN)/uv $(shell [ -t 2 ] || echo --quiet)
 
+COMPILE = $(UV) pip compile --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
 # Matplotlib would write its font cache into the home folder.
 export MPLCONFIGDIR := $(CURDIR)/build/matplotlib
 
@@ -57,6 +60,10 @@ golden: setup  ## Write the golden manifests of the examples anew; read the diff
 	@UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 	@git diff --stat -- tests/golden
 
+.PHONY: images
+images:  ## Build images: BASE_IMAGE=... IMAGES="operator trainer-cpu" (docs/images.md)
+	@BASE_IMAGE="$(BASE_IMAGE)" scripts/build-images $(IMAGES)
+
 .PHONY: bench
 bench: setup  ## Measure every suite of bench/, print the table, write build/bench.json
 	@PYTHONPATH=tests $(BIN)/python -m bench
@@ -93,9 +100,17 @@ $(STAMP): requirements.lock operator/pyproject.toml trainer/pyproject.toml
 .PHONY: lock
 lock:  ## Resolve the newest allowed versions again into requirements.lock
 	@[ -x $(BIN)/uv ] || $(MAKE) .fresh-venv
-	@$(UV) pip compile operator/pyproject.toml trainer/pyproject.toml --all-extras --group pyproject.toml:dev \
-	  --upgrade --universal --python-version 3.11 --generate-hashes \
-	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock >/dev/null
+	@$(COMPILE) operator/pyproject.toml trainer/pyproject.toml --all-extras --group pyproject.toml:dev \
+	  --upgrade --output-file requirements.lock >/dev/null
+	@$(MAKE) images/locks
+
+# Of the versions in requirements.lock those an image needs.
+.PHONY: images/locks
+images/locks:
+	@$(COMPILE) $@/build.in --constraint requirements.lock --output-file $@/build.lock >/dev/null
+	@$(COMPILE) $@/cuda.in --output-file $@/cuda.lock >/dev/null
+	@$(COMPILE) operator/pyproject.toml --constraint requirements.lock --output-file $@/operator.lock >/dev/null
+	@$(COMPILE) trainer/pyproject.toml --constraint requirements.lock --output-file $@/trainer.lock >/dev/null
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and build outputs; run folders stay

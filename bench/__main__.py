@@ -15,6 +15,9 @@ SUITES = {
     "thor": "what THOR adds to a training step and to memory, and its cost model against a measurement",
     "convergence": "epochs and seconds to an accuracy, THOR against the best of an SGD grid",
     "adasum": "Adasum of 1 and 45 MB against an AllReduce; epochs to an accuracy at a large batch against averaging",
+    "pca": "principal components of 60 snapshots of ResNet-18's size against scikit-learn's, seconds and memory",
+    "twostage": "accuracy of a run stopped early and finished in its principal subspace against ordinary ones",
+    "ranktables": "from the last annotation of a device plugin until gangs of 16 to 1024 pods know their ranks",
     "scale": "gangs of up to 1000 pods on a real API server against Indexed Jobs",
 }
 OUTPUT = Path("build/bench.json")

@@ -82,7 +82,7 @@ def _training(folder: Path, name: str, communicator: Communicator) -> Callable[[
 
     from bench.networks import ThreeConvolutions
     from resnetboost_trainer import data, schedule
-    from resnetboost_trainer.program import Moment, Program
+    from resnetboost_trainer.program import Program
 
     configured = config.load(folder / f"{name}.yaml")
     program = Program(configured, ThreeConvolutions(configured.seed), communicator)
@@ -95,9 +95,9 @@ def _training(folder: Path, name: str, communicator: Communicator) -> Callable[[
         nonlocal done
         epoch, place = divmod(done, size // batch)
         chosen = data.batch_indices(configured.seed, epoch, place, batch, communicator.rank, ranks, size)
-        rate = schedule.learning_rate(configured, done, size // batch)
+        moment = schedule.moment(configured, done, size // batch)
         images, labels = Tensor(dataset.x_train[chosen]), Tensor(dataset.y_train[chosen])
-        program.step(images, labels, Moment(done, rate, 0.0), stop=False)
+        program.step(images, labels, moment, stop=False)
         done += 1
 
     for _ in range(CHECKED_STEPS):

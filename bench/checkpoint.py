@@ -8,7 +8,7 @@ from bench import trainer
 from bench.entries import Entry, share
 from resnetboost_trainer import checkpoint
 from resnetboost_trainer.program import Program
-from resnetboost_trainer.saving import Saver
+from resnetboost_trainer.saving import Keeping, Saver
 
 ROUNDS, STEPS = 12, 20
 
@@ -17,7 +17,7 @@ def measure() -> list[Entry]:
     """Given as the share of training time at one checkpoint a minute; goal below 0.005."""
     program = trainer.program(channels=1)
     with tempfile.TemporaryDirectory(dir=".") as folder:  # the tree's disk: /tmp is often memory
-        saver = Saver(Path(folder), keep=3, saved=lambda *_: None)
+        saver = Saver(Path(folder), {"step": Keeping(keep=3, saved=lambda *_: None)})
         _steps(program)
         stalls = [_save(program, saver, round_) for round_ in range(ROUNDS)]
         saver.wait()

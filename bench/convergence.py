@@ -28,7 +28,7 @@ from resnetboost_trainer import config, data, device, model, schedule
 from resnetboost_trainer.data import Dataset
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.evaluate import Evaluation
-from resnetboost_trainer.program import Moment, Program
+from resnetboost_trainer.program import Program
 
 SEEDS = 4
 TARGETS = (0.95, 0.97, 0.98)
@@ -168,7 +168,7 @@ class Trial:
     def _step(self, configured: config.Config, epoch: int, batch: int) -> float:
         """Seconds of a step; 0 when it compiled."""
         images, labels = self._images(configured, epoch, batch, rank=0, ranks=1)
-        moment = self._moment(configured, epoch * self.per_epoch + batch)
+        moment = schedule.moment(configured, epoch * self.per_epoch + batch, self.per_epoch)
         started = time.perf_counter()
         outcome = self.program.step(images, labels, moment, stop=False)
         return 0.0 if outcome.compiled else time.perf_counter() - started
@@ -180,10 +180,6 @@ class Trial:
         x, y = self.dataset.x_train, self.dataset.y_train
         chosen = data.batch_indices(configured.seed, epoch, batch, self.batch, rank, ranks, len(x))
         return Tensor(x[chosen]), Tensor(y[chosen])
-
-    def _moment(self, configured: config.Config, step: int) -> Moment:
-        damping = schedule.damping(configured, step, self.per_epoch) if configured.thor is not None else 0.0
-        return Moment(step, schedule.learning_rate(configured, step, self.per_epoch), damping)
 
     def settings(self, rate: float, seed: int) -> dict[str, Any]:
         """A config file's contents for that peak learning rate."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from mindspore import Tensor, nn
 
@@ -15,7 +16,8 @@ from resnetboost_trainer.optimizers.thor import cost, host, layers
 from resnetboost_trainer.optimizers.thor.cost import Shape
 from resnetboost_trainer.optimizers.thor.curvature import Update
 from resnetboost_trainer.optimizers.thor.exchange import Damped, inverted
-from resnetboost_trainer.program import Moment, Program
+from resnetboost_trainer.program import Program
+from resnetboost_trainer.schedule import Moment
 
 FREQUENCY, EPOCHS, ROUNDS = 10, 8, 34  # two times 8 epochs
 
@@ -75,9 +77,8 @@ class _Cycles:
         return total
 
     def _moment(self, per_epoch: int) -> Moment:
-        step = self.step % (EPOCHS * per_epoch)
-        damping = schedule.damping(self.configured, step, per_epoch) if self.configured.thor is not None else 0.0
-        return Moment(self.step, schedule.learning_rate(self.configured, step, per_epoch), damping)
+        within = schedule.moment(self.configured, self.step % (EPOCHS * per_epoch), per_epoch)
+        return msgspec.structs.replace(within, step=self.step)
 
 
 def _cosine() -> dict[str, Any]:

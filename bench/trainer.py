@@ -14,7 +14,8 @@ from mindspore import Tensor
 
 from resnetboost_trainer import config, device, model
 from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.program import Moment, Program
+from resnetboost_trainer.program import Program
+from resnetboost_trainer.schedule import Moment
 
 BATCH = 64
 MOMENT = Moment(step=1, learning_rate=0.01, damping=0.0)

@@ -1,3 +1,8 @@
-"""Fixtures that tests of several folders share."""
+"""What tests of several folders share: fixtures, and that no property is a timed test."""
+
+import hypothesis
 
 pytest_plugins = ["cluster.fixtures"]
+
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,18 @@ def start(
     uid: str = "uid",
     example: str = "digits",
     changes: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
     **checkpoint: Any,
 ) -> subprocess.Popen[bytes]:
     """Begin an attempt on the folder's checkpoints, with an example's job and `changes` to it as for `--set`.
 
-    `checkpoint` changes how checkpoints are kept (all of them, if not).
+    `config` replaces what the trainer reads; `checkpoint` changes how checkpoints are kept (all of them, if not).
     """
     job = api.parse(loadjob.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
     settings = manifests.trainer_config(job, job.spec.stages[0], attempt)
     settings["job"] = {"name": "digits", "namespace": "default", "uid": uid}
     settings["checkpoint"] = {"everySteps": 1, "keep": 100, "resume": "Never"} | checkpoint
-    settings["localBatchSize"] = 64
+    settings |= {"localBatchSize": 64} | dict(config or {})
     path = folder / f"{uid}-{attempt}.yaml"
     path.write_text(yaml.safe_dump(settings))
     variables = {

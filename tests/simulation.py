@@ -10,6 +10,7 @@ from resnetboost_operator.decision import Plan
 from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.plan import plan
 from resnetboost_operator.pods import PodView, timestamp
+from resnetboost_operator.ranktable import annotations
 from resnetboost_operator.status import Progress, Status
 from resnetboost_operator.validation import schema
 from resnetboost_operator.world import Observed
@@ -42,6 +43,7 @@ class Cluster:
         self.job = wanted
         self.status = Status()
         self.pods: dict[str, dict[str, Any]] = {}
+        self.config_maps: dict[str, dict[str, Any]] = {}
         self.now = START
         self.progress: Progress | None = None
         self.nodes: dict[str, NodeView] = {}
@@ -94,6 +96,9 @@ class Cluster:
             may_write()
             self._check_alone(manifest)
             self._create(manifest)
+        for annotation in wanted.annotate:
+            may_write()
+            self._annotate(annotation)
         return wanted
 
     def _check_alone(self, manifest: dict[str, Any]) -> None:
@@ -108,14 +113,21 @@ class Cluster:
     def settle(self) -> None:
         """Pass until nothing changes, kubelet finishing deletions; fails if it never comes to rest."""
         for _ in range(20):
-            before = (status.to_dict(self.status), sorted(self.pods))
+            before = self._state()
             self.step()
             self.finish_deletions()
-            if (status.to_dict(self.status), sorted(self.pods)) == before:
+            if self._state() == before:
                 return
         raise AssertionError("the plan does not come to rest")
 
+    def _state(self) -> Any:
+        annotated = {name: dict(pod["metadata"].get("annotations", {})) for name, pod in self.pods.items()}
+        return status.to_dict(self.status), annotated
+
     def _create(self, manifest: dict[str, Any]) -> None:
+        if manifest["kind"] == "ConfigMap":
+            before = self.config_maps.setdefault(manifest["metadata"]["name"], copy.deepcopy(manifest))
+            assert before == manifest, "a config map of an attempt is immutable"
         if manifest["kind"] != "Pod" or manifest["metadata"]["name"] in self.pods:
             return
         created = copy.deepcopy(manifest)
@@ -123,6 +135,11 @@ class Cluster:
         created["status"] = {"phase": "Pending"}
         self.pods[created["metadata"]["name"]] = created
         self.created.append(created["metadata"]["name"])
+
+    def _annotate(self, wanted: decision.Annotation) -> None:
+        pod = self.pods.get(wanted.name)
+        if pod is not None and pod["metadata"]["uid"] == wanted.uid:
+            pod["metadata"].setdefault("annotations", {})[wanted.key] = wanted.value
 
     def _delete(self, deletion: decision.Deletion) -> None:
         pod = self.pods.get(deletion.name)
@@ -169,6 +186,16 @@ class Cluster:
                 container = {"name": "trainer", "ready": True, "state": {"running": {}}}
                 pod["spec"]["nodeName"] = f"node-{index}"
                 pod["status"] = {"phase": "Running", "podIP": f"127.1.0.{index + 1}", "containerStatuses": [container]}
+
+    def bind(self, index: int, node: str) -> None:
+        self.rank(index)["spec"]["nodeName"] = node
+
+    def allocate(self, index: int, device: int, address: str, key: str = annotations.KEYS[0], **told: Any) -> None:
+        """What Ascend's device plugin writes on a pod, some time after kubelet has given it the device."""
+        pod = self.rank(index)
+        devices = [{"device_id": str(device), "device_ip": address}]
+        written = {"pod_name": pod["metadata"]["name"], "server_id": pod["metadata"]["uid"], "devices": devices} | told
+        pod["metadata"].setdefault("annotations", {})[key] = json.dumps(written)
 
     def exit(self, index: int, code: int, reason: str = "Error", report: dict[str, Any] | None = None) -> None:
         ended = {"exitCode": code, "reason": reason, "finishedAt": timestamp(self.now)}

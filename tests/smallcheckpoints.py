@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from resnetboost_trainer import checkpoint
-from resnetboost_trainer.checkpoint import Arrays, Manifest
+from resnetboost_trainer import checkpoint, snapshots
+from resnetboost_trainer.checkpoint import Arrays, Kind, Manifest
 
 MODEL = "model.safetensors"
 CONTENTS: dict[str, Arrays] = {MODEL: {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}}
@@ -37,6 +37,13 @@ def save(root: Path, step: int, contents: dict[str, Arrays] = CONTENTS, **change
     ours = manifest(step, **changes)
     directory = checkpoint.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt)
     return checkpoint.write(directory, ours, contents)[0]
+
+
+def keep(root: Path, step: int, kind: Kind = "snapshot", numbers: int = 6, **changes: Any) -> Path:
+    """A snapshot of that step, all its numbers the step's."""
+    ours = manifest(step, **{"layout": "of six"} | changes)
+    directory = checkpoint.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt)
+    return checkpoint.write(directory, ours, snapshots.contents(np.full(numbers, step, np.float32)), kind)[0]
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from resnetboost_operator.ranktable.chips import Chip
+
 __all__ = [
     "Adasum",
     "Algorithm",
@@ -22,17 +24,22 @@ __all__ = [
     "FailurePolicy",
     "Job",
     "LearningRate",
+    "LineSearch",
     "Model",
     "ModelName",
     "Momentum",
     "NfsVolume",
+    "Pca",
     "PersistentVolumeClaimVolume",
+    "Residual",
     "Resources",
     "Resume",
     "RunPolicy",
     "Schedule",
+    "Snapshots",
     "Spec",
     "Stage",
+    "StartFrom",
     "Template",
     "Thor",
     "Toleration",
@@ -45,7 +52,8 @@ __all__ = [
 ]
 
 
-DeviceType = Literal["CPU"]
+DeviceType = Literal["CPU", "Ascend", "GPU"]
+Rendezvous = Literal["RankTable", "Coordinator"]
 ModelName = Literal[
     "resnet18",
     "resnet34",
@@ -58,11 +66,12 @@ ModelName = Literal[
     "resnet56",
 ]
 DatasetName = Literal["digits", "npz"]
-Algorithm = Literal["Momentum", "THOR", "Adasum"]
+Algorithm = Literal["Momentum", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
 DampingSplit = Literal["Pi", "Symmetric"]
 Reduce = Literal["Delta", "Gradient"]
 Topology = Literal["Hierarchical", "Flat"]
+Solver = Literal["BFGS", "SGD"]
 Resume = Literal["Never", "IfPresent", "Required"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
@@ -73,11 +82,20 @@ class _Api(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Device(_Api, frozen=True):
-    """The devices; each has a pod and a rank of its own; `per_node` of them share a node."""
+    """The devices of a stage that has no count of its own; each is a pod and a rank; `per_node` share a node.
+
+    What the rest is where it is left out depends on the type, so `devices` says it.
+    """
 
     type: DeviceType
     count: int
     per_node: int | None = None
+    resource_name: str | None = None
+    chip: Chip | None = None
+    rendezvous: Rendezvous | None = None
+    runtime_class_name: str | None = None
+    shared_memory_size: int | str | None = None
+    driver_mounts: bool | None = None
 
 
 class Model(_Api, frozen=True):
@@ -163,10 +181,58 @@ class Adasum(_Api, frozen=True):
 ADASUM = Adasum(reduce="Delta", topology="Hierarchical")
 
 
-class Stage(_Api, frozen=True):
-    """One part of the training; `local_batch_size` is per rank.
+class LineSearch(_Api, frozen=True):
+    """Which lengths of a step of BFGS are tried, and what makes one good enough."""
 
-    `thor` is there for the algorithm THOR and may be for Adasum; `adasum` is there exactly for Adasum.
+    contraction: float
+    sufficient_decrease: float
+    max_trials: int
+
+
+class Residual(_Api, frozen=True):
+    """How the part of a gradient that lies outside the subspace becomes an update."""
+
+    momentum: float
+    learning_rate: float
+
+
+class Pca(_Api, frozen=True):
+    """Settings of the algorithm PCA; `line_search` is for the solver BFGS alone."""
+
+    components: int
+    solver: Solver
+    line_search: LineSearch
+    residual: Residual
+
+
+# What a stage of PCA without the block has, as THOR above.
+PCA = Pca(
+    components=32,
+    solver="BFGS",
+    line_search=LineSearch(contraction=0.55, sufficient_decrease=0.4, max_trials=20),
+    residual=Residual(momentum=0.9, learning_rate=0.001),
+)
+
+
+class Snapshots(_Api, frozen=True, rename={"every_epochs": "everyEpochs", "from_epoch": "from"}):
+    """At which moments of a stage its weights are kept, and how many of the newest; times are in epochs."""
+
+    every_epochs: float
+    from_epoch: float
+    keep: int
+
+
+class StartFrom(_Api, frozen=True):
+    """The stage whose last weights a stage starts from: one of this job, or of the job named `job_name`."""
+
+    stage: str
+    job_name: str | None = None
+
+
+class Stage(_Api, frozen=True):
+    """One part of the training; `local_batch_size` is per rank, and `device_count` the ranks, always filled in.
+
+    `thor` is there for the algorithm THOR and may be for Adasum; `adasum` and `pca` are there exactly for those.
     """
 
     name: str
@@ -180,6 +246,10 @@ class Stage(_Api, frozen=True):
     momentum: Momentum
     thor: Thor | None = None
     adasum: Adasum | None = None
+    pca: Pca | None = None
+    snapshots: Snapshots | None = None
+    start_from: StartFrom | None = None
+    device_count: int = 0
 
 
 class Checkpoint(_Api, frozen=True):
@@ -280,9 +350,8 @@ class VolumeMount(_Api, frozen=True):
 
 
 class Template(_Api, frozen=True):
-    """What the pods get beside what the operator sets."""
+    """What the pods get beside what the operator sets; the image that is left out is that of the device type."""
 
-    image: str
     image_pull_policy: PullPolicy
     env: tuple[EnvVar, ...]
     resources: Resources
@@ -290,6 +359,7 @@ class Template(_Api, frozen=True):
     tolerations: tuple[Toleration, ...]
     volumes: tuple[Volume, ...]
     volume_mounts: tuple[VolumeMount, ...]
+    image: str | None = None
 
 
 class Spec(_Api, frozen=True):
@@ -325,16 +395,19 @@ def parse(obj: dict[str, Any]) -> Job:
         namespace=metadata.get("namespace", "default"),
         uid=metadata.get("uid", ""),
         generation=metadata.get("generation", 1),
-        spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage) for stage in spec.stages)),
+        spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage, spec.device) for stage in spec.stages)),
     )
 
 
-def _completed(stage: Stage) -> Stage:
+def _completed(stage: Stage, device: Device) -> Stage:
     thor = stage.thor or (THOR if stage.algorithm == "THOR" else None)
     adasum = stage.adasum or (ADASUM if stage.algorithm == "Adasum" else None)
-    return msgspec.structs.replace(stage, thor=thor, adasum=adasum)
+    pca = stage.pca or (PCA if stage.algorithm == "PCA" else None)
+    count = stage.device_count or device.count
+    return msgspec.structs.replace(stage, thor=thor, adasum=adasum, pca=pca, device_count=count)
 
 
-def ranks_per_summand(device: Device, adasum: Adasum) -> int:
-    """How many ranks, neighbours of one node, take the mean of their gradients before Adasum sums."""
-    return (device.per_node or 1) if adasum.topology == "Hierarchical" else 1
+def ranks_per_summand(device: Device, stage: Stage) -> int:
+    """How many ranks of a stage, neighbours of one node, take the mean of their gradients before Adasum sums."""
+    hierarchical = stage.adasum is not None and stage.adasum.topology == "Hierarchical"
+    return min(device.per_node or 1, stage.device_count) if hierarchical else 1

@@ -26,6 +26,15 @@ class Deletion(msgspec.Struct, frozen=True):
     grace_seconds: int
 
 
+class Annotation(msgspec.Struct, frozen=True):
+    """A pod to annotate: this very one (`uid`)."""
+
+    name: str
+    uid: str
+    key: str
+    value: str
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something a user should read in `kubectl describe`."""
 
@@ -35,7 +44,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What should be: `status` is written first, then pods are deleted, then objects created.
+    """What should be: `status` is written first, then pods are deleted, then objects created, then pods annotated.
 
     `obsolete` selects, by labels, config maps and services nobody needs any more. `expire`: the job itself has had its
     time and goes. `wake_seconds`: when time alone may change the answer. `poll`: the pod to ask for progress, after
@@ -46,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
     create: tuple[Manifest, ...] = ()
     delete: tuple[Deletion, ...] = ()
     events: tuple[Event, ...] = ()
+    annotate: tuple[Annotation, ...] = ()
     obsolete: str = ""
     expire: bool = False
     wake_seconds: float | None = None

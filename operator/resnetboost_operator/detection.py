@@ -1,6 +1,6 @@
 """Notices a broken gang: a rank that failed or is gone, a start that takes too long, a hang; it acts on nothing."""
 
-from resnetboost_operator import evidence, pods, verdicts, waiting
+from resnetboost_operator import evidence, pods, publishing, verdicts, waiting
 from resnetboost_operator.evidence import Failure
 from resnetboost_operator.world import World
 
@@ -8,6 +8,8 @@ from resnetboost_operator.world import World
 # may be a lost node, which is told only after 50 s. On one machine (no nodes) everything is told within moments.
 SETTLE_SECONDS = 60.0
 LOCAL_SETTLE_SECONDS = 5.0
+# A device plugin that contradicts itself may be in the middle of correcting what it wrote on several pods.
+REFUSAL_SETTLE_SECONDS = 30.0
 
 
 def failure(world: World) -> Failure | None:
@@ -25,11 +27,17 @@ def settling_seconds(world: World, found: Failure) -> float:
 
     Counted by this operator's clock from `status.failure_time`: kubelet's is another machine's.
     """
+    if found.verdict is verdicts.RANK_TABLE_REFUSED:
+        return REFUSAL_SETTLE_SECONDS - _seconds_since_failure(world)
     if not evidence.is_victim(found) or not any(pod.termination is None for pod in world.gang):
         return 0.0
     limit = SETTLE_SECONDS if world.observed.nodes else LOCAL_SETTLE_SECONDS
+    return limit - _seconds_since_failure(world)
+
+
+def _seconds_since_failure(world: World) -> float:
     seen = world.status.failure_time
-    return limit if seen is None else pods.seconds(seen) + limit - world.now
+    return 0.0 if seen is None else world.now - pods.seconds(seen)
 
 
 def _startup_failure(world: World) -> Failure | None:
@@ -39,7 +47,7 @@ def _startup_failure(world: World) -> Failure | None:
     without_image = _image_failure(world, hopeless_only=False)
     if without_image is not None:
         return without_image
-    _, reason = waiting.why(world.gang, world.count, world.observed.refusal)
+    _, reason = publishing.why(world) or waiting.why(world.gang, world.count, world.observed.refusal)
     message = f"no rank finished a step within startupDeadlineSeconds: {limit} ({reason})"
     placed = len(world.gang) == world.count and all(pod.node for pod in world.gang)
     return Failure(verdicts.STARTUP_DEADLINE if placed else verdicts.NOT_SCHEDULED, message=message)

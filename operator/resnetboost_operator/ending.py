@@ -32,7 +32,7 @@ def attempt(world: World, failure: Failure) -> Plan:
 def leave(world: World, failure: Failure) -> Status:
     """Record the current attempt; what comes next is another one, though nothing was restarted."""
     record = evidence.attempt(failure, world.status, world.time)
-    return statuses.with_next_attempt(_with_record(world, record))
+    return statuses.with_next_attempt(_with_record(world, record), world.time)
 
 
 def exceed_deadline(world: World) -> Plan:
@@ -57,12 +57,14 @@ def fail(world: World, reason: str, message: str, record: Attempt | None) -> Pla
 def stage(world: World) -> Plan:
     """All ranks are done: keep the result, go on with the next stage or complete the job."""
     status = _with_result(world)
-    names_in_order = [stage.name for stage in world.job.spec.stages]
-    position = names_in_order.index(status.stage)
-    if position + 1 == len(names_in_order):
+    stages = world.job.spec.stages
+    if world.stage == stages[-1]:
         return _complete(world, status)
-    following, ranks = names_in_order[position + 1], Ranks(desired=world.count)
-    status = replace(statuses.with_next_attempt(status), stage=following, restart_time=None, ranks=ranks)
+    following = stages[stages.index(world.stage) + 1]
+    ranks = Ranks(desired=following.device_count)
+    status = replace(
+        statuses.with_next_attempt(status, world.time), stage=following.name, restart_time=None, ranks=ranks
+    )
     message = f"stage {world.status.stage} is complete; stage {status.stage} begins"
     status = not_running(world, status, "StageComplete", message)
     return Plan(status, events=(Event("Normal", "StageComplete", message),), wake_seconds=0.0)
@@ -147,7 +149,7 @@ def _describe(record: Attempt) -> str:
 
 
 def _next_attempt(world: World, record: Attempt, counts: bool) -> Status:
-    status = statuses.with_next_attempt(_with_record(world, record))
+    status = statuses.with_next_attempt(_with_record(world, record), world.time)
     return replace(
         status,
         restarts=status.restarts + 1,

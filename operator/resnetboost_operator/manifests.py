@@ -1,30 +1,39 @@
 """The Kubernetes objects of one attempt, as dicts, from the job alone; it talks to no cluster and knows no time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import yaml
 
-from resnetboost_operator import api, names
-from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG
+from resnetboost_operator import api, devices, names
+from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE, PATH_SHARED_MEMORY
+from resnetboost_operator.ranktable import payload
 
 Manifest = dict[str, Any]
 
 # What a rank gets to save its state after SIGTERM; kubelet kills it afterwards.
 TERMINATION_GRACE_SECONDS = 60
 THREADS = "OMP_NUM_THREADS"
+# The group that may write the checkpoint volume, whoever the image's user is. On Ascend hosts it is HwHiAiUser's, whose
+# devices nobody else may open.
+GROUP_ID = 1000
+# Where a node has the driver and the addresses of its cards, as in Huawei's own job samples: volume, path, kind.
+DRIVER_MOUNTS = (
+    ("ascend-driver", "/usr/local/Ascend/driver", "Directory"),
+    ("ascend-dcmi", "/usr/local/dcmi", "Directory"),
+    ("ascend-hccn", "/etc/hccn.conf", "File"),
+)
 
 
 def gang(job: api.Job, stage: api.Stage, attempt: int) -> tuple[Manifest, ...]:
     """Everything an attempt of a stage consists of, in the order of creation."""
-    return shared(job, stage, attempt) + tuple(
-        pod(job, stage, attempt, index) for index in range(job.spec.device.count)
-    )
+    return shared(job, stage, attempt) + tuple(pod(job, stage, attempt, index) for index in range(stage.device_count))
 
 
 def shared(job: api.Job, stage: api.Stage, attempt: int) -> tuple[Manifest, ...]:
     """What the pods of an attempt refer to, to be created before them."""
-    if job.spec.device.count == 1:
+    if stage.device_count == 1 or devices.needs_rank_table(job.spec.device, stage):
         return (config_map(job, stage, attempt),)
     return (config_map(job, stage, attempt), service(job, stage, attempt))
 
@@ -49,10 +58,9 @@ def config_map(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
 def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
     """The stage as the trainer reads it: the job's own words, without anything of Kubernetes.
 
-    A trainer knows of nodes only how many ranks Adasum averages before it sums.
+    A trainer knows of nodes only how many ranks Adasum averages before it sums; of ranks its environment tells.
     """
     spec = job.spec
-    position = spec.stages.index(stage)
     config = {
         "job": {"name": job.name, "namespace": job.namespace, "uid": job.uid},
         "stage": stage.name,
@@ -67,13 +75,29 @@ def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
             "resume": spec.checkpoint.resume,
         },
     }
-    config |= {key: value for key, value in _plain(stage).items() if key != "name"}
+    config |= {key: value for key, value in _plain(stage).items() if key not in ("name", "deviceCount")}
     if stage.adasum is not None:
-        averaged = api.ranks_per_summand(spec.device, stage.adasum)
+        averaged = api.ranks_per_summand(spec.device, stage)
         config["adasum"] = {"reduce": stage.adasum.reduce, "ranksPerNode": averaged}
-    if position > 0:
-        config["startFrom"] = spec.stages[position - 1].name
+    if stage.start_from is None and stage != spec.stages[0]:
+        config["startFrom"] = {"stage": spec.stages[spec.stages.index(stage) - 1].name}
     return config
+
+
+def rank_table(
+    job: api.Job, stage: api.Stage, attempt: int, table: bytes, digest: str, ranks: Sequence[int]
+) -> Manifest:
+    """The attempt's rank table, and the rank of each index; immutable, because every rank must see the same bytes.
+
+    Raises `payload.TooLarge`.
+    """
+    told = msgspec.json.encode({"sha256": digest, "ranks": ranks}).decode()
+    packed = payload.pack(names.RANK_TABLE_KEY, table, reserved_bytes=len(told))
+    metadata = _metadata(job, stage, attempt, names.rank_table(job.name, stage.name, attempt))
+    metadata["annotations"] = {names.ANNOTATION_RANK_TABLE: digest}
+    manifest: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True}
+    manifest["data"] = {names.RANKS_KEY: told, **packed.data}
+    return manifest | ({"binaryData": packed.binary_data} if packed.binary_data else {})
 
 
 def service(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
@@ -99,7 +123,7 @@ def service(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
 
 def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
     """One rank. It gets no API token: a trainer has no business with the API server."""
-    template = job.spec.template
+    template, device = job.spec.template, job.spec.device
     metadata = _metadata(job, stage, attempt, names.pod(job.name, stage.name, attempt, index))
     metadata["labels"][names.LABEL_INDEX] = str(index)
     spec: Manifest = {
@@ -109,6 +133,8 @@ def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
         "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
+            "fsGroup": GROUP_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",  # a volume full of checkpoints takes long to go through
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(job, stage, attempt, index)],
@@ -116,13 +142,21 @@ def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
     }
     if template.node_selector:
         spec["nodeSelector"] = dict(template.node_selector)
-    if template.tolerations:
-        spec["tolerations"] = _plain(template.tolerations)
-    if job.spec.device.per_node is not None:
-        node_group = str(index // job.spec.device.per_node)
+    if tolerations := [*_plain(template.tolerations), *_device_tolerations(device)]:
+        spec["tolerations"] = tolerations
+    if device.runtime_class_name is not None:
+        spec["runtimeClassName"] = device.runtime_class_name
+    if device.per_node is not None:
+        node_group = str(index // device.per_node)
         metadata["labels"][names.LABEL_NODE_GROUP] = node_group
         spec["affinity"] = _affinity(job, attempt, node_group)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _device_tolerations(device: api.Device) -> list[Manifest]:
+    """Nodes with devices are often kept for those who ask for them, by a taint of the resource's name."""
+    resource = devices.resource_name(device)
+    return [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}] if resource is not None else []
 
 
 def _affinity(job: api.Job, attempt: int, node_group: str) -> Manifest:
@@ -145,7 +179,7 @@ def _container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Mani
     template = job.spec.template
     container: Manifest = {
         "name": names.CONTAINER,
-        "image": template.image,
+        "image": devices.image(job.spec),
         "imagePullPolicy": template.image_pull_policy,
         "command": list(names.TRAINER_COMMAND),
         "env": [*_environment(job, stage, attempt, index), *_plain(template.env)],
@@ -153,26 +187,36 @@ def _container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Mani
         "terminationMessagePath": names.PATH_TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the log tail of a crash, for nothing
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": _mounts(job, index),
+        "volumeMounts": _mounts(job, stage, index),
     }
-    resources = {kind: amounts for kind, amounts in _plain(template.resources).items() if amounts}
+    resources = _resources(job)
     if resources:
         container["resources"] = resources
     return container
 
 
+def _resources(job: api.Job) -> Manifest:
+    """What the user asks for and one device; a device's request must equal its limit."""
+    device = devices.resource_name(job.spec.device)
+    one = {device: 1} if device is not None else {}
+    given = {kind: {**amounts, **one} for kind, amounts in _plain(job.spec.template.resources).items()}
+    return {kind: amounts for kind, amounts in given.items() if amounts}
+
+
 def _environment(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[Manifest]:
-    """The trainer's environment. With every rank on the CPU the rank may be the index, known before binding."""
-    count = job.spec.device.count
+    """The trainer's environment. Without a rank table the rank may be the index, known before binding."""
+    count, by_table = stage.device_count, devices.needs_rank_table(job.spec.device, stage)
     values = {
         names.ENV_CONFIG: f"{PATH_CONFIG}/{names.CONFIG_KEY}",
         names.ENV_TERMINATION_LOG: names.PATH_TERMINATION_LOG,
-        names.ENV_RANK: str(index),
+        names.ENV_INDEX if by_table else names.ENV_RANK: str(index),
         names.ENV_WORLD_SIZE: str(count),
     }
     if index == 0:
         values[names.ENV_CHECKPOINTS] = PATH_CHECKPOINTS
-    if count > 1:
+    if by_table:
+        values[names.ENV_RANK_TABLE] = PATH_RANK_TABLE
+    elif count > 1:
         host = names.service_host(names.gang(job.name, stage.name, attempt), job.namespace)
         values[names.ENV_COORDINATOR] = f"{host}:{names.PORT_COORDINATOR}"
     own: list[Manifest] = [{"name": name, "value": value} for name, value in values.items()]
@@ -188,14 +232,39 @@ def _volumes(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[M
         claim = job.spec.checkpoint.claim_name
         source = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
         volumes.append({"name": names.VOLUME_CHECKPOINTS, **source})
-    return [*volumes, *_plain(job.spec.template.volumes)]
+    return [*volumes, *_device_volumes(job, stage, attempt), *_plain(job.spec.template.volumes)]
 
 
-def _mounts(job: api.Job, index: int) -> list[Manifest]:
+def _device_volumes(job: api.Job, stage: api.Stage, attempt: int) -> list[Manifest]:
+    """The rank table is optional: kubelet tries again ever more slowly where a volume's config map comes late."""
+    device, volumes = job.spec.device, []
+    if devices.needs_rank_table(device, stage):
+        table = {"name": names.rank_table(job.name, stage.name, attempt), "optional": True}
+        volumes.append({"name": names.VOLUME_RANK_TABLE, "configMap": table})
+    size = devices.shared_memory(device)
+    if size is not None:
+        volumes.append({"name": names.VOLUME_SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
+    if devices.mounts_driver(device):
+        volumes += [{"name": name, "hostPath": {"path": path, "type": kind}} for name, path, kind in DRIVER_MOUNTS]
+    return volumes
+
+
+def _mounts(job: api.Job, stage: api.Stage, index: int) -> list[Manifest]:
     mounts = [{"name": names.VOLUME_CONFIG, "mountPath": PATH_CONFIG, "readOnly": True}]
     if index == 0:
         mounts.append({"name": names.VOLUME_CHECKPOINTS, "mountPath": PATH_CHECKPOINTS})
-    return [*mounts, *_plain(job.spec.template.volume_mounts)]
+    return [*mounts, *_device_mounts(job.spec.device, stage), *_plain(job.spec.template.volume_mounts)]
+
+
+def _device_mounts(device: api.Device, stage: api.Stage) -> list[Manifest]:
+    mounts: list[Manifest] = []
+    if devices.needs_rank_table(device, stage):
+        mounts.append({"name": names.VOLUME_RANK_TABLE, "mountPath": PATH_RANK_TABLE, "readOnly": True})
+    if devices.shared_memory(device) is not None:
+        mounts.append({"name": names.VOLUME_SHARED_MEMORY, "mountPath": PATH_SHARED_MEMORY})
+    if devices.mounts_driver(device):
+        mounts += [{"name": name, "mountPath": path, "readOnly": True} for name, path, _ in DRIVER_MOUNTS]
+    return mounts
 
 
 def _metadata(job: api.Job, stage: api.Stage, attempt: int, name: str) -> Manifest:

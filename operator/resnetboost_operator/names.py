@@ -16,6 +16,9 @@ LABEL_NODE_GROUP = f"{GROUP}/node-group"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "resnetboost-operator"
 
+# On a pod that knows its rank table: the table's sha256. The change makes its kubelet look at its volumes at once.
+ANNOTATION_RANK_TABLE = f"{GROUP}/rank-table"
+
 NODE_TOPOLOGY = "kubernetes.io/hostname"
 
 CONTAINER = "trainer"
@@ -25,6 +28,8 @@ TRAINER_COMMAND = ("python", "-m", "resnetboost_trainer")
 ENV_CONFIG = "RESNETBOOST_CONFIG"
 ENV_CHECKPOINTS = "RESNETBOOST_CHECKPOINTS"
 ENV_RANK = "RESNETBOOST_RANK"
+ENV_INDEX = "RESNETBOOST_INDEX"
+ENV_RANK_TABLE = "RESNETBOOST_RANK_TABLE"
 ENV_WORLD_SIZE = "RESNETBOOST_WORLD_SIZE"
 ENV_COORDINATOR = "RESNETBOOST_COORDINATOR"
 ENV_TERMINATION_LOG = "RESNETBOOST_TERMINATION_LOG"
@@ -37,6 +42,13 @@ PATH_CHECKPOINTS = "/checkpoints"
 PATH_TERMINATION_LOG = "/dev/termination-log"
 CONFIG_KEY = "config.yaml"
 
+VOLUME_RANK_TABLE = "rank-table"
+VOLUME_SHARED_MEMORY = "shared-memory"
+PATH_RANK_TABLE = "/user/serverid/devindex/config"  # where images for Ascend look for it
+PATH_SHARED_MEMORY = "/dev/shm"
+RANK_TABLE_KEY = "hccl.json"
+RANKS_KEY = "ranks.json"
+
 PORT_METRICS = 9400
 PORT_COORDINATOR = 8118  # msrun's default
 
@@ -44,6 +56,11 @@ PORT_COORDINATOR = 8118  # msrun's default
 def gang(job: str, stage: str, attempt: int) -> str:
     """Name of an attempt's config map, headless service and prefix of its pods."""
     return f"{job}-{stage}-{attempt}"
+
+
+def rank_table(job: str, stage: str, attempt: int) -> str:
+    """Name of the config map with an attempt's rank table; no gang has it, because a gang's ends with a number."""
+    return f"{gang(job, stage, attempt)}-ranks"
 
 
 def pod(job: str, stage: str, attempt: int, index: int) -> str:

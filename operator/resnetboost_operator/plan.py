@@ -8,9 +8,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from resnetboost_operator import api, decision, detection, ending, manifests, pods, suspension, waiting
+from resnetboost_operator import (
+    api,
+    decision,
+    detection,
+    ending,
+    manifests,
+    pods,
+    publishing,
+    readable,
+    suspension,
+    verdicts,
+    waiting,
+)
 from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Event, Plan, sooner
+from resnetboost_operator.evidence import Failure
+from resnetboost_operator.publishing import Publication
 from resnetboost_operator.status import Status
 from resnetboost_operator.world import Observed, World, see
 
@@ -34,16 +48,32 @@ def _decide(world: World) -> Plan:
         return ending.stage(world)
     if spec.run_policy.suspend:
         return suspension.suspend(world)
-    failure = detection.failure(world)
+    failure, publication = detection.failure(world), None
+    if failure is None and (publication := publishing.examine(world)) is not None:
+        world, failure = publishing.noted(world, publication), publication.failure
     settling = detection.settling_seconds(world, failure) if failure is not None else 0.0
     if failure is not None and settling <= 0:
         return ending.attempt(world, failure)  # before any deadline: whoever failed first is the reason
     if world.seconds_until_deadline() <= 0:
         return ending.exceed_deadline(world)
     if failure is not None:
-        status = replace(status, failure_time=status.failure_time or world.time)
-        return Plan(status, wake_seconds=sooner(settling, ending.node_wake_seconds(world)))
-    return _start_gang(world) if status.attempt_start_time is None else _watch_gang(world)
+        return _settle(world, failure, settling)
+    world = replace(world, status=replace(world.status, failure_time=None))
+    decided = _start_gang(world) if world.status.attempt_start_time is None else _watch_gang(world)
+    return _with_rank_table(decided, publication) if publication is not None else decided
+
+
+def _settle(world: World, failure: Failure, seconds: float) -> Plan:
+    """Wait for a better explanation, or for a device plugin that thinks again."""
+    status = replace(world.status, failure_time=world.status.failure_time or world.time)
+    if failure.verdict is verdicts.RANK_TABLE_REFUSED:
+        status = _starting(world, status)
+    return Plan(status, wake_seconds=sooner(seconds, ending.node_wake_seconds(world)))
+
+
+def _with_rank_table(decided: Plan, found: Publication) -> Plan:
+    """The same, and what publishing takes; it begins only when nothing else is to be created."""
+    return replace(decided, create=(*decided.create, *found.create), annotate=found.annotate)
 
 
 def _start_gang(world: World) -> Plan:
@@ -71,7 +101,7 @@ def _begin_attempt(world: World) -> tuple[Status, tuple[Event, ...]]:
     status = replace(world.status, phase="Starting", attempt_creation_time=world.time)
     attempts = ending.stage_status(status, status.stage).attempts + 1
     status = ending.with_stage(status, status.stage, state="Running", attempts=attempts)
-    message = f"attempt {status.attempt} of stage {status.stage}: a gang of {world.count} pods"
+    message = f"attempt {status.attempt} of stage {status.stage}: a gang of {readable.plural(world.count, 'pod')}"
     return status, (Event("Normal", "GangStarting", message),)
 
 
@@ -111,4 +141,5 @@ def _starting(world: World, status: Status) -> Status:
     reason, message = waiting.why(world.gang, world.count, world.observed.refusal)
     if world.is_unheard and not world.missing:
         reason, message = waiting.UNHEARD
+    reason, message = publishing.why(world) or (reason, message)
     return ending.not_running(world, replace(status, phase="Starting"), reason, message)

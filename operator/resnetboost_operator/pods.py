@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from resnetboost_operator import names
+from resnetboost_operator.ranktable import annotations
 from resnetboost_operator.status import Amount, Count, Ratio
 
 Manifest = Mapping[str, Any]
@@ -47,6 +48,7 @@ class PodView(msgspec.Struct, frozen=True):
     """One pod of a job; `index` is its place in the gang, `address` its IP or ''.
 
     `disruption` is the reason of the condition DisruptionTarget (an eviction, a preemption, a taint) or ''.
+    `devices` are the annotations of a device plugin, `rank_table` is the table that kubelet was woken for, or ''.
     """
 
     namespace: str
@@ -65,6 +67,8 @@ class PodView(msgspec.Struct, frozen=True):
     disruption: str
     waiting: Waiting | None
     termination: Termination | None
+    devices: Mapping[str, str] = {}
+    rank_table: str = ""
 
 
 def view(pod: Manifest) -> PodView:
@@ -75,7 +79,7 @@ def view(pod: Manifest) -> PodView:
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
     node = (pod.get("spec") or {}).get("nodeName", "")
-    labels = metadata.get("labels") or {}
+    labels, annotated = metadata.get("labels") or {}, metadata.get("annotations") or {}
     stage = labels.get(names.LABEL_STAGE, "")
     attempt, index = int(labels.get(names.LABEL_ATTEMPT, "")), int(labels.get(names.LABEL_INDEX, ""))
     owner = _owner(metadata)
@@ -99,6 +103,8 @@ def view(pod: Manifest) -> PodView:
         disruption=_condition(status, "DisruptionTarget", "True").get("reason", ""),
         waiting=_waiting(status, container, node),
         termination=_termination(status, container),
+        devices={key: annotated[key] for key in annotations.KEYS if key in annotated},
+        rank_table=annotated.get(names.ANNOTATION_RANK_TABLE, ""),
     )
 
 

@@ -1,5 +1,7 @@
 """How a run's numbers read for people: durations, shares, counts; it formats and decides nothing."""
 
+from collections.abc import Iterable
+
 
 def duration(seconds: float) -> str:
     """Seconds as 0:42, 12:05 or 3:07:09; days as 2 d 3 h."""
@@ -27,6 +29,12 @@ def quantity(value: float) -> str:
 def plural(count: int, word: str) -> str:
     """1 restart, 2 restarts."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def ranks(kind: str, counts: Iterable[int]) -> str:
+    """2 CPU ranks, 1 CPU rank, 2/4 CPU ranks where stages differ."""
+    ascending = sorted(set(counts))
+    return f"{'/'.join(map(str, ascending))} {kind} rank{'' if ascending == [1] else 's'}"
 
 
 def cut(text: str, width: int) -> str:

@@ -17,6 +17,8 @@ StageName = Annotated[str, msgspec.Meta(max_length=20)]
 
 ATTEMPTS_KEPT = 20
 MESSAGE_LIMIT = 1024
+RANK_TABLE_READY = "RankTableReady"
+GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang bound to a node")
 
 
 class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -123,6 +125,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     `attempt_creation_time` is when its first pod was decided on, so that its deadline runs from there.
     `attempt_start_time` is set once every pod of the attempt was seen: from then on a missing pod is a lost one.
     `failure_time` is when a rank was first seen to have failed as a victim of something not seen yet.
+    `rank_table` is the SHA-256 of the attempt's rank table, decided before the table is published.
     `restart_time` is the time before which the next gang must not be created (the back-off).
     """
 
@@ -133,6 +136,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     attempt_creation_time: str | None = None
     attempt_start_time: str | None = None
     failure_time: str | None = None
+    rank_table: str | None = None
     restart_time: str | None = None
     restarts: int = 0
     restarts_count_towards_max: int = 0
@@ -203,9 +207,11 @@ def with_attempt(status: Status, attempt: Attempt) -> Status:
     return msgspec.structs.replace(status, attempts=kept)
 
 
-def with_next_attempt(status: Status) -> Status:
+def with_next_attempt(status: Status, now: str) -> Status:
     """The next number, with nothing known about it."""
-    unknown = {"attempt_creation_time": None, "attempt_start_time": None, "failure_time": None}
+    if condition(status, RANK_TABLE_READY) is not None:
+        status = with_condition(status, RANK_TABLE_READY, False, *GANG_INCOMPLETE, now)
+    unknown = {"attempt_creation_time": None, "attempt_start_time": None, "failure_time": None, "rank_table": None}
     return msgspec.structs.replace(status, attempt=status.attempt + 1, **unknown)
 
 

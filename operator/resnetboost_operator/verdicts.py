@@ -39,6 +39,9 @@ IMAGE_ERROR = Verdict("ImageError", None, "fail", 7)
 HANG = Verdict("Hang", None, "restart", 7)
 NOT_SCHEDULED = Verdict("NotScheduled", None, "disruption", 7)
 STARTUP_DEADLINE = Verdict("StartupDeadlineExceeded", None, "restart", 7)
+# Another placement may give devices that can work together; pods of several devices never will.
+RANK_TABLE_REFUSED = Verdict("RankTableRefused", None, "restart", 7)
+RANK_TABLE_IMPOSSIBLE = Verdict("RankTableImpossible", None, "fail", 7)
 DEADLINE = Verdict("DeadlineExceeded", None, "fail", 10)
 SUSPENDED = Verdict("Suspended", None, "disruption", 10)
 
@@ -60,6 +63,8 @@ ALL = (
     IMAGE_ERROR,
     HANG,
     STARTUP_DEADLINE,
+    RANK_TABLE_REFUSED,
+    RANK_TABLE_IMPOSSIBLE,
     DEADLINE,
     SUSPENDED,
 )

@@ -59,7 +59,7 @@ class World(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         """World size: the pods a whole gang has."""
-        return self.job.spec.device.count
+        return self.stage.device_count
 
     @property
     def succeeded(self) -> frozenset[int]:
@@ -132,13 +132,13 @@ class World(msgspec.Struct, frozen=True):
 def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
     """Sort the pods and bring the status' counts and progress up to date."""
     status = _begun(job, status, now)
-    gang = tuple(pod for pod in observed.pods if _is_current(pod, status) and pod.index < job.spec.device.count)
-    there = {pod.index for pod in gang}
-    departed = tuple(pod for pod in observed.departed if _is_current(pod, status) and pod.index not in there)
+    stage = next(stage for stage in job.spec.stages if stage.name == status.stage)
+    gang = tuple(pod for pod in observed.pods if _is_current(pod, status) and pod.index < stage.device_count)
+    missing = set(range(stage.device_count)) - {pod.index for pod in gang}
+    departed = tuple(pod for pod in observed.departed if _is_current(pod, status) and pod.index in missing)
     if not statuses.is_terminal(status):
         progress = _progress(status, observed.progress, (*gang, *departed), now)
-        status = replace(status, ranks=_ranks(job, status, gang, departed), progress=progress)
-    stage = next(stage for stage in job.spec.stages if stage.name == status.stage)
+        status = replace(status, ranks=_ranks(stage, status, gang, departed), progress=progress)
     others = [pod for pod in observed.pods if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
     stale = tuple(pod for pod in others if not _is_kept(pod, status))
@@ -159,11 +159,11 @@ def _begun(job: api.Job, status: Status, now: float) -> Status:
     return status if status.start_time is not None else replace(status, start_time=pods.timestamp(now))
 
 
-def _ranks(job: api.Job, status: Status, gang: Sequence[PodView], departed: Sequence[PodView]) -> Ranks:
+def _ranks(stage: api.Stage, status: Status, gang: Sequence[PodView], departed: Sequence[PodView]) -> Ranks:
     done = {pod.index for pod in (*gang, *departed) if pod.phase == "Succeeded"}
     done |= statuses.parse_indexes(status.ranks.succeeded)
     return Ranks(
-        desired=job.spec.device.count,
+        desired=stage.device_count,
         running=sum(pod.phase == "Running" for pod in gang),
         ready=sum(pod.ready for pod in gang),
         failed=sum(pod.phase == "Failed" for pod in gang),

@@ -27,7 +27,7 @@ def main(nodes: int, crds: tuple[Path, ...], folder: Path | None) -> None:
     It starts no containers: kwok says of pods that they run.
     """
     try:
-        build.programs(build.PACKAGES)
+        build.programs((*build.CONTROL_PLANE, "kwok"))
         click.echo("cluster: starting etcd, the API server, controllers and scheduler")
         with ControlPlane(crds=crds, folder=folder) as plane:
             if nodes:

@@ -20,14 +20,17 @@ from cluster.errors import ClusterError
 
 MODULES = Path(__file__).with_name("tools")
 PACKAGES = {
+    "coredns": ("coredns", "github.com/coredns/coredns"),
     "etcd": ("etcd", "go.etcd.io/etcd/server/v3"),
     "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
     "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+    "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+NODE = ("coredns", "kubelet")
 _ERROR_LINES = 10
 
 
@@ -68,7 +71,7 @@ def _built(names: list[str]) -> dict[str, Path]:
     cache = _cache()
     paths = {name: cache / name for name in names}
     if not all(path.exists() for path in paths.values()):
-        with _lock(cache):
+        with locked(cache, "is building the programs"):
             missing = [name for name, path in paths.items() if not path.exists()]
             for number, name in enumerate(missing, start=1):
                 _build(name, cache, f"{number}/{len(missing)}")
@@ -80,19 +83,23 @@ def _cache() -> Path:
     digest = hashlib.sha256(_go("env", "GOVERSION", "GOARCH").encode())
     for file in sorted(MODULES.glob("*/go.*")):
         digest.update(file.read_bytes())
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "resnetboost" / "tools" / digest.hexdigest()[:16]
+    return home() / "tools" / digest.hexdigest()[:16]
+
+
+def home() -> Path:
+    """The folder for all that is worth keeping from one run to the next, of every clone."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "resnetboost"
 
 
 @contextmanager
-def _lock(folder: Path) -> Iterator[None]:
+def locked(folder: Path, doing: str) -> Iterator[None]:
     """Hold a folder: of several runs one builds, and the others wait for what it builds."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _tell("cluster: another run is building the programs; waiting for it\n")
+            tell(f"cluster: another run {doing}; waiting for it\n")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -101,12 +108,12 @@ def _build(name: str, cache: Path, count: str) -> None:
     """Build in a scratch folder: a program in the cache is always whole, and nothing of an aborted build remains."""
     module, package = PACKAGES[name]
     started = time.monotonic()
-    _tell(f"cluster: building {name} ({count}) ... ")
+    tell(f"cluster: building {name} ({count}) ... ")
     with _scratch(cache / ".scratch") as scratch:
         flags = ["-trimpath", "-ldflags", _linker_flags(), "-o", str(scratch / name)]
         _go("build", *flags, package, folder=MODULES / module, GOTMPDIR=str(scratch))
         (scratch / name).rename(cache / name)
-    _tell(f"{time.monotonic() - started:.0f} s\n")
+    tell(f"{time.monotonic() - started:.0f} s\n")
 
 
 @contextmanager
@@ -140,5 +147,6 @@ def _go(*arguments: str, folder: Path = MODULES, **variables: str) -> str:
     return done.stdout
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
+    """Show progress to whoever waits."""
     print(text, end="", file=sys.stderr, flush=True)

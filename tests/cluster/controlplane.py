@@ -9,9 +9,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from cluster import audit, build, components, nodes
+from cluster.certificates import Pair
 from cluster.errors import ClusterError
 from cluster.identities import MASTERS, Identities
 from cluster.processes import Processes
@@ -19,6 +20,33 @@ from cluster.processes import Processes
 _APISERVER = "kube-apiserver"
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 _KUBECTL_SECONDS = 300
+
+
+class Place(Protocol):
+    """Where programs run that are not to run beside the test, and what goes away with them."""
+
+    @property
+    def folders(self) -> Sequence[Path]:
+        """Removed when all is over."""
+
+    def open(self, processes: Processes, port: int) -> None:
+        """Make the place, and its loopback's port this machine's."""
+
+    def command(self, *command: str | Path) -> Sequence[str | Path]:
+        """What runs a command there."""
+
+
+class Here:
+    """Beside the test."""
+
+    folders: Sequence[Path] = ()
+
+    def open(self, processes: Processes, port: int) -> None:
+        """Nothing to do."""
+
+    def command(self, *command: str | Path) -> Sequence[str | Path]:
+        """The command itself."""
+        return command
 
 
 class ControlPlane:
@@ -29,6 +57,7 @@ class ControlPlane:
     with_audit: write every request down, for `requests`.
     with_node_lifecycle: take nodes that do not report for lost after 40 s and evict their pods.
     folder: a new one in which logs and data stay; without it they go to a temporary one.
+    place: where its programs run.
     """
 
     def __init__(
@@ -38,19 +67,22 @@ class ControlPlane:
         with_audit: bool = False,
         with_node_lifecycle: bool = False,
         folder: Path | None = None,
+        place: Place | None = None,
     ) -> None:
         self._crds = crds
         self._with_audit = with_audit
         self._with_node_lifecycle = with_node_lifecycle
         self._kept_folder = folder
+        self._place: Place = place or Here()
 
     def __enter__(self) -> Self:
         self._programs = build.programs(build.CONTROL_PLANE)
         with contextlib.ExitStack() as stack:
             self.folder = self._make_folder()
-            self.processes = Processes(self.folder, keep=self._kept_folder is not None)
+            self.processes = Processes(self.folder, self._kept_folder is not None, self._place.folders)
             stack.callback(self.processes.stop)
             self._port = stack.enter_context(_reserved_port())
+            self._place.open(self.processes, self._port)
             self._identities = Identities(self.folder, self.url)
             self.client = self._identities.client("probe")
             self.kubeconfig = self._identities.kubeconfig("admin", MASTERS)
@@ -103,6 +135,14 @@ class ControlPlane:
         """The kubeconfig of an existing service account, with a token that is good for a day."""
         token = self.kubectl("create", "token", service_account, f"--namespace={namespace}", "--duration=24h").strip()
         return self._identities.token_kubeconfig(namespace, service_account, token)
+
+    def identity(self, user: str, group: str) -> Path:
+        """The kubeconfig of a user with a certificate, for one more part of the cluster."""
+        return self._identities.kubeconfig(user, group)
+
+    def server_certificate(self, name: str, addresses: str) -> Pair:
+        """For one more server of the cluster; addresses are in openssl's words."""
+        return self._identities.certificate(name, addresses)
 
     def restart_apiserver(self, kill: bool = False) -> None:
         """End the API server, or kill it, and start it at the same address; returns when it serves again."""
@@ -160,7 +200,7 @@ class ControlPlane:
         self.processes.wait_until(lambda: self.client.answers(_DEFAULT_ACCOUNT), "the default service account")
 
     def _start_program(self, name: str, options: list[str]) -> None:
-        self.processes.start(name, self._programs[name], *options, vital=True)
+        self.processes.start(name, *self._place.command(self._programs[name], *options), vital=True)
 
     def _apiserver_options(self) -> list[str]:
         options = components.apiserver(self._port, self._identities)

@@ -10,17 +10,18 @@ import pytest
 from cluster import build
 from cluster.controlplane import ControlPlane
 
+_PROGRAMS = (*build.CONTROL_PLANE, "kwok")
 CRD = Path(__file__).parents[2] / "crds" / "resnetboostjobs.yaml"
 
 
 @pytest.fixture(scope="session")
 def programs(pytestconfig: pytest.Config) -> None:
     """Builds the test bed's programs; skips if that is impossible, but never in CI."""
-    if reason := build.unavailable(build.PACKAGES):
+    if reason := build.unavailable(_PROGRAMS):
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no Kubernetes to test with: {reason}")
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # building takes minutes: its progress must be seen
-        build.programs(build.PACKAGES)
+        build.programs(_PROGRAMS)
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,10 @@ import base64
 import json
 from pathlib import Path
 
-from cluster.certificates import Authority
+from cluster.certificates import Authority, Pair
 from cluster.client import Client
 
+SERVICE = "10.96.0.1"  # the API server's address for pods, the first one of the range of services
 MASTERS = "system:masters"  # the group that may do everything
 
 
@@ -18,12 +19,17 @@ class Identities:
         self._url = url
         self._authority = Authority(folder)
         self.ca = self._authority.pair.certificate
-        self.server = self._authority.issue("kube-apiserver", addresses="IP:127.0.0.1,DNS:localhost")
+        self.server = self._authority.issue("kube-apiserver", addresses=f"IP:127.0.0.1,DNS:localhost,IP:{SERVICE}")
+        self.kubelets = self._authority.issue("kube-apiserver-kubelet-client", MASTERS)
         self.tokens = self._authority.issue("service-accounts")
 
     def client(self, user: str) -> Client:
         """A client that may do everything."""
         return Client(self._url, self.ca, self._authority.issue(user, MASTERS))
+
+    def certificate(self, name: str, addresses: str) -> Pair:
+        """The certificate of a server."""
+        return self._authority.issue(name, addresses=addresses)
 
     def kubeconfig(self, user: str, group: str = "") -> Path:
         """The kubeconfig of a user, who has a certificate."""

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cluster.errors import ClusterError
@@ -15,13 +15,16 @@ _LOG_LINES = 15
 
 
 class Processes:
-    """A group of processes, each with a log NAME.log in a folder, which goes with them unless it is to be kept."""
+    """A group of processes, each with a log NAME.log in a folder, which goes with them unless it is to be kept.
 
-    def __init__(self, folder: Path, keep: bool = False) -> None:
+    also: more folders that go with them.
+    """
+
+    def __init__(self, folder: Path, keep: bool = False, also: Sequence[Path] = ()) -> None:
         self.folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._vital: set[str] = set()
-        self._guard, self._group = _start_guard([] if keep else [folder])
+        self._guard, self._group = _start_guard([*([] if keep else [folder]), *also])
 
     def start(
         self, name: str, *command: str | Path, env: Mapping[str, str] | None = None, vital: bool = False

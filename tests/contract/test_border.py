@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from resnetboost_operator import api, manifests, names, pods, status, verdicts
+from resnetboost_operator import api, devices, manifests, names, pods, status, verdicts
+from resnetboost_operator.ranktable import payload
 from resnetboost_operator.validation import jobfile, schema
-from resnetboost_trainer import config, progress, verdict
+from resnetboost_trainer import config, progress, ranktable, verdict
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 GOOD = Path(__file__).parents[1] / "corpus" / "good"
@@ -86,6 +87,46 @@ def test_the_trainer_has_the_settings_of_adasum_exactly_where_the_algorithm_is_a
         assert (loaded.adasum is not None) == (loaded.algorithm == "Adasum")
 
 
+@pytest.mark.parametrize(
+    "name", ["everything", "pca-minimal", "pca-bare", "pca-by-sgd", "pca-limits-of-ranges", "pca-null-with-momentum"]
+)
+def test_the_trainer_has_the_settings_of_pca_exactly_where_the_algorithm_is_pca(name: str, tmp_path: Path) -> None:
+    for stage, loaded in configs(name, tmp_path):
+        assert (loaded.pca is not None) == (loaded.algorithm == "PCA")
+        assert plain(loaded.pca) == plain(stage.pca)
+
+
+@pytest.mark.parametrize("name", ["everything", "pca-minimal", "pca-limits-of-ranges", "snapshots-bare", "minimal"])
+def test_the_trainer_is_told_when_to_take_snapshots(name: str, tmp_path: Path) -> None:
+    for stage, loaded in configs(name, tmp_path):
+        assert plain(loaded.snapshots) == plain(stage.snapshots)
+
+
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [
+        ("minimal", [None]),
+        ("pca-minimal", [None, ("base", None)]),
+        ("pca-of-an-earlier-stage", [None, ("base", None), ("base", None)]),
+        ("pca-of-another-job", [("base", "digits-two-stage")]),
+        ("stages-start-from-the-same-one", [None, ("base", None), ("base", None)]),
+        ("everything", [None, ("base", None), ("polish", None), ("base", "everything-before")]),
+    ],
+)
+def test_the_trainer_is_told_where_the_first_weights_of_a_stage_come_from(
+    name: str, sources: list[tuple[str, str | None] | None], tmp_path: Path
+) -> None:
+    told = [loaded.start_from for _, loaded in configs(name, tmp_path)]
+    assert [(found.stage, found.job_name) if found is not None else None for found in told] == sources
+
+
+def test_a_stage_with_devices_of_its_own_sums_across_nodes_of_them(tmp_path: Path) -> None:
+    job = api.parse(schema.defaulted(jobfile.load(GOOD / "adasum-on-some-of-the-devices.yaml")))
+    assert [len(pods_of(job, stage)) for stage in job.spec.stages] == [4, 1, 2]
+    loaded = [found for _, found in configs("adasum-on-some-of-the-devices", tmp_path)]
+    assert [found.adasum.ranks_per_node if found.adasum is not None else None for found in loaded] == [2, None, 1]
+
+
 def test_the_trainer_knows_whatever_adasum_may_sum() -> None:
     assert words(config.Adasum)["reduce"] == words(api.Adasum)["reduce"]
 
@@ -103,10 +144,11 @@ def plain(settings: msgspec.Struct | None) -> Any:
         (config.Dataset, api.Dataset),
         (config.LearningRate, api.LearningRate),
         (config.Damping, api.Damping),
+        (config.Pca, api.Pca),
         (config.Checkpoint, api.Checkpoint),
         (config.Config, api.Stage),
     ],
-    ids=["device", "data set", "learning rate", "damping", "checkpoint", "stage"],
+    ids=["device", "data set", "learning rate", "damping", "PCA", "checkpoint", "stage"],
 )
 def test_the_trainer_knows_every_word_a_job_may_use(theirs: type, ours: type) -> None:
     assert words(theirs) == words(ours)
@@ -123,13 +165,25 @@ def words(struct: type) -> dict[str, set[Any]]:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_trainer_understands_every_pods_environment(example: Path) -> None:
     job = api.parse(schema.defaulted(jobfile.load(example)))
-    gang = [found for found in manifests.gang(job, job.spec.stages[0], 0) if found["kind"] == "Pod"]
-    for index, pod in enumerate(gang):
-        variables = {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][0]["env"]}
-        environment = config.environment(variables)
-        assert (environment.rank, environment.world_size) == (index, job.spec.device.count)
-        assert (environment.checkpoints is not None) == (index == 0), "rank 0 alone touches checkpoints"
-        assert environment.metrics_port == names.PORT_METRICS
+    for stage in job.spec.stages:
+        for index, pod in enumerate(pods_of(job, stage)):
+            variables = {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][0]["env"]}
+            environment = config.environment(variables)
+            by_table = devices.needs_rank_table(job.spec.device, stage)
+            assert (environment.index, environment.world_size) == (index, stage.device_count)
+            assert (environment.rank_table is not None) == by_table
+            assert (environment.coordinator is not None) == (stage.device_count > 1 and not by_table)
+            assert (environment.checkpoints is not None) == (index == 0), "rank 0 alone touches checkpoints"
+            assert environment.metrics_port == names.PORT_METRICS
+
+
+def test_the_trainer_looks_for_the_rank_table_under_the_names_it_is_published_under() -> None:
+    published = (names.RANK_TABLE_KEY, f"{names.RANK_TABLE_KEY}{payload.SUFFIX}", names.RANKS_KEY)
+    assert published == (ranktable.TABLE, ranktable.PACKED, ranktable.RANKS)
+
+
+def pods_of(job: api.Job, stage: api.Stage) -> list[dict[str, Any]]:
+    return [found for found in manifests.gang(job, stage, 0) if found["kind"] == "Pod"]
 
 
 def test_progress_means_the_same_on_both_sides() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from resnetboost_operator import api, names, status
+from resnetboost_operator import api, devices, manifests, names, status
 from resnetboost_operator.validation import jobfile, rules, schema
 from resnetboost_operator.validation.structure import Structure
 
@@ -63,7 +63,8 @@ class TestFields:
 
     def test_each_leaf_says_what_it_takes(self) -> None:
         limits = {"default", "minimum", "maximum", "enum", "pattern", "format"}
-        assert {path for path, node in LEAVES.items() if not limits & node.keys()} == FREE_TEXT | TYPE_META
+        free = {path for path, node in LEAVES.items() if not limits & node.keys() and node.get("type") != "boolean"}
+        assert free == FREE_TEXT | TYPE_META
 
     def test_each_of_the_spec_is_bounded(self) -> None:
         """Without an upper bound rules cost too much, and numbers make no sense."""
@@ -165,6 +166,38 @@ class TestStructs:
     def test_an_adasum_stage_without_settings_has_the_defaults_of_each(self) -> None:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "adasum-bare.yaml"))["spec"]["stages"][0]["adasum"]
         assert msgspec.convert(filled, api.Adasum) == api.ADASUM
+
+    @pytest.mark.parametrize("name", ["pca-bare", "pca-minimal"])
+    def test_a_pca_stage_without_settings_has_the_defaults_of_each(self, name: str) -> None:
+        filled = schema.defaulted(jobfile.load(CORPUS / "good" / "pca-bare.yaml"))
+        assert msgspec.convert(filled["spec"]["stages"][1]["pca"], api.Pca) == api.PCA
+        assert api.parse(schema.defaulted(jobfile.load(CORPUS / "good" / f"{name}.yaml"))).spec.stages[1].pca == api.PCA
+
+    def test_the_crd_tells_the_defaults_that_depend_on_the_device_type(self) -> None:
+        """The API server fills none of them in, so the description is all that a user sees."""
+        told = {path: node["description"] for path, node in FIELDS.items() if path.startswith("spec.")}
+        for kind in devices.TYPES.values():
+            assert kind.image in told["spec.template.image"]
+            assert (kind.resource_name or "") in told["spec.device.resourceName"]
+        assert devices.RESOURCE_OF_950 in told["spec.device.resourceName"]
+        assert devices.SHARED_MEMORY in told["spec.device.sharedMemorySize"]
+        assert f"{devices.DEFAULT_CHIP} is taken" in told["spec.device.chip"]
+        assert all(path in told["spec.device.driverMounts"] for _, path, _ in manifests.DRIVER_MOUNTS)
+
+    def test_what_the_operator_mounts_on_devices_nobody_else_may(self) -> None:
+        paths = {path for _, path, _ in manifests.DRIVER_MOUNTS} | {names.PATH_RANK_TABLE, names.PATH_SHARED_MEMORY}
+        volumes = {name for name, _, _ in manifests.DRIVER_MOUNTS} | {
+            names.VOLUME_RANK_TABLE,
+            names.VOLUME_SHARED_MEMORY,
+        }
+        assert paths == set(re.findall(r"'(/[^']+)'", device_rule("/dev/shm")))
+        assert volumes == set(re.findall(r"'([a-z-]+)'", device_rule("ascend-driver")))
+
+    def test_the_rules_take_pcas_default_where_it_is_left_out(self) -> None:
+        """No rule can ask for a default that the API server does not fill in."""
+        texts = {rule["rule"] for (path, _), rule in every_rule().items() if path == "spec.stages"}
+        assumed = {number for text in texts for number in re.findall(r"pca\.components : (\d+)", text)}
+        assert assumed == {str(api.PCA.components)}
 
     def test_the_status_is_the_crds_field_by_field(self) -> None:
         agree(msgspec.inspect.type_info(status.Status), FIELDS["status"], "status", exact=False)
@@ -276,6 +309,12 @@ def every_rule() -> dict[tuple[str, str], dict[str, str]]:
         for path, node in PARENTS.items()
         for rule in node.get("x-kubernetes-validations", ())
     }
+
+
+def device_rule(word: str) -> str:
+    """The rule for pods with devices that has this word."""
+    (text,) = (text for path, text in every_rule() if path == "spec" and f"'{word}'" in text)
+    return text
 
 
 def broken_rules() -> dict[tuple[str, str], list[str]]:

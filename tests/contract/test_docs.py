@@ -65,8 +65,7 @@ def test_the_shortest_stage_of_adasum_has_the_defaults_of_the_table(tmp_path: Pa
 
 def test_the_recipe_of_adasum_is_that_of_mindspores_tutorial(tmp_path: Path) -> None:
     recipe = blocks(ADASUM)[1]
-    device = recipe["device"] | {"type": "CPU"}  # its own comes with a later version
-    config = trainer_config({"name": "adasum"} | recipe["stages"][0], tmp_path, **device)
+    config = trainer_config({"name": "adasum"} | recipe["stages"][0], tmp_path, **recipe["device"])
     assert config.adasum is not None
     assert (config.adasum.reduce, config.adasum.ranks_per_node) == ("Delta", 8)
     rates = [schedule.learning_rate(config, step, 312) for step in (5 * 312, 95 * 156, 90 * 312 - 3)]

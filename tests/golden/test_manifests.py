@@ -1,20 +1,70 @@
 """What every example becomes on Kubernetes, to the letter. After a wanted change: `make golden`, and read the diff."""
 
+import hashlib
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from resnetboost_operator import yamltext
+from resnetboost_operator import api, manifests, names, yamltext
+from resnetboost_operator.ranktable import assembly
+from resnetboost_operator.ranktable.annotations import KEYS, BoundPod
 from resnetboost_operator.terminal import firstattempt, loadjob
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_becomes_these_objects(example: Path) -> None:
-    text = yamltext.dump_all(firstattempt.objects(loadjob.load(example)))
-    golden = Path(__file__).with_name(f"{example.stem}.yaml")
+    compare(example.stem, yamltext.dump_all(objects(loadjob.load(example))))
+
+
+def compare(name: str, text: str) -> None:
+    golden = Path(__file__).with_name(f"{name}.yaml")
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text(), "run `make golden` if this is meant, and read the diff"
+
+
+@pytest.mark.parametrize("device", ["ascend", "gpu"])
+def test_a_job_differs_from_device_to_device_in_its_type_alone(device: str) -> None:
+    ours, theirs = loadjob.load(FOLDER / "npz.yaml"), loadjob.load(FOLDER / f"npz-{device}.yaml")
+    assert theirs["spec"]["device"].pop("type") != ours["spec"]["device"].pop("type")
+    assert theirs == ours
+
+
+def test_adasum_on_two_nodes_of_ascend_devices_becomes_these_objects() -> None:
+    """And the rank table and ranks that a device plugin's annotations make of it."""
+    job = loadjob.load(FOLDER / "digits-adasum.yaml", ["device.type=Ascend"])
+    compare("digits-adasum-ascend", yamltext.dump_all([*objects(job), rank_table(job)]))
+
+
+def rank_table(job: dict[str, Any]) -> dict[str, Any]:
+    """Of the first attempt: indexes 0 and 1 on node-b, their devices in the opposite order, the others on node-a."""
+    parsed = api.parse({**job, "metadata": {**job["metadata"], "uid": firstattempt.PLACEHOLDER_UID}})
+    stage = parsed.spec.stages[0]
+    places = [
+        ("node-b", 5, "10.0.0.5"),
+        ("node-b", 4, "10.0.0.4"),
+        ("node-a", 0, "10.0.1.1"),
+        ("node-a", 1, "10.0.1.2"),
+    ]
+    told = [json.dumps({"devices": [{"device_id": str(id), "device_ip": address}]}) for _, id, address in places]
+    pods = [
+        BoundPod(names.pod(parsed.name, stage.name, 0, index), index, place[0], {KEYS[0]: text})
+        for index, (place, text) in enumerate(zip(places, told, strict=True))
+    ]
+    built = assembly.build(pods, "910B")
+    return manifests.rank_table(parsed, stage, 0, built.data, hashlib.sha256(built.data).hexdigest(), built.ranks)
+
+
+def objects(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Those of the first stage, as a user sees them, and of later stages if no attempt fails."""
+    yield from firstattempt.objects(job)
+    parsed = api.parse({**job, "metadata": {**job["metadata"], "uid": firstattempt.PLACEHOLDER_UID}})
+    for attempt, stage in enumerate(parsed.spec.stages[1:], start=1):
+        yield from manifests.gang(parsed, stage, attempt)

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from cluster import ControlPlane
-from operatorbed import Account, Kubelet, Operator, Proxy, Space
+from operatorbed import Account, Kubelet, Operator, Proxy, Space, devices
 
 NODES = ("node-0", "node-1")
 
@@ -15,6 +15,7 @@ def account(control_plane: ControlPlane) -> Account:
     """The operator's account, under its real role, in a cluster with room for pods."""
     for name in NODES:
         control_plane.add_node(name)
+    devices.add_nodes(control_plane)
     return Account(control_plane)
 
 

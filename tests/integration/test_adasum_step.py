@@ -14,7 +14,8 @@ import trainerconfig
 from resnetboost_trainer import config, device
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.optimizers.adasum.delta import Apply, Change
-from resnetboost_trainer.program import Moment, Program
+from resnetboost_trainer.program import Program
+from resnetboost_trainer.schedule import Moment
 from resnetboost_trainer.state import MODEL, OPTIMIZER, Arrays, State, node_shard, shard
 
 ALONE = Communicator(0, 1)

@@ -6,8 +6,9 @@ import pytest
 
 from cluster import ControlPlane, Request
 from operatorbed import Account, Kubelet, Operator, Space, account
+from operatorbed.devices import DevicePlugin
 from operatorbed.jobs import job
-from operatorbed.space import JOB, condition
+from operatorbed.space import JOB, condition, is_true
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 
@@ -28,6 +29,7 @@ def test_the_role_is_neither_too_large_nor_too_small(
 ) -> None:
     live_fully(space, kubelet)
     space.until_gone(JOB, "digits")
+    meet_by_a_rank_table(space)
     operator.kill()
     operator.start()  # finds its lease
     requests = list(control_plane.requests(Account.user))
@@ -61,6 +63,15 @@ def live_fully(space: Space, kubelet: Kubelet) -> None:
         space.delete(plural, name)
     space.until_started(attempt=1)
     kubelet.exit("digits-base-1-0", 10)
+
+
+def meet_by_a_rank_table(space: Space) -> None:
+    space.create(job("ascend", device={"type": "Ascend", "count": 2}))
+    space.until_started(job="ascend")
+    plugin = DevicePlugin(space.plane, space.namespace)
+    for pod in space.pods():
+        plugin.allocate(pod)
+    space.until(lambda status: is_true(status, "RankTableReady"), "the rank table is published", "ascend")
 
 
 def until_in_the_way(space: Space, words: str) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from operatorbed.devices import DevicePlugin
 from operatorbed.jobs import CLAIM, job
 from operatorbed.kubelet import Kubelet
-from operatorbed.space import Space
+from operatorbed.space import Space, is_true
 from operatorbed.waiting import eventually
 
 Scenario = Callable[[Space, Kubelet], None]
@@ -68,11 +69,32 @@ def deadline(space: Space, kubelet: Kubelet) -> None:
     space.until_pods()
 
 
-ALL: dict[str, Scenario] = {found.__name__: found for found in (plain, failure, suspension, stages, deadline)}
+def rank_table(space: Space, kubelet: Kubelet) -> None:
+    """A job on Ascend whose gang is told of its devices, fails, and whose next gang is told of others."""
+    node = {"nodeSelector": {"kubernetes.io/hostname": "ascend-0"}}  # the table names it
+    space.create(job(device={"type": "Ascend", "count": 2}, template=node))
+    plugin = DevicePlugin(space.plane, space.namespace)
+    _allocate(space, plugin, "digits-base-0")
+    kubelet.exit("digits-base-0-1", 137)
+    _allocate(space, plugin, "digits-base-1")
+    _succeed(space, kubelet, "digits-base-1")
+
+
+ALL: dict[str, Scenario] = {
+    found.__name__: found for found in (plain, failure, suspension, stages, deadline, rank_table)
+}
 
 
 def _job(*stages: str) -> dict[str, Any]:
     return job(stages=stages or ("base",), template=_ON_ONE_NODE)
+
+
+def _allocate(space: Space, plugin: DevicePlugin, gang: str) -> None:
+    """The last pod first. A gang that failed before its table was published would end with another status."""
+    space.until_started(int(gang.rpartition("-")[2]))
+    for index in (1, 0):
+        plugin.allocate(space.get("pods", f"{gang}-{index}"))
+    space.until(lambda status: is_true(status, "RankTableReady"), f"the rank table of {gang} is published")
 
 
 def _succeed(space: Space, kubelet: Kubelet, gang: str) -> None:

@@ -225,7 +225,7 @@ def test_the_sum_is_the_definition_at_every_number_of_nodes(nodes: int, per_node
     assert list(results[0][1].seconds) == levels
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(SMALL_SHAPES),
     st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(sum),

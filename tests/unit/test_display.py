@@ -57,6 +57,13 @@ def at(step: int, **changes: Any) -> Status:
     return replace(RUNNING, progress=replace(PROGRESS, step=step, epoch=step / 22), **changes)
 
 
+def test_stages_of_other_sizes_are_told_together() -> None:
+    (base,) = JOB.spec.stages
+    stages = tuple(replace(base, name=f"of-{count}", device_count=count) for count in (4, 1, 4))
+    told = displaytext.headline(replace(JOB, spec=replace(JOB.spec, stages=stages)))
+    assert told == "digits: resnet20 on digits · 1/4 CPU ranks · global batch 32/128 · seed 0"
+
+
 def test_a_log_begins_with_the_job() -> None:
     assert Log().lines() == ["digits: resnet20 on digits · 2 CPU ranks · global batch 64 · seed 0"]
 

@@ -11,13 +11,12 @@ import pytest
 
 from resnetboost_trainer import checkpoint, earlier
 from resnetboost_trainer.checkpoint import Found
-from smallcheckpoints import MODEL, manifest, save, tree
-
-OURS = manifest(0, job_uid="ours")
+from resnetboost_trainer.earlier import Job
+from smallcheckpoints import MODEL, save, tree
 
 
 def find(root: Path) -> Found | None:
-    return earlier.newest(root, OURS, [MODEL])
+    return earlier.newest(root, Job("default", "digits"), "base", [MODEL], but="ours")
 
 
 def found_step(root: Path) -> int | None:
@@ -65,6 +64,14 @@ def test_damaged_ones_are_passed_over_within_a_job_and_from_job_to_job(tmp_path:
     assert found_step(tmp_path) == 20
     (tmp_path / "last/base/attempt-0/step-00000020/manifest.json").unlink()
     assert found_step(tmp_path) == 60
+
+
+def test_a_search_for_the_manifest_alone_finds_the_same_one(tmp_path: Path) -> None:
+    save(tmp_path, 20)
+    (save(tmp_path, 40) / MODEL).write_text("not the model")
+    found = earlier.newest(tmp_path, Job("default", "digits"), "base", [MODEL], but="ours", arrays=False)
+    assert found is not None
+    assert (found.manifest.step, found.contents) == (20, {})
 
 
 def test_nothing_on_the_volume_is_changed(tmp_path: Path) -> None:
@@ -134,7 +141,7 @@ def test_of_thousands_of_folders_the_latest_are_looked_into(tmp_path: Path, capl
 def test_a_manifest_of_old_is_still_read(tmp_path: Path) -> None:
     path = save(tmp_path, 40)
     said = msgspec.json.decode((path / "manifest.json").read_bytes())
-    for new in ("jobNamespace", "jobName", "written"):
+    for new in ("jobNamespace", "jobName", "written", "layout", "basis"):
         del said[new]
     (path / "manifest.json").write_bytes(msgspec.json.encode(said))
     assert checkpoint.verify(path).step == 40

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from resnetboost_trainer.optimizers.pca import gram
 from resnetboost_trainer.optimizers.pca.gram import Components, Read
@@ -105,6 +106,48 @@ def test_it_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(asked) == 2 * 1000, "each number is read once for the products and once for the basis"
     monkeypatch.undo()
     np.testing.assert_allclose(np.abs(np.sum(streamed * found(rows, 2)[1], axis=1)), 1, rtol=1e-6)
+
+
+def test_what_is_read_may_be_overwritten_by_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, buffer = trajectory(5, 1000), np.empty((5, 64), np.float32)
+    expected = found(rows, 3)[1]
+    monkeypatch.setattr(gram, "CHUNK", 64)
+
+    def read(start: int, stop: int) -> Floats:
+        buffer[:, : stop - start] = rows[:, start:stop]
+        return buffer[:, : stop - start]
+
+    components = gram.components(gram.products(read, 0, 1000, 5), 3)
+    np.testing.assert_allclose(gram.basis(components, read, 0, 1000), expected, atol=1e-6)
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gram, "CHUNK", 64)
+    rows = trajectory(7, 1000)
+    with threadpool_limits(1, "blas"):
+        components, basis = found(rows, 3)
+    with threadpool_limits(2, "blas"):
+        again, basis_again = found(rows, 3)
+    np.testing.assert_array_equal(again.coefficients, components.coefficients)
+    np.testing.assert_array_equal(basis_again, basis)
+
+
+def test_a_smooth_trajectory_has_an_orthonormal_basis() -> None:
+    """Its last components are a ten thousandth of the first: in float32 they would be off by 1e-4."""
+    generator, time = np.random.default_rng(0), np.linspace(0, 1, 60)[:, None]
+    start, way, bend = 0.05 * generator.standard_normal((3, 1, 20000))
+    noise = 1e-5 * generator.standard_normal((60, 20000))
+    _, basis = found((start + way * time + bend * time**2 + noise).astype(np.float32), 32)
+    wide = basis.astype(np.float64)
+    np.testing.assert_allclose(wide @ wide.T, np.eye(32), atol=1e-6)
+
+
+def test_a_failed_read_is_told() -> None:
+    def read(start: int, stop: int) -> Floats:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        gram.products(read, 0, 100, 5)
 
 
 def test_the_sign_does_not_depend_on_the_machine() -> None:

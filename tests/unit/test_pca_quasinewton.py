@@ -88,3 +88,26 @@ def test_where_no_length_helps_nothing_is_accepted_and_nothing_learnt(worse: flo
     assert (found.length, found.evaluations) == (0, RULE.most)
     _, state = descend(hessian(3), np.ones(3), 2)
     assert quasinewton.stepped(state, np.ones(3), np.zeros(3)) is state
+
+
+@given(st.integers(1, 6), st.integers(0, 2**31))
+def test_it_stays_positive_definite_and_goes_downhill_however_gradients_change(dimensions: int, seed: int) -> None:
+    """As from another batch each time; also where a step is rejected in between."""
+    generator = np.random.default_rng(seed)
+    state = quasinewton.first(dimensions)
+    for rejected in generator.random(12) < 0.3:
+        gradient = generator.standard_normal(dimensions)
+        informed = quasinewton.informed(state, gradient)
+        np.testing.assert_array_equal(informed.inverse, informed.inverse.T)
+        towards, slope = quasinewton.direction(informed, gradient)
+        values = np.linalg.eigvalsh(informed.inverse)
+        assert slope < 0
+        assert values[0] > -1e-12 * values[-1]
+        state = state if rejected else quasinewton.stepped(informed, gradient, 0.55 * towards)
+
+
+def test_without_a_gradient_there_is_no_direction() -> None:
+    towards, slope = quasinewton.direction(quasinewton.first(3), np.zeros(3))
+    assert not towards.any()
+    assert slope == 0
+    assert quasinewton.informed(quasinewton.first(3), np.ones(3)).inverse.tolist() == np.eye(3).tolist()

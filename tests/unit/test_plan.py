@@ -1,8 +1,10 @@
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from resnetboost_operator import api, names, status
-from resnetboost_operator.status import from_dict, to_dict
+from resnetboost_operator import api, manifests, names, pods, status
+from resnetboost_operator.status import Ranks, from_dict, to_dict
 from simulation import Cluster, job
 
 TWO_STAGES = [
@@ -296,6 +298,83 @@ def test_stages_run_one_after_another_with_attempts_that_never_repeat() -> None:
     cluster.settle()
     assert {"digits-fine-1-0", "digits-fine-1-1"} <= set(cluster.pods)
     assert [stage.state for stage in cluster.status.stages] == ["Complete", "Running"]
+
+
+SMALLER, LARGER = ({**stage, "deviceCount": count} for stage, count in zip(TWO_STAGES, (2, 4), strict=True))
+two_sizes = pytest.mark.parametrize("stages", [(LARGER, SMALLER), (SMALLER, LARGER)], ids=["to fewer", "to more"])
+
+
+def sized(stages: tuple[dict[str, Any], ...]) -> Cluster:
+    """A job of six devices, of which no stage takes all."""
+    return Cluster(job(device={"type": "CPU", "count": 6}, stages=list(stages), checkpoint={"claimName": "data"}))
+
+
+@two_sizes
+def test_a_stage_of_another_size_has_a_gang_of_its_own_size(stages: tuple[dict[str, Any], ...]) -> None:
+    first, second = (stage["deviceCount"] for stage in stages)
+    cluster = sized(stages).started()
+    assert cluster.status.ranks == Ranks(desired=first, running=first, ready=first)
+    for index in range(first):
+        assert cluster.status.stage == stages[0]["name"]
+        cluster.exit(index, 0)
+        cluster.step()
+    assert (cluster.status.stage, cluster.status.ranks) == (stages[1]["name"], Ranks(desired=second))
+    cluster.settle()
+    places = [pod["metadata"]["labels"][names.LABEL_INDEX] for pod in cluster.gang()]
+    assert sorted(places) == [str(index) for index in range(second)]
+    assert {variable(pod, names.ENV_WORLD_SIZE) for pod in cluster.gang()} == {str(second)}
+
+
+@two_sizes
+def test_only_its_own_ranks_complete_a_stage_of_another_size(stages: tuple[dict[str, Any], ...]) -> None:
+    first, second = (stage["deviceCount"] for stage in stages)
+    cluster = sized(stages).started()
+    for index in range(first):
+        cluster.exit(index, 0)
+    cluster.started()
+    for index in range(second):
+        assert not status.is_terminal(cluster.status)
+        cluster.exit(index, 0)
+        cluster.settle()
+    assert (cluster.status.phase, cluster.status.ranks.succeeded) == ("Complete", f"0-{second - 1}")
+
+
+def test_a_lost_rank_of_a_smaller_stage_restarts_as_many_as_the_stage_has() -> None:
+    cluster = sized((LARGER, SMALLER)).started()
+    for index in range(4):
+        cluster.exit(index, 0)
+    cluster.started()
+    cluster.vanish(1)
+    cluster.settle()
+    assert cluster.status.ranks.desired == len(cluster.gang()) == 2
+    assert sorted(stage.attempts for stage in cluster.status.stages) == [1, 2]
+
+
+def test_a_pod_that_claims_an_index_the_stage_has_not_completes_nothing_also_when_it_is_gone() -> None:
+    cluster = sized((LARGER, SMALLER)).started()
+    for index in range(4):
+        cluster.exit(index, 0)
+    cluster.started()
+    cluster.exit(0, 0)
+    own = pods.view(cluster.rank(0))
+    cluster.departed.append(replace(own, index=3))
+    cluster.settle()
+    assert (cluster.status.ranks.succeeded, status.is_terminal(cluster.status)) == ("0", False)
+
+
+def test_a_stage_of_one_device_has_no_coordinator_and_one_of_a_part_of_a_node_stays_on_one() -> None:
+    few = [{**TWO_STAGES[0], "deviceCount": 2}, {**TWO_STAGES[1], "deviceCount": 1}]
+    wanted = job(device={"type": "CPU", "count": 8, "perNode": 4}, stages=few)
+    part, one = (manifests.gang(wanted, stage, 0) for stage in wanted.spec.stages)
+    assert [found["kind"] for found in part] == ["ConfigMap", "Service", "Pod", "Pod"]
+    assert {pod["metadata"]["labels"][names.LABEL_NODE_GROUP] for pod in part[2:]} == {"0"}
+    assert [found["kind"] for found in one] == ["ConfigMap", "Pod"]
+
+
+def variable(pod: dict[str, Any], name: str) -> str | None:
+    """The value of an environment variable of a pod's container."""
+    found = pod["spec"]["containers"][0]["env"]
+    return next((entry.get("value") for entry in found if entry["name"] == name), None)
 
 
 def test_a_failure_restarts_its_stage_and_never_a_finished_one() -> None:

@@ -16,6 +16,8 @@ STAGES = [
     {"name": "fine", "algorithm": "Momentum", "epochs": 1, "localBatchSize": 8},
 ]
 MAX_RESTARTS = 2
+# Ranks of the two stages: as many in both, fewer and more in the second.
+SIZES = st.sampled_from([(3, 3), (3, 1), (1, 3), (2, 3), (3, 2)])
 
 happening = st.one_of(
     # Three passes for anything else: a world where nobody looks shows nothing.
@@ -85,6 +87,17 @@ def is_running(pod: dict[str, Any]) -> bool:
     return bool(pod["status"]["phase"] == "Running")
 
 
+def staged(sizes: tuple[int, int], **spec: Any) -> Cluster:
+    """A job whose stages have these numbers of ranks."""
+    stages = [{**stage, "deviceCount": size} for stage, size in zip(STAGES, sizes, strict=True)]
+    return Cluster(job(device={"type": "CPU", "count": 3}, stages=stages, **spec))
+
+
+def size(cluster: Cluster) -> int:
+    """Ranks of the stage that the status names."""
+    return {stage.name: stage.device_count for stage in cluster.job.spec.stages}[cluster.status.stage]
+
+
 def check(cluster: Cluster) -> None:
     now = cluster.status
     following = cluster.plan()
@@ -92,6 +105,8 @@ def check(cluster: Cluster) -> None:
         assert following.wake_seconds != 0, "passes without end that change nothing"
     attempts = [record.attempt for record in now.attempts]
     assert attempts == sorted(set(attempts)), "an attempt was counted twice"
+    if now.stage:
+        check_size(cluster)
     assert now.restarts_count_towards_max <= now.restarts
     assert now.restarts_count_towards_max <= MAX_RESTARTS, "the budget was overdrawn"
     labels = [pod["metadata"]["labels"] for pod in cluster.pods.values()]
@@ -103,11 +118,19 @@ def check(cluster: Cluster) -> None:
     assert len(alive) == len(set(alive)), "a rank runs twice"
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(happening, max_size=60))
-def test_no_random_world_breaks_the_invariants(world: list[tuple[str, object]]) -> None:
+def check_size(cluster: Cluster) -> None:
+    """A gang has the ranks of its own stage and no others, and none of another stage counts as done."""
+    ranks, places = cluster.status.ranks, range(size(cluster))
+    assert ranks.desired == len(places)
+    assert status.parse_indexes(ranks.succeeded) <= set(places)
+    assert {int(pod["metadata"]["labels"][names.LABEL_INDEX]) for pod in cluster.gang()} <= set(places)
+
+
+@settings(max_examples=300)
+@given(SIZES, st.lists(happening, max_size=60))
+def test_no_random_world_breaks_the_invariants(sizes: tuple[int, int], world: list[tuple[str, object]]) -> None:
     policy = {"maxRestarts": MAX_RESTARTS, "backoffSeconds": 5}
-    cluster = Cluster(job(device={"type": "CPU", "count": 3}, stages=STAGES, failurePolicy=policy))
+    cluster = staged(sizes, failurePolicy=policy)
     terminal = None
     for what, how in world:
         happen(cluster, what, how)
@@ -118,10 +141,12 @@ def test_no_random_world_breaks_the_invariants(world: list[tuple[str, object]]) 
             terminal = cluster.status.conditions
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(happening, max_size=40))
-def test_from_every_random_world_a_healthy_cluster_finishes_the_job(world: list[tuple[str, object]]) -> None:
-    cluster = Cluster(job(device={"type": "CPU", "count": 3}, stages=STAGES, failurePolicy={"maxRestarts": 1000}))
+@settings(max_examples=100)
+@given(SIZES, st.lists(happening, max_size=40))
+def test_from_every_random_world_a_healthy_cluster_finishes_the_job(
+    sizes: tuple[int, int], world: list[tuple[str, object]]
+) -> None:
+    cluster = staged(sizes, failurePolicy={"maxRestarts": 1000})
     for what, how in world:
         happen(cluster, what, how)
     suspend(cluster, False)
@@ -140,13 +165,13 @@ def live_one_pass(cluster: Cluster) -> bool:
     cluster.finish_deletions()
     cluster.run_all()
     running = [pod for pod in cluster.gang() if is_running(pod)]
-    for pod in running if len(cluster.gang()) == cluster.job.spec.device.count else []:
+    for pod in running if len(cluster.gang()) == size(cluster) else []:
         cluster.exit(int(pod["metadata"]["labels"][names.LABEL_INDEX]), 0)
     cluster.now += wake or 0.0
     return bool(running) or wake is not None or before != (cluster.status, sorted(cluster.pods))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12))
 def test_crashes_between_writes_change_nothing_about_the_end(crashes: list[int]) -> None:
     undisturbed, disturbed = (Cluster(job(failurePolicy={"backoffSeconds": 0})) for _ in range(2))

@@ -5,8 +5,9 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from resnetboost_operator import api, names
 from resnetboost_operator.validation import schema
@@ -251,14 +252,39 @@ def test_a_stage_of_adasum_has_its_settings_whether_given_or_not_and_thors_only_
 
 
 @pytest.mark.parametrize(
-    ("topology", "per_node", "ranks"),
-    [("Hierarchical", 4, 4), ("Hierarchical", None, 1), ("Flat", 4, 1), ("Flat", None, 1)],
+    ("topology", "per_node", "count", "ranks"),
+    [
+        ("Hierarchical", 4, 8, 4),
+        ("Hierarchical", None, 8, 1),
+        ("Hierarchical", 4, 2, 2),
+        ("Flat", 4, 8, 1),
+        ("Flat", None, 8, 1),
+    ],
 )
 def test_adasum_sums_across_the_nodes_a_job_asks_for_or_across_ranks(
-    topology: api.Topology, per_node: int | None, ranks: int
+    topology: api.Topology, per_node: int | None, count: int, ranks: int
 ) -> None:
     device = api.Device(type="CPU", count=8, per_node=per_node)
-    assert api.ranks_per_summand(device, api.Adasum(reduce="Delta", topology=topology)) == ranks
+    (found,) = api.parse(schema.defaulted(stage(algorithm="Adasum", adasum={"topology": topology}))).spec.stages
+    assert api.ranks_per_summand(device, replace(found, device_count=count)) == ranks
+
+
+def test_a_stage_of_pca_has_its_settings_whether_given_or_not() -> None:
+    first = {**stage()["spec"]["stages"][0], "snapshots": {"everyEpochs": 0.1}}
+    given: list[Object] = [{}, {"pca": {}}, {"pca": {"solver": "SGD", "lineSearch": {"maxTrials": 3}}}]
+    later = [{**first, "name": f"s{index}", "algorithm": "PCA", **fields} for index, fields in enumerate(given)]
+    base, left_out, bare, own = api.parse(schema.defaulted(job(stages=[first, *later]))).spec.stages
+    assert (base.pca, left_out.pca, bare.pca) == (None, api.PCA, api.PCA)
+    assert own.pca == replace(api.PCA, solver="SGD", line_search=replace(api.PCA.line_search, max_trials=3))
+    assert base.snapshots == api.Snapshots(every_epochs=0.1, from_epoch=0, keep=60)
+    assert api.parse(schema.defaulted(job())).spec.stages[0].snapshots is None
+
+
+def test_a_stage_has_the_jobs_devices_if_it_has_no_number_of_its_own() -> None:
+    first = stage()["spec"]["stages"][0]
+    stages = [{**first, "name": "few", "deviceCount": 2}, {**first, "name": "all"}]
+    parsed = api.parse(schema.defaulted(job(stages=stages, device={"count": 8})))
+    assert [found.device_count for found in parsed.spec.stages] == [2, 8]
 
 
 class TestChanges:
@@ -365,7 +391,6 @@ def with_junk(place: tuple[str | int, ...], junk: Any) -> Any:
     return obj
 
 
-@settings(deadline=None)  # the first check loads the evaluator
 @given(JUNK, st.none() | JUNK)
 def test_junk_gives_sentences_and_never_raises(junk: Any, old: Any) -> None:
     problems = schema.check(junk, old)
@@ -373,7 +398,6 @@ def test_junk_gives_sentences_and_never_raises(junk: Any, old: Any) -> None:
     assert all(str(problem) and "\n" not in str(problem) for problem in problems)
 
 
-@settings(deadline=None)  # the first check loads the evaluator
 @given(st.sampled_from(PLACES), JUNK, st.sampled_from(PLACES), JUNK)
 def test_junk_in_a_job_never_raises_and_what_passes_can_be_parsed(
     place: tuple[str | int, ...], junk: Any, old_place: tuple[str | int, ...], old_junk: Any
@@ -384,14 +408,12 @@ def test_junk_in_a_job_never_raises_and_what_passes_can_be_parsed(
         api.parse(schema.defaulted(obj))
 
 
-@settings(deadline=None)  # the first check loads the evaluator
 @given(st.sampled_from(PLACES), JUNK)
 def test_defaulting_twice_is_defaulting_once(place: tuple[str | int, ...], junk: Any) -> None:
     once = schema.defaulted(with_junk(place, junk))
     assert repr(schema.defaulted(once)) == repr(once)  # repr, as NaN differs from itself
 
 
-@settings(deadline=None)  # the first check loads the evaluator
 @given(JUNK)
 def test_a_status_of_junk_never_raises(junk: Any) -> None:
     schema.check_status(junk)

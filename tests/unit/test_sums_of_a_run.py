@@ -112,6 +112,14 @@ def test_there_are_as_many_summands_as_nodes_or_ranks(
     assert [found.summands for found in sums(folder)] == [summands]
 
 
+def test_a_stage_of_its_own_size_has_summands_of_its_own_number(tmp_path: Path) -> None:
+    folder = open_for_run(tmp_path / "run")
+    folder.enter(job({**WARM, "algorithm": "Adasum", "deviceCount": 4}, BASE, count=8))
+    attempt(folder, "warm", 0, HEADER + rows(1, 3))
+    attempt(folder, "base", 1, HEADER + rows(1, 3))
+    assert [(found.stage, found.summands) for found in sums(folder)] == [("warm", 2), ("base", 4)]
+
+
 def test_each_stage_with_sums_has_its_own(tmp_path: Path) -> None:
     folder = open_for_run(tmp_path / "run")
     folder.enter(job({**WARM, "algorithm": "Adasum", "adasum": {"topology": "Flat"}}, BASE))

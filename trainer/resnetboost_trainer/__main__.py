@@ -19,7 +19,8 @@ from resnetboost_trainer.verdict import CommunicationError, TrainingError, Verdi
 log = logging.getLogger("resnetboost_trainer")
 
 EPILOG = """The config file is named by RESNETBOOST_CONFIG or the argument; RESNETBOOST_RANK, RESNETBOOST_WORLD_SIZE and
-RESNETBOOST_COORDINATOR (host:port) place this process in its gang. Exit codes: 0 done, 1 internal error,
+RESNETBOOST_COORDINATOR (host:port) place this process in its gang, or RESNETBOOST_INDEX and RESNETBOOST_RANK_TABLE (the
+folder that a rank table will come into). Exit codes: 0 done, 1 internal error,
 10 configuration, 11 data, 12 numerics, 13 out of memory, 14 communication, 15 storage, 16 interrupted."""
 
 
@@ -64,7 +65,7 @@ def _rank(environment: Environment) -> int:
 
 def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     """Everything that can fail quickly comes first; MindSpore takes seconds to import and is imported last."""
-    from resnetboost_trainer import data
+    from resnetboost_trainer import data, ranktable
     from resnetboost_trainer.distributed import Rendezvous
     from resnetboost_trainer.server import Server
 
@@ -74,12 +75,13 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
     dataset = data.load(settings.dataset, settings.model.num_classes)
     data.check_batch(len(dataset.x_train), environment.world_size, settings.local_batch_size)
+    environment = ranktable.place(environment, lambda: bool(stop))
     rendezvous = Rendezvous(environment)
 
     from resnetboost_trainer import device
     from resnetboost_trainer.train import Training
 
-    device.prepare()
+    device.prepare(settings.device.type)
     result = Training(settings, environment, dataset, board, server, stop).run()
     rendezvous.close()
     message = f"{settings.epochs} epochs; top-1 {result.top1:.2%} on the test set"

@@ -2,7 +2,8 @@
 
 `<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits>/` holds safetensors files and, written last, `manifest.json` with
 their sizes and hashes; the directory gets its name by a rename after everything is on disk. An attempt writes only
-under its own directory, so a stale gang that lives on behind a broken network cannot harm its successor.
+under its own directory, so a stale gang that lives on behind a broken network cannot harm its successor. What is kept
+beside checkpoints, in the same way, is of another kind and has another name in the place of `step`.
 """
 
 import hashlib
@@ -13,8 +14,9 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
@@ -23,11 +25,13 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
+# A checkpoint; a stage's snapshot; a snapshot of another job, in the stage that trains in their subspace.
+Kind = Literal["step", "snapshot", "origin"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT_BYTES = 1 << 20
-_STEP = re.compile(r"step-(\d{8})")
+_PLACES = {kind: re.compile(rf"{kind}-(\d{{8}})") for kind in get_args(Kind)}
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
 log = logging.getLogger(__name__)
@@ -45,7 +49,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     batch sizes are the whole state of the random number generators and of the data order.
 
     A checkpoint without its job's namespace and name, as they were written once, is found by its uid alone. `written`
-    is in unix seconds."""
+    is in unix seconds. `layout` is of a snapshot's flat vector; `basis` tells in which subspace a state is one."""
 
     format: int = FORMAT
     job_uid: str
@@ -61,12 +65,18 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     model: str
     dataset: str
     algorithm: str = "Momentum"  # there was no other when this field was not written
+    layout: str = ""
+    basis: str = ""
     written: float = 0.0
     files: dict[str, File] = {}
 
 
+# Brings files into a directory, and onto the disk.
+Fill = Callable[[Path], dict[str, File]]
+
+
 class Found(msgspec.Struct, frozen=True):
-    """A checkpoint that was verified and read."""
+    """A checkpoint that was verified and, unless only its manifest was wanted, read."""
 
     path: Path
     manifest: Manifest
@@ -82,25 +92,33 @@ def attempt_directory(root: Path, job_uid: str, stage: str, attempt: int) -> Pat
     return root / job_uid / stage / f"attempt-{attempt}"
 
 
-def write(directory: Path, manifest: Manifest, contents: Mapping[str, Arrays]) -> tuple[Path, int]:
+def write(directory: Path, manifest: Manifest, contents: Mapping[str, Arrays], kind: Kind = "step") -> tuple[Path, int]:
     """Write a checkpoint under an attempt's directory; returns its path and size in bytes.
 
     Safe against a crash at any point: what has no final name is not a checkpoint. Raises OSError.
     """
-    final = directory / f"step-{manifest.step:08d}"
+
+    def fill(partial: Path) -> dict[str, File]:
+        encoded = ((name, safetensors.numpy.save(dict(arrays))) for name, arrays in contents.items())
+        return {name: _write_file(partial / name, data) for name, data in encoded}
+
+    return write_files(directory, manifest, fill, kind)
+
+
+def write_files(directory: Path, manifest: Manifest, fill: Fill, kind: Kind) -> tuple[Path, int]:
+    """As `write`, of files that `fill` brings, on disk, into the directory it is given."""
+    final = directory / f"{kind}-{manifest.step:08d}"
     partial = directory / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        files = {
-            name: _write_file(partial / name, safetensors.numpy.save(dict(arrays))) for name, arrays in contents.items()
-        }
+        files = fill(partial)
         complete = msgspec.structs.replace(manifest, files=files, written=time.time())
         _write_file(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(complete)))
-        _sync(partial)
+        sync(partial)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
-        _sync(directory)
+        sync(directory)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -115,20 +133,26 @@ def _write_file(path: Path, data: bytes) -> File:
     return File(len(data), hashlib.sha256(data).hexdigest())
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Bring a file or the names in a directory onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def candidates(root: Path, job_uid: str, stage: str, before_attempt: float = math.inf) -> list[Path]:
-    """Checkpoints of a stage by attempts before that one, the furthest step first. Raises OSError."""
+def candidates(
+    root: Path, job_uid: str, stage: str, before_attempt: float = math.inf, kind: Kind = "step"
+) -> list[Path]:
+    """Checkpoints of a stage by attempts before that one, the furthest step first, then the latest attempt.
+
+    Raises OSError.
+    """
     found = []
     for attempt, directory in _numbered(root / job_uid / stage, _ATTEMPT):
         if attempt < before_attempt:
-            found += [(step, attempt, path) for step, path in _numbered(directory, _STEP)]
+            found += [(step, attempt, path) for step, path in _numbered(directory, _PLACES[kind])]
     return [path for _, _, path in sorted(found, reverse=True)]
 
 
@@ -146,9 +170,16 @@ def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, 
 
 
 def newest(
-    root: Path, job_uid: str, stage: str, needed: Sequence[str], before_attempt: float = math.inf
+    root: Path,
+    job_uid: str,
+    stage: str,
+    needed: Sequence[str],
+    before_attempt: float = math.inf,
+    arrays: bool = True,
 ) -> Found | None:
     """The furthest checkpoint that is whole and has the needed files, read; damaged ones are named and passed over.
+
+    Without `arrays` it is the very same one, with nothing in its contents.
 
     It looks again after each of them: a stale gang that lives on prunes what is being read, and writes newer ones.
     """
@@ -157,7 +188,7 @@ def newest(
         path = left[0]
         try:
             manifest = verify(path, needed)
-            return Found(path, manifest, {name: read(path, name) for name in manifest.files})
+            return Found(path, manifest, {name: read(path, name) for name in manifest.files if arrays})
         except Damaged as damage:
             passed_over.add(path)
             log.warning("checkpoint %s is damaged (%s); trying another", path, damage)
@@ -174,7 +205,7 @@ def read_manifest(path: Path) -> Manifest:
     if manifest.format != FORMAT:
         raise Damaged(f"{MANIFEST}: format {manifest.format} is not {FORMAT}, the one this trainer reads")
     place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
-    if place / f"step-{manifest.step:08d}" != path:
+    if path not in [place / f"{kind}-{manifest.step:08d}" for kind in _PLACES]:
         raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
     return manifest
 
@@ -235,19 +266,25 @@ def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written
     What lies further than the newest was passed over as damaged when this attempt began: it must not displace it.
     """
     others = [path for path in candidates(root, job_uid, stage, attempt + 1) if path != written]
-    for path in others[keep - 1 :]:
-        _remove(path)
+    remove(others[keep - 1 :])
+    sweep(root, job_uid, stage, attempt)
+
+
+def sweep(root: Path, job_uid: str, stage: str, attempt: int) -> None:
+    """Remove what writers that were killed left in this attempt's folder and older ones', of all kinds."""
     for number, directory in _numbered(root / job_uid / stage, _ATTEMPT):
         if number <= attempt:
-            for rubbish in directory.glob(".step-*"):  # of writers that were killed
-                shutil.rmtree(rubbish, ignore_errors=True)
+            for kind in _PLACES:
+                for rubbish in directory.glob(f".{kind}-*"):
+                    shutil.rmtree(rubbish, ignore_errors=True)
 
 
-def _remove(path: Path) -> None:
+def remove(paths: Sequence[Path]) -> None:
     """Out of sight first: a half-deleted checkpoint must not look like a damaged one."""
-    condemned = path.with_name(f".{path.name}.deleted")
-    try:
-        path.rename(condemned)
-    except FileNotFoundError:
-        return  # a stale gang that lives on may prune the same ones
-    shutil.rmtree(condemned, ignore_errors=True)
+    for path in paths:
+        condemned = path.with_name(f".{path.name}.deleted")
+        try:
+            path.rename(condemned)
+        except FileNotFoundError:
+            continue  # a stale gang that lives on may prune the same ones
+        shutil.rmtree(condemned, ignore_errors=True)

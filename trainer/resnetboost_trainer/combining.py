@@ -1,16 +1,18 @@
-"""How the gradients of all ranks become one update of the weights: averaged, or by Adasum; one class for each."""
+"""How the gradients of all ranks become one update of the weights, one class for each way."""
 
 import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer.distributed import Communicator, Floats, lost
 from resnetboost_trainer.optimizers.adasum.adaptive import AdaptiveSum, Summed
 from resnetboost_trainer.optimizers.adasum.delta import Apply
-from resnetboost_trainer.step import TAIL, Reduction
+from resnetboost_trainer.optimizers.pca.descent import Descent, Searched
+from resnetboost_trainer.step import TAIL, Batch, Reduction
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +27,16 @@ class Combination(Protocol):
         """
         ...
 
-    def update(self, gradients: Tensor, learning_rate: Tensor) -> Summed | None:
-        """Change the weights, to the same bits on every rank; says how an adaptive sum went."""
+    def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> Summed | Searched | None:
+        """Change the weights, to the same bits on every rank; says how an adaptive sum or a line search went."""
         ...
 
 
-class Average:
-    """The mean gradient and one step of the optimizer."""
+class _Mean:
+    """The mean gradient over all ranks."""
 
-    def __init__(self, parameters: Sequence[Parameter], optimizer: nn.Cell, communicator: Communicator) -> None:
-        self.reduction, self.optimizer = Reduction(parameters, communicator.size), optimizer
+    def __init__(self, parameters: Sequence[Parameter], communicator: Communicator) -> None:
+        self.reduction, self.alone = Reduction(parameters, communicator.size), communicator.size == 1
 
     def reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
         """As `Combination` says; the norm is the mean gradient's."""
@@ -42,11 +44,33 @@ class Average:
             gradients, scalars = self.reduction(flat)
             return gradients, scalars.asnumpy()
         except RuntimeError as error:
+            if self.alone:
+                raise
             raise lost(error) from error
 
-    def update(self, gradients: Tensor, learning_rate: Tensor) -> None:
+
+class Average(_Mean):
+    """The mean gradient and one step of the optimizer."""
+
+    def __init__(self, parameters: Sequence[Parameter], optimizer: nn.Cell, communicator: Communicator) -> None:
+        super().__init__(parameters, communicator)
+        self.optimizer = optimizer
+
+    def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> None:
         """As `Combination` says."""
-        self.optimizer(gradients, learning_rate)
+        self.optimizer(gradients, Tensor(learning_rate, mindspore.float32))
+
+
+class Within(_Mean):
+    """The mean gradient and one step in the principal subspace, which may look at the batch's loss again."""
+
+    def __init__(self, parameters: Sequence[Parameter], descent: Descent, communicator: Communicator) -> None:
+        super().__init__(parameters, communicator)
+        self.descent = descent
+
+    def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> Searched:
+        """As `Combination` says."""
+        return self.descent.step(gradients, batch, learning_rate)
 
 
 class Adaptive:
@@ -79,12 +103,13 @@ class Adaptive:
             gradients = Tensor(self.sum.node_mean(gradients.asnumpy()))
         return gradients, scalars
 
-    def update(self, gradients: Tensor, learning_rate: Tensor) -> Summed:
+    def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> Summed:
         """As `Combination` says."""
+        rate = Tensor(learning_rate, mindspore.float32)
         if self.apply is None:
             whole, summed = self.sum.across(gradients.asnumpy())
-            self.optimizer(Tensor(whole), learning_rate)
+            self.optimizer(Tensor(whole), rate)
             return summed
-        whole, summed = self.sum.across(self.optimizer(gradients, learning_rate).asnumpy())
+        whole, summed = self.sum.across(self.optimizer(gradients, rate).asnumpy())
         self.apply(Tensor(whole))
         return summed

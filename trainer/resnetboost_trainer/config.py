@@ -29,7 +29,7 @@ class Job(_Struct, frozen=True):
 class Device(_Struct, frozen=True):
     """What kind of device each rank has."""
 
-    type: Literal["CPU"]
+    type: Literal["CPU", "Ascend", "GPU"]
 
 
 class Model(_Struct, frozen=True):
@@ -104,6 +104,45 @@ class Adasum(_Struct, frozen=True):
     ranks_per_node: int
 
 
+class LineSearch(_Struct, frozen=True):
+    """Armijo's rule: lengths 1, rho, rho^2, ... with rho the `contraction`; `sufficient_decrease` is sigma."""
+
+    contraction: float
+    sufficient_decrease: float
+    max_trials: int
+
+
+class Residual(_Struct, frozen=True):
+    """A step of Momentum (gamma) at a constant rate (alpha) by what of the gradient lies outside the subspace."""
+
+    momentum: float
+    learning_rate: float
+
+
+class Pca(_Struct, frozen=True):
+    """Training in the first principal components of snapshots, by BFGS with a line search or by Momentum SGD."""
+
+    components: int
+    solver: Literal["BFGS", "SGD"]
+    line_search: LineSearch
+    residual: Residual
+
+
+class Snapshots(_Struct, frozen=True, rename={"from_epoch": "from", "every_epochs": "everyEpochs"}):
+    """The weights after `from_epoch + i * every_epochs` epochs, fractions allowed, the newest `keep` of them."""
+
+    every_epochs: float
+    from_epoch: float
+    keep: int
+
+
+class StartFrom(_Struct, frozen=True):
+    """The stage whose last weights are the first ones of this: of this job, or of another one of its namespace."""
+
+    stage: str
+    job_name: str | None = None
+
+
 class Checkpoint(_Struct, frozen=True):
     """How often to save, how many to keep, and whether to go on from those of an earlier job of this name."""
 
@@ -113,7 +152,10 @@ class Checkpoint(_Struct, frozen=True):
 
 
 class Config(_Struct, frozen=True):
-    """One attempt of one stage; `adasum` is there exactly for that algorithm, `thor` for THOR and maybe for Adasum."""
+    """One attempt of one stage.
+
+    `pca` and `adasum` are there exactly for those algorithms, `thor` for THOR and maybe for Adasum.
+    """
 
     job: Job
     stage: str
@@ -122,7 +164,7 @@ class Config(_Struct, frozen=True):
     device: Device
     model: Model
     dataset: Dataset
-    algorithm: Literal["Momentum", "THOR", "Adasum"]
+    algorithm: Literal["Momentum", "THOR", "Adasum", "PCA"]
     epochs: int
     local_batch_size: int
     label_smoothing: float
@@ -133,17 +175,27 @@ class Config(_Struct, frozen=True):
     checkpoint: Checkpoint
     thor: Thor | None = None
     adasum: Adasum | None = None
-    start_from: str | None = None
+    pca: Pca | None = None
+    snapshots: Snapshots | None = None
+    start_from: StartFrom | None = None
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs from rank to rank, and where things are. `coordinator` is host:port; None for a single rank."""
+    """What differs from rank to rank, and where things are.
+
+    `coordinator` is host:port; None for a single rank, and where the ranks meet by a table that comes into the folder
+    `rank_table`: until it has come `rank` is the pod's index. The rank of index 0 is the `leader`, who alone has the
+    checkpoints.
+    """
 
     config: Path
     checkpoints: Path | None
+    index: int
     rank: int
+    leader: int
     world_size: int
     coordinator: tuple[str, int] | None
+    rank_table: Path | None
     bind_address: str
     metrics_port: int
     termination_log: Path | None
@@ -168,18 +220,23 @@ def load(path: Path) -> Config:
 
 def environment(variables: Mapping[str, str] = os.environ) -> Environment:
     """Read the environment. Raises ConfigError naming the variable, its value and what would be right."""
-    rank, world_size = _integer(variables, "RESNETBOOST_RANK", 0), _integer(variables, "RESNETBOOST_WORLD_SIZE", 1)
-    if not 0 <= rank < world_size:
-        raise ConfigError(f"RESNETBOOST_RANK: {rank} must be at least 0 and below RESNETBOOST_WORLD_SIZE: {world_size}")
-    coordinator = variables.get("RESNETBOOST_COORDINATOR", "")
-    if world_size > 1 and not coordinator:
+    rank_table = _path(variables, "RESNETBOOST_RANK_TABLE")
+    name = "RESNETBOOST_RANK" if rank_table is None else "RESNETBOOST_INDEX"
+    index, world_size = _integer(variables, name, 0), _integer(variables, "RESNETBOOST_WORLD_SIZE", 1)
+    if not 0 <= index < world_size:
+        raise ConfigError(f"{name}: {index} must be at least 0 and below RESNETBOOST_WORLD_SIZE: {world_size}")
+    coordinator = variables.get("RESNETBOOST_COORDINATOR", "") if rank_table is None else ""
+    if world_size > 1 and rank_table is None and not coordinator:
         raise ConfigError(f"RESNETBOOST_COORDINATOR: {world_size} ranks need one, as host:port")
     return Environment(
         config=Path(variables.get("RESNETBOOST_CONFIG", "config.yaml")),
         checkpoints=_path(variables, "RESNETBOOST_CHECKPOINTS"),
-        rank=rank,
+        index=index,
+        rank=index,
+        leader=0,
         world_size=world_size,
-        coordinator=_address(coordinator) if world_size > 1 else None,
+        coordinator=_address(coordinator) if coordinator and world_size > 1 else None,
+        rank_table=rank_table,
         bind_address=variables.get("RESNETBOOST_BIND_ADDRESS", ""),
         metrics_port=_integer(variables, "RESNETBOOST_METRICS_PORT", 9400),
         termination_log=_path(variables, "RESNETBOOST_TERMINATION_LOG"),

@@ -102,9 +102,12 @@ def await_coordinator(timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS) -> None:
 class Communicator:
     """Collectives over the whole gang, on numpy arrays; with one rank they are the identity."""
 
-    def __init__(self, rank: int, size: int, joined: bool = False) -> None:
-        """Join the gang (blocks until every rank is there), unless this process has. Raises CommunicationError."""
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int, size: int, joined: bool = False, leader: int = 0) -> None:
+        """Join the gang (blocks until every rank is there), unless this process has. Raises CommunicationError.
+
+        What only one rank does is done by the `leader`, who has the checkpoints.
+        """
+        self.rank, self.size, self.leader = rank, size, leader
         self._groups: dict[tuple[int, ...], Group] = {}
         if size > 1:
             if not joined:
@@ -118,11 +121,17 @@ class Communicator:
 
         return cls(get_rank(), get_group_size(), joined=True) if GlobalComm.INITED else cls(0, 1)
 
+    @property
+    def leads(self) -> bool:
+        """Whether this rank is the leader."""
+        return self.rank == self.leader
+
     def _join(self) -> None:
         from mindspore import communication
 
         started = time.monotonic()
-        await_coordinator()
+        if "MS_SCHED_HOST" in os.environ:  # or the ranks meet by a rank table
+            await_coordinator()
         try:
             communication.init()
         except RuntimeError as error:
@@ -132,7 +141,8 @@ class Communicator:
     def _prepare(self) -> None:
         from mindspore import ops
 
-        self._all_reduce, self._all_gather, self._broadcast = ops.AllReduce(), ops.AllGather(), ops.Broadcast(0)
+        self._all_reduce, self._all_gather = ops.AllReduce(), ops.AllGather()
+        self._broadcast = ops.Broadcast(self.leader)
 
     def sum(self, values: Floats) -> Floats:
         """Sum over the ranks, the same bits on each of them."""
@@ -143,7 +153,7 @@ class Communicator:
         return values if self.size == 1 else self.sum(values) / np.float32(self.size)
 
     def broadcast(self, values: Floats) -> Floats:
-        """Rank 0's values on every rank, bit for bit (shapes must agree)."""
+        """The leader's values on every rank, bit for bit (shapes must agree)."""
         return values if self.size == 1 else _run(lambda tensor: self._broadcast((tensor,))[0], values)
 
     def gather(self, values: Floats) -> Floats:
@@ -166,7 +176,7 @@ class Communicator:
             self.sum(np.zeros(1, np.float32))
         except CommunicationError as error:
             log.info("rank %d leaves without hearing from all others: %s", self.rank, error)
-        if self.rank != 0:
+        if not self.leads:
             time.sleep(LINGER_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Finds what an earlier job of the same namespace and name left on the volume; whether it is used is the caller's.
+"""Finds what the jobs of a namespace and name left on the volume; whether it is used is the caller's.
 
 A job that is deleted and applied again gets another uid, and so another folder beside that of its predecessor, those of
 other jobs and whatever else lies on the volume. Nothing there is written; a manifest counts only where it says it is.
@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from resnetboost_trainer import checkpoint
 from resnetboost_trainer.checkpoint import Damaged, Found, Manifest
 
@@ -22,25 +24,31 @@ MAX_MANIFESTS = 10
 log = logging.getLogger(__name__)
 
 
-def newest(root: Path, ours: Manifest, needed: Sequence[str]) -> Found | None:
-    """The furthest whole checkpoint of our stage by the one of those jobs that saved last. Raises OSError."""
-    for _, uid in sorted(_jobs(root, ours), reverse=True):
-        found = checkpoint.newest(root, uid, ours.stage, needed)
+class Job(msgspec.Struct, frozen=True):
+    """The name that jobs are searched by."""
+
+    namespace: str
+    name: str
+
+
+def newest(root: Path, job: Job, stage: str, needed: Sequence[str], but: str, arrays: bool = True) -> Found | None:
+    """The furthest whole checkpoint of a stage by the one of that name's jobs that saved last; `but` is a uid.
+
+    Without `arrays` as checkpoint.newest. Raises OSError.
+    """
+    for _, uid in sorted(_jobs(root, job, stage, but), reverse=True):
+        found = checkpoint.newest(root, uid, stage, needed, arrays=arrays)
         if found is not None:
             return found
     return None
 
 
-def _jobs(root: Path, ours: Manifest) -> Iterator[tuple[float, str]]:
-    """(when it saved its furthest checkpoint of our stage, uid) of each earlier job of our name."""
+def _jobs(root: Path, job: Job, stage: str, but: str) -> Iterator[tuple[float, str]]:
+    """(when it saved its furthest checkpoint of the stage, uid) of each job of that name."""
     for uid in _folders(root):
-        manifest = None if uid == ours.job_uid else _furthest(root, uid, ours.stage)
-        if manifest is not None and _name(manifest) == _name(ours):
+        manifest = None if uid == but else _furthest(root, uid, stage)
+        if manifest is not None and Job(manifest.job_namespace, manifest.job_name) == job:
             yield manifest.written, uid
-
-
-def _name(manifest: Manifest) -> tuple[str, str]:
-    return manifest.job_namespace, manifest.job_name
 
 
 def _furthest(root: Path, uid: str, stage: str) -> Manifest | None:

@@ -14,6 +14,9 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 # What an update of THOR's curvature does with a layer.
 DECISIONS = ("updated", "kept", "stopped", "failed")
 
+# What becomes of a direction within the principal subspace.
+OUTCOMES = ("full", "shortened", "rejected")
+
 
 class Metrics:
     """Every series a rank exposes, in a registry of its own. Label `rank` lets the slowest one be found."""
@@ -48,6 +51,11 @@ class Metrics:
             self._thor()
         if config.adasum is not None:
             self._adasum()
+        if config.pca is not None:
+            self._pca()
+        if config.snapshots is not None:
+            self.snapshot_seconds = self._histogram("snapshot_seconds", "Writing a snapshot, in the background.")
+            self.snapshot_step = self._gauge("snapshot_step", "Step of the newest snapshot.")
         self._build_info(convolution)
 
     def _thor(self) -> None:
@@ -74,6 +82,22 @@ class Metrics:
         self.adasum_level_seconds = Histogram(
             "resnetboost_adasum_level_seconds", text, (*LABELS, "level"), registry=self.registry, buckets=SECONDS
         )
+
+    def _pca(self) -> None:
+        """What only a stage in the principal subspace has."""
+        text = "Share of the snapshots' variance that the components explain."
+        self.pca_explained_variance = self._gauge("pca_explained_variance_ratio", text)
+        text = "Accepted length of the last step's direction: 1 is all of it, 0 none."
+        self.pca_step_length = self._gauge("pca_step_length", text)
+        text = "Share of the squared gradient of the last step that lies within the subspace."
+        self.pca_gradient_share = self._gauge("pca_gradient_share_ratio", text)
+        self.pca_seconds = self._histogram("pca_seconds", "Projection, line search and step of this rank.")
+        text = "Evaluations of the loss by line searches."
+        evaluations = Counter("resnetboost_pca_evaluations", text, LABELS, registry=self.registry)
+        self.pca_evaluations = evaluations.labels(*self._labels)
+        text = "Steps by what the line search did with their direction."
+        steps = Counter("resnetboost_pca_steps", text, (*LABELS, "outcome"), registry=self.registry)
+        self.pca_steps = {outcome: steps.labels(*self._labels, outcome) for outcome in OUTCOMES}
 
     def adasum_level(self, level: str, seconds: float) -> None:
         """That level of an adaptive sum took so long."""

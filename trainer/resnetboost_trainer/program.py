@@ -2,21 +2,19 @@
 
 import time
 
-import mindspore
 import msgspec
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Tensor, nn
 
-from resnetboost_trainer import loss
-from resnetboost_trainer.combining import Adaptive, Average, Combination
+from resnetboost_trainer import algorithms, loss
+from resnetboost_trainer.algorithms import Given
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed import Communicator, Floats
 from resnetboost_trainer.optimizers.adasum.adaptive import Summed
-from resnetboost_trainer.optimizers.adasum.delta import Apply, Change
-from resnetboost_trainer.optimizers.momentum import Momentum
-from resnetboost_trainer.optimizers.thor.curvature import Curvature, Update
-from resnetboost_trainer.state import State
-from resnetboost_trainer.step import ACCURACY, LOSS, NORM_SQUARED, TAIL, Gradient
+from resnetboost_trainer.optimizers.pca.descent import Basis, Searched
+from resnetboost_trainer.optimizers.thor.curvature import Update
+from resnetboost_trainer.schedule import Moment
+from resnetboost_trainer.step import ACCURACY, LOSS, NORM_SQUARED, TAIL, Batch, Gradient
 from resnetboost_trainer.verdict import NumericsError
 
 # What the tail of a flat buffer has: whether somebody was asked to stop, then one compute time per rank.
@@ -26,20 +24,13 @@ STOP, SECONDS = TAIL, TAIL + 1
 DIVERGED = 1000.0
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """Which step it is, 0-based within the stage, and what the schedules say for it."""
-
-    step: int
-    learning_rate: float
-    damping: float
-
-
 class Outcome(msgspec.Struct, frozen=True):
     """What a step brought. Means over the gang but for the three times, which are this rank's, in seconds.
 
     `stop`: somebody was asked to stop, and the whole gang knows it. `slowest_*`: of the step before, by the time
-    before the all-reduce; after it all ranks show the same. `curvature`: of a step that THOR updates it at. `adasum`:
-    how the adaptive sum went, which counts as collective. `compiled`: the first use of a graph, no sample of anything.
+    before the all-reduce; after it all ranks show the same. `curvature`: of a step that THOR updates it at. `combined`:
+    how an adaptive sum went, which counts as collective, or a step in the subspace. `compiled`: the first use of a
+    graph, no sample of anything.
     """
 
     loss: float
@@ -52,39 +43,26 @@ class Outcome(msgspec.Struct, frozen=True):
     slowest_rank: int
     slowest_compute_seconds: float
     curvature: Update | None
-    adasum: Summed | None
+    combined: Summed | Searched | None
     compiled: bool
 
 
 class Program:
     """A network, its loss, its optimizer and the graphs over them. Ranks differ only in BN's running statistics."""
 
-    def __init__(self, config: Config, network: nn.Cell, communicator: Communicator) -> None:
+    def __init__(
+        self, config: Config, network: nn.Cell, communicator: Communicator, basis: Basis | None = None
+    ) -> None:
+        """`basis` is what a PCA stage trains in. A collective."""
         self.communicator, self.classes, self.network = communicator, config.model.num_classes, network
         self.loss_scale = config.loss_scale
-        parameters = list(network.trainable_params())
-        self.curvature: Curvature | None = None
-        probes: list[Parameter] = []
-        if config.thor is not None:
-            self.curvature = Curvature(network, parameters, config.thor, communicator)
-            parameters, probes = self.curvature.parameters, self.curvature.capture.probes
         entropy = loss.CrossEntropy(config.label_smoothing)
-        self.gradient = Gradient(network, entropy, parameters, config.loss_scale)
-        self.capturing = Gradient(network, entropy, parameters, config.loss_scale, probes)
-        adasum = config.adasum
-        of_changes = adasum is not None and adasum.reduce == "Delta"
-        momentum = (Change if of_changes else Momentum)(parameters, config.momentum)
-        optimizer: nn.Cell = self.curvature.optimizer(momentum) if self.curvature else momentum
-        shared = self.curvature.state() if self.curvature else []
-        if adasum is None:
-            self.combination: Combination = Average(parameters, optimizer, communicator)
-        else:
-            apply = Apply(momentum) if of_changes else None
-            self.combination = Adaptive(parameters, optimizer, communicator, adasum.ranks_per_node, apply)
-        if adasum is not None and of_changes:  # each node goes on with a momentum of its own
-            self.state = State(network, shared, communicator, momentum.state(), adasum.ranks_per_node)
-        else:
-            self.state = State(network, momentum.state() + shared, communicator)
+        parts = algorithms.parts(Given(config, network, entropy, communicator, basis))
+        self.combination, self.state, self.curvature = parts.combination, parts.state, parts.curvature
+        self.remedy = parts.remedy
+        probes = self.curvature.capture.probes if self.curvature is not None else ()
+        self.gradient = Gradient(network, entropy, parts.parameters, config.loss_scale)
+        self.capturing = Gradient(network, entropy, parts.parameters, config.loss_scale, probes)
         self._compiled: set[bool] = set()
         self._seconds = 0.0
 
@@ -103,9 +81,10 @@ class Program:
         update = None
         if self.curvature is not None and due:
             update = self.curvature.update(captured, flat, len(images), self.loss_scale, moment.damping)
-        adasum = self.combination.update(gradients, Tensor(moment.learning_rate, mindspore.float32))
+        batch = Batch(images, labels, float(scalars[LOSS]))
+        combined = self.combination.update(gradients, batch, moment.learning_rate)
         updated = time.perf_counter()
-        across = adasum.across_seconds if adasum is not None else 0.0
+        across = combined.across_seconds if isinstance(combined, Summed) else 0.0
         self._seconds = computed - begun
         slowest = int(scalars[SECONDS:].argmax())
         return Outcome(
@@ -119,7 +98,7 @@ class Program:
             slowest_rank=slowest,
             slowest_compute_seconds=float(scalars[SECONDS + slowest]),
             curvature=update,
-            adasum=adasum,
+            combined=combined,
             compiled=self._first_use(due),
         )
 
@@ -136,10 +115,7 @@ class Program:
 
     def _remedy(self, moment: Moment) -> str:
         """What helps against numbers that are not finite."""
-        text = f"at learning rate {moment.learning_rate:.4g}"
-        if self.curvature is not None:
-            text += f" and damping {moment.damping:.4g}; raise thor.damping.initial, set thor.clipNorm"
-        text += "; lower learningRate.peak or lengthen learningRate.warmupEpochs"
+        text = self.remedy(moment)
         return text if self.loss_scale == 1 else f"{text}, or lower lossScale, now {self.loss_scale:g}"
 
     def _first_use(self, graph: bool) -> bool:

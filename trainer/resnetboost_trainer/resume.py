@@ -1,20 +1,22 @@
-"""Where a gang begins: its stage's furthest checkpoint, the stage before, or fresh weights. Rank 0 alone reads.
+"""Where a gang begins: its stage's furthest checkpoint, the end of another stage, or fresh weights. Rank 0 alone reads.
 
-A job's own checkpoints always win. Those of an earlier job of the same name come next, if `checkpoint.resume` says so.
+A job's own checkpoints always win. Those of an earlier job of the same name come next, if `checkpoint.resume` says so,
+then the stage that `startFrom` names, of this job or of another. Of another job, what is used becomes this one's own.
 """
 
 import logging
-from collections.abc import Sequence
+import math
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from resnetboost_trainer import checkpoint, earlier, state
-from resnetboost_trainer.checkpoint import Found, Manifest
+from resnetboost_trainer import checkpoint, earlier, snapshots, state
+from resnetboost_trainer.checkpoint import Found, Kind, Manifest
+from resnetboost_trainer.config import StartFrom
 from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.state import Arrays, State
+from resnetboost_trainer.state import State
 from resnetboost_trainer.verdict import ConfigError, StorageError
 
 log = logging.getLogger(__name__)
@@ -34,18 +36,18 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     root: Path | None
     ours: Manifest
     rule: Literal["Never", "IfPresent", "Required"]
-    start_from: str | None
+    start_from: StartFrom | None
     total: int
 
 
 def begin(source: Source, state_: State, communicator: Communicator) -> int:
     """Bring the state of every rank to where training goes on; returns the steps that are done. A collective.
 
-    The gang cannot start from different files: rank 0 reads, the others get its bits.
-    Raises ConfigError for a checkpoint that does not fit or is required and missing, StorageError when the stage before
-    left nothing.
+    The gang cannot start from different files: the leader reads, the others get its bits.
+    Raises ConfigError for a checkpoint that does not fit or is required and missing, StorageError when the stage it
+    starts from left nothing.
     """
-    found = _furthest(source) if communicator.rank == 0 else None
+    found = _furthest(source) if communicator.leads else None
     step = -1 if found is None else found.manifest.step
     done = int(communicator.broadcast(np.array([step], np.float32))[0])
     if done >= 0:
@@ -53,25 +55,47 @@ def begin(source: Source, state_: State, communicator: Communicator) -> int:
         log.info("resumed from the checkpoint of step %d", done)
         _adopt(source, found)
         return done
-    state_.warm_start(_model_of_stage_before(source) if communicator.rank == 0 else None)
+    first = _first(source) if communicator.leads else None
+    if first is not None:
+        _tell(source.ours, first.manifest)
+    state_.warm_start(None if first is None else first.contents[state.MODEL])
+    if source.start_from is not None and source.start_from.job_name is not None:
+        _save(source, state_.snapshot())
     return 0
 
 
-def _furthest(source: Source) -> Found | None:
+def resumed(source: Source) -> Manifest | None:
+    """What the checkpoint says that `begin` goes on from; without its arrays. For the leader. Raises as `begin`."""
+    found = _furthest(source, arrays=False)
+    return None if found is None else found.manifest
+
+
+def origin(source: Source) -> Manifest | None:
+    """What the checkpoint says whose weights are this stage's first ones, if others left them; as `resumed`."""
+    first = _first(source, arrays=False)
+    return None if first is None else first.manifest
+
+
+def _furthest(source: Source, arrays: bool = True) -> Found | None:
     """The furthest checkpoint of this stage by earlier attempts, or else by an earlier job."""
-    found = _newest(source, source.ours.stage, NEEDED)
+    ours = source.ours
+    if source.root is None:
+        return _of_earlier_job(source, arrays)
+    found = checkpoint.newest(source.root, ours.job_uid, ours.stage, NEEDED, ours.attempt, arrays)
     if found is None:
-        return None if source.rule == "Never" else _of_earlier_job(source)
+        return _of_earlier_job(source, arrays)
     difference = _difference(found.manifest, source)
     if difference:
         raise ConfigError(f"{found.path.name} is a checkpoint of another job: {difference}")
     return found
 
 
-def _of_earlier_job(source: Source) -> Found | None:
+def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
     ours, rule = source.ours, source.rule
+    if rule == "Never":
+        return None
     job = f"{ours.job_namespace}/{ours.job_name}"
-    found = None if source.root is None else earlier.newest(source.root, ours, NEEDED)
+    found = None if source.root is None else _by_name(source.root, ours, ours.job_name, ours.stage, NEEDED, arrays)
     if found is not None:
         theirs = f"{found.path.name} of the earlier job {job} ({found.manifest.job_uid})"
         difference = _difference(found.manifest, source)
@@ -95,27 +119,69 @@ def _difference(manifest: Manifest, source: Source) -> str:
     return f"it is of step {manifest.step}, this stage ends at {source.total}" if manifest.step > source.total else ""
 
 
+def _by_name(root: Path, ours: Manifest, name: str, stage: str, needed: tuple[str, ...], arrays: bool) -> Found | None:
+    """By another job of our namespace, which may be an earlier one of our name."""
+    return earlier.newest(root, earlier.Job(ours.job_namespace, name), stage, needed, ours.job_uid, arrays)
+
+
 def _adopt(source: Source, found: Found | None) -> None:
-    """Keep an earlier job's checkpoint as this attempt's: a later attempt or stage must not depend on that job."""
-    ours = source.ours
-    if source.root is None or found is None or found.manifest.job_uid == ours.job_uid:
+    """Keep an earlier job's checkpoint as this attempt's: a later attempt or stage must not depend on that job.
+
+    Its snapshots come first: who finds a checkpoint finds all snapshots before it.
+    """
+    if source.root is None or found is None or found.manifest.job_uid == source.ours.job_uid:
         return
-    directory = checkpoint.attempt_directory(source.root, ours.job_uid, ours.stage, ours.attempt)
-    checkpoint.write(directory, msgspec.structs.replace(ours, step=found.manifest.step), found.contents)
+    theirs = found.manifest
+    reached: dict[Kind, float] = {"snapshot": theirs.step, "origin": math.inf}  # the latter are another stage's steps
+    for kind, last_step in reached.items():
+        left = snapshots.find(source.root, theirs.job_uid, theirs.stage, last_step, kind)
+        snapshots.adopt(source.root, left, source.ours, kind)
+    ours = msgspec.structs.replace(source.ours, step=theirs.step, basis=theirs.basis)
+    _write(source.root, ours, found.contents)
 
 
-def _newest(source: Source, stage: str, needed: Sequence[str]) -> Found | None:
-    if source.root is None:
+def _save(source: Source, contents: dict[str, state.Arrays] | None) -> None:
+    """Keep what another job's weights became: that job may go on or be deleted, and a later attempt start elsewhere."""
+    if source.root is not None and contents is not None:
+        _write(source.root, source.ours, contents)
+
+
+def _write(root: Path, ours: Manifest, contents: dict[str, state.Arrays]) -> None:
+    checkpoint.write(checkpoint.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt), ours, contents)
+
+
+def _first(source: Source, arrays: bool = True) -> Found | None:
+    """The checkpoint this stage takes its first weights from, None for fresh ones."""
+    start = source.start_from
+    if start is None:
         return None
-    return checkpoint.newest(source.root, source.ours.job_uid, stage, needed, source.ours.attempt)
+    if start.job_name is not None:
+        return _of_other_job(source, start.job_name, start.stage, arrays)
+    return _of_other_stage(source, start.stage, arrays)
 
 
-def _model_of_stage_before(source: Source) -> Arrays | None:
-    if source.start_from is None:
-        return None
-    found = _newest(source, source.start_from, (state.MODEL,))
+def _tell(ours: Manifest, theirs: Manifest) -> None:
+    whose = "" if theirs.job_uid == ours.job_uid else f" of job {theirs.job_name} ({theirs.job_uid})"
+    log.info("stage %s starts from the weights of stage %s%s, step %d", ours.stage, theirs.stage, whose, theirs.step)
+
+
+def _of_other_stage(source: Source, stage: str, arrays: bool) -> Found:
+    ours, found = source.ours, None
+    if source.root is not None:
+        found = checkpoint.newest(source.root, ours.job_uid, stage, (state.MODEL,), ours.attempt, arrays)
     if found is None:
-        ours, before = source.ours.stage, source.start_from
-        raise StorageError(f"stage {ours} begins where stage {before} ended, which left no usable checkpoint")
-    log.info("starting from the weights of stage %s, step %d", source.start_from, found.manifest.step)
-    return found.contents[state.MODEL]
+        reason = f"stage {ours.stage} begins where stage {stage} ended, which left no usable checkpoint"
+        raise StorageError(f"{reason}; restore its folder, or train that stage again by a new job")
+    return found
+
+
+def _of_other_job(source: Source, name: str, stage: str, arrays: bool) -> Found:
+    ours, field = source.ours, f"stage {source.ours.stage}: startFrom.jobName is {name}"
+    if source.root is None:
+        raise ConfigError(f"{field}, but this job keeps no checkpoints; set checkpoint.claimName to the claim it used")
+    found = _by_name(source.root, ours, name, stage, (state.MODEL,), arrays)
+    if found is None:
+        reason = f"no job {ours.job_namespace}/{name} left a whole checkpoint of stage {stage} on this volume"
+        remedy = "set checkpoint.claimName to the claim it used, or wait until it has saved one"
+        raise StorageError(f"{field}, but {reason}; {remedy}")
+    return found

@@ -20,7 +20,27 @@ Polynomial, peak 0.05803, power 4.0839, scheduleEpochs 53, milestones [39, 40], 
 
 import math
 
+import msgspec
+
 from resnetboost_trainer.config import Config, LearningRate
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Which step it is, 0-based within the stage, and what the schedules say for it; damping is 0 without THOR.
+
+    The learning rate is 1 where a line search finds the length of each step.
+    """
+
+    step: int
+    learning_rate: float
+    damping: float
+
+
+def moment(config: Config, step: int, steps_per_epoch: int) -> Moment:
+    """All that changes from step to step by itself."""
+    searching = config.pca is not None and config.pca.solver == "BFGS"
+    rate = 1.0 if searching else learning_rate(config, step, steps_per_epoch)
+    return Moment(step, rate, damping(config, step, steps_per_epoch) if config.thor is not None else 0.0)
 
 
 def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:

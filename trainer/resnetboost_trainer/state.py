@@ -51,10 +51,10 @@ class State:
         self.communicator, self.ranks_per_node = communicator, ranks_per_node
 
     def snapshot(self) -> dict[str, Arrays] | None:
-        """Contents of a checkpoint as copies on rank 0, None elsewhere. A collective: all ranks call it together."""
+        """Contents of a checkpoint as copies at the leader, None elsewhere. A collective: all ranks call it."""
         every = self.communicator.gather(_flatten(self.statistics))
         nodes = list(self._of_nodes())
-        if self.communicator.rank != 0:
+        if not self.communicator.leads:
             return None
         contents = {
             MODEL: _copy(self.weights) | _unflatten(_mean(every), self.statistics),
@@ -64,20 +64,20 @@ class State:
         return contents | {shard(rank): _unflatten(row, self.statistics) for rank, row in enumerate(every)}
 
     def _of_nodes(self) -> Iterator[Floats]:
-        """What each node has, on rank 0, empty elsewhere: one node at a time, since it may be as large as the model."""
+        """What each node has, at the leader, empty elsewhere: a node at a time, as it may be as large as the model."""
         if not self.of_node:
             return
         rank, own = self.communicator.rank, _flatten(self.of_node)
         for first in range(0, self.communicator.size, self.ranks_per_node):
             # The sum of one number and zeros is that number; a CPU has neither Send nor Gather.
             sent = self.communicator.sum(own if rank == first else np.zeros_like(own))
-            if rank == 0:
+            if self.communicator.leads:
                 yield sent.copy()
 
     def restore(self, contents: Mapping[str, Arrays] | None) -> None:
-        """Continue from a checkpoint of this very stage; `contents` on rank 0. A collective.
+        """Continue from a checkpoint of this very stage; `contents` at the leader. A collective.
 
-        Raises ConfigError on rank 0 when the checkpoint is of another model.
+        Raises ConfigError there when the checkpoint is of another model.
         """
         everything = {**self.weights, **self.optimizer}
         self._restore_nodes(contents)

@@ -6,12 +6,20 @@ flat float32 buffer: [gradients ..., loss, accuracy, tail ...]. The tail carries
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 # Places in the scalars of a reduction; from TAIL on it is what the ranks told each other.
 NORM_SQUARED, LOSS, ACCURACY, TAIL = range(4)
+
+
+class Batch(NamedTuple):
+    """A rank's images (n, c, h, w) and labels (n,), and the gang's mean loss on the global batch they are part of."""
+
+    images: Tensor
+    labels: Tensor
+    loss: float
 
 
 class Gradient(nn.Cell):

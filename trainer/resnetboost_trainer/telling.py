@@ -1,16 +1,17 @@
 """Tells what training does - to Prometheus, to /progress, to metrics.csv and to the log - and decides nothing."""
 
 import logging
-import math
 import time
 
 import msgspec
 
+from resnetboost_trainer import algorithmtelling
 from resnetboost_trainer.checkpoint import Manifest
 from resnetboost_trainer.evaluate import Result
 from resnetboost_trainer.history import History
-from resnetboost_trainer.metrics import DECISIONS, Metrics
+from resnetboost_trainer.metrics import Metrics
 from resnetboost_trainer.optimizers.adasum.adaptive import Summed
+from resnetboost_trainer.optimizers.pca.descent import Searched
 from resnetboost_trainer.optimizers.thor.curvature import Update
 from resnetboost_trainer.progress import Board, Window
 
@@ -36,11 +37,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     slowest_compute_seconds: float
     compiled: bool
     curvature: Update | None
-    adasum: Summed | None
+    combined: Summed | Searched | None
 
 
 class Teller:
-    """One rank's voice. Rows of metrics.csv wait for the next step, so that an evaluation can join its step's row."""
+    """One rank's voice. Rows of metrics.csv wait for `settle`, so that an evaluation can join its step's row."""
 
     def __init__(
         self, board: Board, metrics: Metrics, history: History, *, total: int, per_epoch: int, batch: int, ranks: int
@@ -63,11 +64,9 @@ class Teller:
 
     def step(self, step: Step) -> None:
         """A step is done. The one that compiled is no sample of anything and stays out of the histograms."""
-        self._flush()
-        if step.curvature is not None:
-            self._updated(step.curvature, step.compiled)
-        if step.adasum is not None:
-            self._summed(step.adasum, step.compiled)
+        self.settle()
+        algorithmtelling.observe(self.metrics, step.curvature, step.compiled)
+        algorithmtelling.observe(self.metrics, step.combined, step.compiled)
         if not step.compiled:
             self._observe(step)
             self._durations.add(step.step_seconds)
@@ -99,12 +98,19 @@ class Teller:
         self.board.update(checkpoint_step=manifest.step)
         log.info("checkpoint of step %d: %.1f MB in %.2f s", manifest.step, size_bytes / 1e6, seconds)
 
+    def snapshot_saved(self, manifest: Manifest, size_bytes: int, seconds: float) -> None:
+        """A snapshot is on disk. Called from the writer's thread."""
+        self.metrics.snapshot_seconds.observe(seconds)
+        self.metrics.snapshot_step.set(manifest.step)
+        log.info("snapshot of step %d: %.1f MB in %.2f s", manifest.step, size_bytes / 1e6, seconds)
+
     def close(self) -> None:
         """Write what is still waiting."""
-        self._flush()
+        self.settle()
         self.history.close()
 
-    def _flush(self) -> None:
+    def settle(self) -> None:
+        """Nothing more belongs to the row of the last step: from its checkpoint on, nobody would tell it again."""
         if self._row:
             self.history.add(**self._row)
             self._row = {}
@@ -115,23 +121,6 @@ class Teller:
         self.metrics.compute_seconds.observe(step.compute_seconds)
         if self.ranks > 1:  # one rank has no collective: its series stays empty instead of showing zeros
             self.metrics.collective_seconds.observe(step.collective_seconds)
-
-    def _updated(self, update: Update, compiled: bool) -> None:
-        if not compiled:
-            self.metrics.thor_update_seconds.observe(update.seconds)
-        self.metrics.thor_damping.set(update.damping)
-        for decision in DECISIONS:
-            self.metrics.thor_layers[decision].set(getattr(update, decision))
-        for decision, count in self.metrics.thor_decisions.items():
-            count.inc(getattr(update, decision))
-
-    def _summed(self, summed: Summed, compiled: bool) -> None:
-        self.metrics.adasum_cosine.set(summed.cosine)
-        self.metrics.adasum_cosine_min.set(summed.cosine_min)
-        self.metrics.adasum_gain.set(summed.gain)
-        for level, seconds in summed.seconds.items():
-            if not compiled:
-                self.metrics.adasum_level(level, seconds)
 
     def _show(self, step: Step) -> None:
         metrics = self.metrics
@@ -161,15 +150,9 @@ class Teller:
         self.board.beat()
 
     def _csv(self, step: Step) -> dict[str, float | None]:
-        apart = ("compiled", "curvature", "adasum")
+        apart = ("compiled", "curvature", "combined")
         row = {name: getattr(step, name) for name in step.__struct_fields__ if name not in apart}
-        if (update := step.curvature) is not None:
-            row |= {"damping": update.damping, "thor_update_seconds": update.seconds}
-            row |= {f"layers_{decision}": getattr(update, decision) for decision in DECISIONS}
-        if (summed := step.adasum) is not None:
-            row |= {"adasum_gain": summed.gain, "adasum_seconds": sum(summed.seconds.values())}
-            if not math.isnan(summed.cosine):
-                row |= {"adasum_cosine": summed.cosine, "adasum_cosine_min": summed.cosine_min}
+        row |= algorithmtelling.columns(step.curvature) | algorithmtelling.columns(step.combined)
         speed = self.batch / step.step_seconds
         return row | {"epoch": step.step / self.per_epoch, "time": round(time.time(), 3), "images_per_second": speed}
 

@@ -4,19 +4,21 @@ import logging
 import time
 from collections.abc import Iterator
 
+import msgspec
 from mindspore import Tensor
 
-from resnetboost_trainer import checkpoint, data, model, resume, schedule
-from resnetboost_trainer.checkpoint import Manifest
+from resnetboost_trainer import bases, checkpoint, data, model, resume, schedule, snapshots
+from resnetboost_trainer.checkpoint import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import Dataset
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.evaluate import Evaluation, Result
 from resnetboost_trainer.history import History
 from resnetboost_trainer.metrics import Metrics
-from resnetboost_trainer.program import Moment, Outcome, Program
+from resnetboost_trainer.optimizers.pca.descent import Basis
+from resnetboost_trainer.program import Outcome, Program
 from resnetboost_trainer.progress import Board
-from resnetboost_trainer.saving import Saver
+from resnetboost_trainer.saving import Keeping, Saver
 from resnetboost_trainer.server import Server
 from resnetboost_trainer.signals import StopRequest
 from resnetboost_trainer.telling import Step, Teller
@@ -41,9 +43,13 @@ class Training:
         self.global_batch = environment.world_size * config.local_batch_size
         self.per_epoch = len(dataset.x_train) // self.global_batch
         self.total = config.epochs * self.per_epoch
-        self.communicator = Communicator(environment.rank, environment.world_size)
+        self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
         network = model.build(config.model.name, config.model.num_classes, dataset.channels, config.seed)
-        self.program = Program(config, network, self.communicator)
+        self.weights = list(network.trainable_params())
+        self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
+        self.step = 0
+        basis = self._basis()
+        self.program = Program(config, network, self.communicator, basis)
         self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size)
         convolution = model.convolution_forms(network)
         log.info("%s, convolutions: %s", config.model.name, convolution)
@@ -51,17 +57,19 @@ class Training:
         server.expose(metrics.registry)
         self.teller = self._teller(board, metrics)
         self.saver = self._saver()
-        self.step = 0
 
     def run(self) -> Result:
         """Train to the end; returns the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
         self.step = first = resume.begin(self._source(), self.program.state, self.communicator)
         self.teller.resumed(first)
         self.teller.state("Compiling" if first < self.total else "Evaluating")
+        if first == 0:
+            self._snapshot()
         result: Result | None = None
         for images, labels, waited in self._batches(first):
             outcome = self._train_step(images, labels, waited)
             result = self._evaluate() if self._evaluation_is_due() else None
+            self._snapshot()
             if outcome.stop or self._checkpoint_is_due():
                 self._save()
             if outcome.stop and self.step < self.total:
@@ -83,7 +91,7 @@ class Training:
 
     def _train_step(self, images: Tensor, labels: Tensor, waited: float) -> Outcome:
         started = time.perf_counter()
-        moment = self._moment()
+        moment = schedule.moment(self.config, self.step, self.per_epoch)
         outcome = self.program.step(images, labels, moment, bool(self.stop))
         self.step += 1
         self.teller.step(
@@ -101,17 +109,12 @@ class Training:
                 slowest_compute_seconds=outcome.slowest_compute_seconds,
                 compiled=outcome.compiled,
                 curvature=outcome.curvature,
-                adasum=outcome.adasum,
+                combined=outcome.combined,
             )
         )
         if self.saver is not None:
             self.saver.check()
         return outcome
-
-    def _moment(self) -> Moment:
-        config, step, per_epoch = self.config, self.step, self.per_epoch
-        damping = schedule.damping(config, step, per_epoch) if config.thor is not None else 0.0
-        return Moment(step, schedule.learning_rate(config, step, per_epoch), damping)
 
     def _evaluation_is_due(self) -> bool:
         epoch, batch = divmod(self.step, self.per_epoch)
@@ -130,10 +133,21 @@ class Training:
     def _checkpoint_is_due(self) -> bool:
         return self.step % self.config.checkpoint.every_steps == 0 or self.step == self.total
 
+    def _snapshot(self) -> None:
+        """Keep the weights if they are due. Before a checkpoint of the same step: after it nobody would catch up."""
+        rule = self.config.snapshots
+        if self.saver is None or rule is None or not snapshots.due(rule, self.step, self.per_epoch):
+            return
+        started = time.perf_counter()
+        manifest = msgspec.structs.replace(self._manifest(), layout=self.layout)
+        self.saver.save(manifest, snapshots.contents(snapshots.vector(self.weights)), "snapshot")
+        self.teller.stalled(time.perf_counter() - started)
+
     def _save(self) -> None:
-        """Copy the state now, write it in the background. A collective: rank 0 gets what only others have."""
+        """Copy the state now, write it in the background. A collective: the leader gets what only others have."""
         started = time.perf_counter()
         contents = self.program.state.snapshot()
+        self.teller.settle()
         if self.saver is not None and contents is not None:
             self.saver.save(self._manifest(), contents)
         self.teller.stalled(time.perf_counter() - started)
@@ -144,7 +158,7 @@ class Training:
         return Interrupted(f"asked to stop: every rank stopped after step {self.step}{saved}")
 
     def _finish(self) -> None:
-        """Rank 0, which the others meet at, goes last; everything it has is on disk."""
+        """The leader, whom the others meet at, goes last; everything it has is on disk."""
         self.communicator.leave()
         if self.saver is not None:
             self.saver.wait()
@@ -154,7 +168,7 @@ class Training:
     def _teller(self, board: Board, metrics: Metrics) -> Teller:
         history = History(None)
         root = self.environment.checkpoints
-        if self.environment.rank == 0 and root is not None:
+        if self.communicator.leads and root is not None:
             config = self.config
             directory = checkpoint.attempt_directory(root, config.job.uid, config.stage, config.attempt)
             history = History(directory / "metrics.csv")
@@ -163,9 +177,22 @@ class Training:
 
     def _saver(self) -> Saver | None:
         root = self.environment.checkpoints
-        if self.environment.rank != 0 or root is None:
+        if not self.communicator.leads or root is None:
             return None
-        return Saver(root, self.config.checkpoint.keep, self.teller.saved)
+        keeping: dict[Kind, Keeping] = {"step": Keeping(self.config.checkpoint.keep, self.teller.saved)}
+        if self.config.snapshots is not None:
+            keeping["snapshot"] = Keeping(self.config.snapshots.keep, self.teller.snapshot_saved)
+        return Saver(root, keeping)
+
+    def _basis(self) -> Basis | None:
+        """What a PCA stage trains in. A collective."""
+        self.basis_digest = ""
+        if self.config.pca is None:
+            return None
+        numbers = sum(weight.size for weight in self.weights)
+        shape = bases.Shape(self.config.pca.components, numbers, self.layout)
+        basis, self.basis_digest = bases.prepare(self._source(), shape, self.communicator)
+        return basis
 
     def _source(self) -> resume.Source:
         root, rule, before = self.environment.checkpoints, self.config.checkpoint.resume, self.config.start_from
@@ -187,11 +214,14 @@ class Training:
             model=f"{config.model.name}/{config.model.num_classes}/{self.dataset.channels}",
             dataset=self.dataset.fingerprint,
             algorithm=_algorithm(config),
+            basis=self.basis_digest,
         )
 
 
 def _algorithm(config: Config) -> str:
     """What the optimizer's state in a checkpoint is of: another algorithm cannot go on with it."""
+    if config.pca is not None:
+        return f"PCA of {config.pca.components} components by {config.pca.solver}"
     thor = None if config.thor is None else f"THOR in blocks of {config.thor.block_size}"
     if config.adasum is None:
         return thor or config.algorithm

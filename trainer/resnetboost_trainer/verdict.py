@@ -96,8 +96,8 @@ def classify(error: BaseException) -> TrainingError:
 
 def _storage_sentence(error: OSError) -> str:
     remedy = {
-        errno.ENOSPC: "no space left on the device; free some or lower checkpoint.keep",
-        errno.EDQUOT: "the disk quota is used up; free some space or lower checkpoint.keep",
+        errno.ENOSPC: "no space left on the device; free some, or lower checkpoint.keep or snapshots.keep",
+        errno.EDQUOT: "the disk quota is used up; free some space, or lower checkpoint.keep or snapshots.keep",
         errno.EACCES: "permission denied; the trainer's user must be able to write there",
         errno.EROFS: "the file system is read-only",
     }.get(error.errno or 0, error.strerror or str(error))

@@ -25,6 +25,7 @@ BACKOFF = retry.Backoff(first_seconds=0.25, most_seconds=8.0)
 LINE_LIMIT_BYTES = 8 * 1024 * 1024
 _UNLIMITED = contextlib.nullcontext()
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
+_MERGE_PATCH = {**_JSON, "Content-Type": "application/merge-patch+json"}
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -148,7 +149,7 @@ class Client:
             resources.METHODS[request.verb],
             request.path,
             query_params=list((request.query or {}).items()),
-            header_params=dict(_JSON),
+            header_params=dict(_MERGE_PATCH if request.verb == "patch" else _JSON),
             auth_settings=["BearerToken"],
         )
         return await self._api.call_api(method, url, headers, request.body, _request_timeout=request.timeout)

@@ -1,21 +1,26 @@
 """The only writer to the API server beside the lease's: one method for each thing a plan may ask for."""
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from resnetboost_operator.decision import Deletion, Event
+from resnetboost_operator.decision import Annotation, Deletion, Event
 from resnetboost_operator.kube import jobs
-from resnetboost_operator.kube.apierrors import NotFound
+from resnetboost_operator.kube.apierrors import Conflict, NotFound
 from resnetboost_operator.kube.client import COLLECTION, Client
 from resnetboost_operator.kube.creation import Creation, Manifest, Outcome
 from resnetboost_operator.kube.events import Events
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.removal import Removal
-from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, JOBS, SERVICES
+from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, JOBS, PODS, SERVICES
 from resnetboost_operator.kube.store import Store
 from resnetboost_operator.pods import PodView
+
+# As many as a small gang has, or large ones would hold up everybody else's requests.
+ANNOTATIONS_IN_FLIGHT = 64
 
 _decode = msgspec.json.Decoder(dict[str, Any])
 
@@ -37,6 +42,7 @@ class Cluster:
         self._creation = Creation(client, store)
         self._removal = Removal(client, store, changed)
         self._events = Events(client, identity)
+        self._slots = asyncio.Semaphore(ANNOTATIONS_IN_FLIGHT)
         self._stopping = False
 
     async def write_status(self, record: JobRecord) -> JobRecord:
@@ -60,6 +66,21 @@ class Cluster:
     async def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> Outcome:
         """Create these objects, as long as nobody changes the job meanwhile."""
         return await self._creation.create(record, manifests, lambda: self._is_current(record))
+
+    async def annotate(self, record: JobRecord, wanted: Sequence[Annotation]) -> None:
+        """Annotate these of the job's pods, many at once; one that is gone, or another by now, needs it no more."""
+        done = await asyncio.gather(*(self._annotate(record, found) for found in wanted), return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
+
+    async def _annotate(self, record: JobRecord, wanted: Annotation) -> None:
+        body = {"metadata": {"uid": wanted.uid, "annotations": {wanted.key: wanted.value}}}
+        with contextlib.suppress(NotFound, Conflict):
+            answer = await self._client.request(
+                "patch", PODS, record.namespace, wanted.name, body=body, slots=self._slots
+            )
+            self._store.pod_answered(_decode.decode(answer))
 
     async def clean(self, record: JobRecord, selector: str) -> None:
         """Delete the config maps and services that the labels select."""

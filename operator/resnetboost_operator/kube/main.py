@@ -67,6 +67,7 @@ async def _run(wanted: Options) -> None:
     await kopf.operator(
         memo=kopf.Memo(operator=await Operator.connected(wanted)),
         standalone=True,
+        identity=wanted.identity,  # type: ignore[arg-type]  # its own begins with the user's name, and a uid may have none
         clusterwide=not wanted.namespaces,
         namespaces=wanted.namespaces,
     )

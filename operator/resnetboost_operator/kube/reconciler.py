@@ -118,6 +118,8 @@ class Reconciler:
         record, write_wait = await self._write(record, memory, decided)
         self._cluster.remove(record, decided.delete, pods)
         create_wait = await self._create(record, memory, decided)
+        if create_wait is None:  # pods are woken for what is there
+            await self._cluster.annotate(record, decided.annotate)
         if decided.expire:
             await self._cluster.expire(record)
         self._polling.follow(record.uid, decided.poll, decided.poll_seconds)
@@ -174,7 +176,8 @@ class Reconciler:
         if decided.obsolete and decided.obsolete != memory.obsolete:  # while pods are missing: later, nobody asks again
             await self._cluster.clean(record, decided.obsolete)
             memory.obsolete = decided.obsolete
-        memory.creating_since = memory.creating_since or now
+        if any(manifest["kind"] == "Pod" for manifest in decided.create):
+            memory.creating_since = memory.creating_since or now
         outcome = await self._cluster.create(record, decided.create)
         if outcome.created:
             memory.refusals = 0

@@ -6,7 +6,7 @@ import msgspec
 
 from resnetboost_operator import names
 
-Verb = Literal["get", "list", "watch", "create", "update", "delete", "deletecollection"]
+Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
 
 # A watch is a list that does not end; its query says so.
 METHODS: dict[Verb, str] = {
@@ -15,10 +15,11 @@ METHODS: dict[Verb, str] = {
     "watch": "GET",
     "create": "POST",
     "update": "PUT",
+    "patch": "PATCH",
     "delete": "DELETE",
     "deletecollection": "DELETE",
 }
-READING = frozenset({"get", "list", "watch"})
+READING: frozenset[Verb] = frozenset({"get", "list", "watch"})
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class Resource(msgspec.Struct, frozen=True):
 
 JOBS = Resource(names.GROUP, names.VERSION, "resnetboostjobs", frozenset({"list", "watch", "delete"}))
 JOB_STATUS = Resource(names.GROUP, names.VERSION, "resnetboostjobs/status", frozenset({"update"}))
-PODS = Resource("", "v1", "pods", frozenset({"get", "list", "watch", "create", "delete", "deletecollection"}))
+PODS = Resource("", "v1", "pods", READING | {"create", "patch", "delete", "deletecollection"})
 CONFIG_MAPS = Resource("", "v1", "configmaps", frozenset({"get", "create", "deletecollection"}))
 SERVICES = Resource("", "v1", "services", frozenset({"get", "create", "deletecollection"}))
 NODES = Resource("", "v1", "nodes", frozenset({"list", "watch"}))

@@ -52,6 +52,19 @@ def stage_seconds(measured: Measured, places: Sequence[int]) -> float:
     )
 
 
+def settled_seconds(measured: Measured, column: str, places: Sequence[int]) -> float:
+    """A step that compiles counts as the median of the others: rank 0 may wait in it for one that compiles."""
+    compiled = compiling(measured, places)
+    settled = picked(measured, column, (place for place in places if place not in compiled))
+    return sum(or_zero(value) for value in settled) + len(compiled) * or_zero(median(settled))
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean of what is there, nan without anything."""
+    known = [value for value in values if value == value]
+    return sum(known) / len(known) if known else float("nan")
+
+
 def places_of(measured: Measured, stage: str) -> list[int]:
     """Where the steps of a stage are in the columns."""
     return [place for place, name in enumerate(measured.stages) if name == stage]

@@ -6,10 +6,13 @@ from io import BytesIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from resnetboost_operator import readable
 from resnetboost_operator.runs import cost
 from resnetboost_operator.runs.curvature import Updates
 from resnetboost_operator.runs.metricsfile import Measured, or_zero
+from resnetboost_operator.runs.subspace import Descent
 from resnetboost_operator.runs.summing import Sums
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ _OTHER = "#CCCCCC"
 _DECISIONS = {"updated": "#56B4E9", "kept": "#DDDDDD", "stopped": "#999999", "failed": "#D55E00"}
 _DAMPING = "#CC79A7"
 _COSINE, _LEAST_COSINE = "#009E73", "#E69F00"
+_GRADIENT_SHARE = "#E69F00"
 _STYLE: Any = {
     "axes.grid": True,
     "grid.color": "#e6e6e6",
@@ -39,23 +43,35 @@ _STYLE: Any = {
 }
 
 
-def draw(measured: Measured, title: str, updates: Sequence[Updates] = (), sums: Sequence[Sums] = ()) -> bytes:
-    """The picture as PNG, with a panel each for what updates of the curvature and adaptive sums did."""
+class Did(msgspec.Struct, frozen=True):
+    """What the algorithms of a run did, each by stage; nothing of an algorithm that no stage used."""
+
+    updates: Sequence[Updates] = ()
+    sums: Sequence[Sums] = ()
+    descents: Sequence[Descent] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Of the panels there are beside those of every run, in their order."""
+        panels = {"curvature": self.updates, "adaptive sums": self.sums, "subspace": self.descents}
+        return [name for name, stages in panels.items() if stages]
+
+
+def draw(measured: Measured, title: str, did: Did) -> bytes:
+    """The picture as PNG, with a panel for what each of the algorithms did."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_STYLE):
-        panels = 3 + bool(updates) + bool(sums)
+        panels = 3 + len(did.names)
         figure = Figure(figsize=(10, 3.5 * panels), dpi=110, layout="constrained")
         loss, accuracy, time, *more = figure.subplots(panels, 1, sharex=True)
         figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
         _draw_loss(loss, measured)
         _draw_accuracy(accuracy, measured)
         _draw_step_time(time, measured)
-        if updates:
-            _draw_curvature(more[0], updates)
-        if sums:
-            _draw_sums(more[-1], measured, sums)
+        for name, axes in zip(did.names, more, strict=True):
+            _draw_panel(name, axes, measured, did)
         (time, *more)[-1].set_xlabel("step")
         for index, axes in enumerate((loss, accuracy, time, *more)):
             _mark_attempts(axes, measured, labelled=index == 0)
@@ -63,6 +79,16 @@ def draw(measured: Measured, title: str, updates: Sequence[Updates] = (), sums: 
         png = BytesIO()
         figure.savefig(png, format="png")
     return png.getvalue()
+
+
+def _draw_panel(name: str, axes: "Axes", measured: Measured, did: Did) -> None:
+    match name:
+        case "curvature":
+            _draw_curvature(axes, did.updates)
+        case "adaptive sums":
+            _draw_sums(axes, measured, did.sums)
+        case "subspace":
+            _draw_descent(axes, measured, did.descents)
 
 
 def _draw_loss(axes: "Axes", measured: Measured) -> None:
@@ -192,6 +218,25 @@ def _draw_sums(axes: "Axes", measured: Measured, sums: Sequence[Sums]) -> None:
     _legend(axes, cosine)
     count = sum(stage.steps for stage in sums)
     _note(axes, f"{readable.plural(count, 'sum')} took {cost.told(sums)}")
+
+
+def _draw_descent(axes: "Axes", measured: Measured, descents: Sequence[Descent]) -> None:
+    """How long the steps in the subspace were, 0 where none helped, and how much of the gradient lay in it."""
+    axes.set_title("Subspace: steps and share of the gradient")
+    axes.set_ylabel("step length")
+    share = _second_scale(axes, "% of the squared gradient")
+    lengths = measured.column("pca_step_length")
+    shares = [100 * value for value in measured.column("pca_gradient_share")]
+    axes.plot(measured.steps, lengths, color=_TRAIN, linestyle="", marker=".", markersize=4, alpha=0.5)
+    _plot_by_stage(axes, measured, lengths, "step length; moving mean", smooth=True)
+    share.plot(measured.steps, shares, color=_GRADIENT_SHARE, alpha=0.25, linewidth=0.8)
+    _plot_by_stage(share, measured, shares, "gradient share; moving mean", smooth=True, color=_GRADIENT_SHARE)
+    axes.set_ylim(-0.05, 1.3)  # with room for the legend, and for the dots at 0; the longest step is 1
+    share.set_ylim(-5, 130)
+    share.set_yticks([0, 25, 50, 75, 100])
+    _legend(axes, share)
+    count = sum(stage.steps for stage in descents)
+    _note(axes, f"{readable.plural(count, 'step')} in the subspace took {cost.told(descents)}")
 
 
 def _finite(values: Sequence[float]) -> list[float]:

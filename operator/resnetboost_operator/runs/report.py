@@ -1,22 +1,26 @@
 """Writes report.html and report.png of a run from its folder alone; it never runs or changes the run."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from string import Template
-from typing import Any
+from typing import Any, TypeVar
 
 from resnetboost_operator import pods, readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import cost, curvature, curves, metricsfile, summing
+from resnetboost_operator.runs import cost, curvature, curves, metricsfile, subspace, summing
 from resnetboost_operator.runs.cost import Cost
 from resnetboost_operator.runs.curvature import Updates
+from resnetboost_operator.runs.curves import Did
 from resnetboost_operator.runs.runfolder import RunFolder, write
+from resnetboost_operator.runs.subspace import Descent
 from resnetboost_operator.runs.summing import Sums
 from resnetboost_operator.status import Attempt, StageStatus, Status
 
 Manifest = Mapping[str, Any]
+Cells = Sequence[object]
+_Found = TypeVar("_Found", bound=Cost)
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -76,6 +80,16 @@ _SUMS_ROWS = (
     "Gain over the mean",
     "Cosine of two summands",
 )
+_DESCENT_ROWS = (
+    "Steps",
+    "Time in the subspace",
+    "Variance explained",
+    "Whole steps",
+    "Shortened steps",
+    "Rejected steps",
+    "Evaluations of the loss in a step, mean",
+    "Share of the gradient in the subspace",
+)
 
 
 def write_report(folder: RunFolder) -> None:
@@ -83,16 +97,16 @@ def write_report(folder: RunFolder) -> None:
     metricsfile.merge(folder)
     job, status = folder.read_job(), folder.read_status()
     measured = metricsfile.read(folder.metrics_file)
-    updates, sums = curvature.by_stage(measured), summing.by_stage(measured, job)
-    png = _drawn(measured, title(job), updates, sums)
+    did = Did(curvature.by_stage(measured), summing.by_stage(measured, job), subspace.by_stage(measured))
+    png = _drawn(measured, title(job), did)
     if png:
         write(folder.report_png, png)
-    write(folder.report_html, page(job, status, folder.read_environment(), png, updates, sums))
+    write(folder.report_html, page(job, status, folder.read_environment(), png, did))
 
 
-def _drawn(measured: metricsfile.Measured, heading: str, updates: Sequence[Updates], sums: Sequence[Sums]) -> bytes:
+def _drawn(measured: metricsfile.Measured, heading: str, did: Did) -> bytes:
     try:
-        return curves.draw(measured, heading, updates, sums) if measured.steps else b""
+        return curves.draw(measured, heading, did) if measured.steps else b""
     except ImportError as error:
         raise UserError(f"a report needs {error.name}; pip install 'resnetboost-operator[report]'") from None
 
@@ -100,7 +114,8 @@ def _drawn(measured: metricsfile.Measured, heading: str, updates: Sequence[Updat
 def title(job: Manifest) -> str:
     """The job in a line."""
     spec = job["spec"]
-    ranks = readable.plural(spec["device"]["count"], f"{spec['device']['type']} rank")
+    counts = [stage.get("deviceCount", spec["device"]["count"]) for stage in spec["stages"]]
+    ranks = readable.ranks(spec["device"]["type"], counts)
     return f"{job['metadata']['name']}: {spec['model']['name']} on {spec['dataset']['name']}, {ranks}"
 
 
@@ -109,14 +124,14 @@ def page(
     status: Status,
     environment: Mapping[str, str],
     png: bytes,
-    updates: Sequence[Updates] = (),
-    sums: Sequence[Sums] = (),
+    did: Did,
 ) -> str:
     """The whole document. Everything in it that is not ours is escaped: messages and logs are untrusted."""
     sections = (
         _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
-        _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, updates, map(_curvature_cells, updates))),
-        _section("Adaptive sums", _by_stage(_SUMS_ROWS, sums, map(_sums_cells, sums))),
+        _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, did.updates, _curvature_cells)),
+        _section("Adaptive sums", _by_stage(_SUMS_ROWS, did.sums, _sums_cells)),
+        _section("Descent in a subspace", _by_stage(_DESCENT_ROWS, did.descents, _descent_cells)),
         _section("Failed attempts", _table(_ATTEMPT_COLUMNS, map(_attempt_cells, status.attempts))),
         _section("Job", f"<pre>{escape(yamltext.dump(dict(job)))}</pre>"),
         _section("Environment", _table((), environment.items())),
@@ -125,7 +140,7 @@ def page(
         title=escape(title(job)),
         tone=status.phase if status.phase in ("Complete", "Failed") else "other",
         result=escape(result(status)),
-        picture=_picture(png, [*(["curvature"] if updates else []), *(["adaptive sums"] if sums else [])]),
+        picture=_picture(png, did.names),
         sections="\n".join(section for section in sections if section),
     )
 
@@ -178,8 +193,9 @@ def _attempt_cells(attempt: Attempt) -> Sequence[object]:
     )
 
 
-def _by_stage(rows: Sequence[str], stages: Sequence[Cost], columns: Iterable[Sequence[object]]) -> str:
+def _by_stage(rows: Sequence[str], stages: Sequence[_Found], cells: Callable[[_Found], Cells]) -> str:
     """A column for each of these stages."""
+    columns = map(cells, stages)
     return _table(("", *(found.stage for found in stages)), zip(rows, *columns, strict=True)) if stages else ""
 
 
@@ -204,6 +220,22 @@ def _sums_cells(sums: Sums) -> Sequence[object]:
         cost.told([sums]),
         f"{readable.quantity(sums.gain)}; 1 if all agree, {sums.summands} if they are independent",
         f"{readable.quantity(sums.cosine)}; {least} at least, of one tensor in one step",
+    )
+
+
+def _descent_cells(descent: Descent) -> Sequence[object]:
+    course = f"{readable.share(descent.first_gradient_share)} at first, {readable.share(descent.last_gradient_share)}"
+    outcomes = [
+        f"{count}, {readable.share(count / descent.searched)}" if descent.searched else None
+        for count in (descent.full, descent.shortened, descent.rejected)
+    ]
+    return (
+        descent.steps,
+        cost.told([descent]),
+        readable.share(descent.explained_variance),
+        *outcomes,
+        readable.quantity(descent.evaluations) if descent.searched else None,
+        f"{readable.share(descent.gradient_share)} in the mean; {course} at last",
     )
 
 

@@ -1,13 +1,13 @@
 """What Adasum made of the vectors it summed and what that cost, by stage, from a run's metrics and its job."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from resnetboost_operator import api
 from resnetboost_operator.runs import cost
 from resnetboost_operator.runs.cost import Cost
-from resnetboost_operator.runs.metricsfile import Measured, or_zero
+from resnetboost_operator.runs.metricsfile import Measured
 
 
 class Sums(Cost, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ def by_stage(measured: Measured, job: dict[str, Any]) -> list[Sums]:
         return []  # also of a run whose job an older version wrote
     spec = api.parse(job).spec
     return [
-        _of(measured, stage.name, spec.device.count // api.ranks_per_summand(spec.device, stage.adasum))
+        _of(measured, stage.name, stage.device_count // api.ranks_per_summand(spec.device, stage))
         for stage in spec.stages
         if stage.adasum is not None and stage.name in summed
     ]
@@ -49,25 +49,14 @@ def _of(measured: Measured, stage: str, summands: int) -> Sums:
         stage=stage,
         steps=len(whole),
         summands=summands,
-        gain=_mean(gain),
-        cosine=_mean(cosine),
+        gain=cost.mean(gain),
+        cosine=cost.mean(cosine),
         least_cosine=min(least, default=float("nan")),
-        seconds=_seconds(measured, whole),
+        seconds=cost.settled_seconds(measured, "adasum_seconds", whole),
         stage_seconds=cost.stage_seconds(measured, whole),
     )
-
-
-def _seconds(measured: Measured, places: Sequence[int]) -> float:
-    """A step that compiles counts as the median of the others: rank 0 may wait in its sum for one that compiles."""
-    compiling = cost.compiling(measured, places)
-    settled = cost.picked(measured, "adasum_seconds", (place for place in places if place not in compiling))
-    return sum(or_zero(value) for value in settled) + len(compiling) * or_zero(cost.median(settled))
 
 
 def _finite(values: Iterable[float]) -> list[float]:
     """What is there: a sum of opposite vectors is no multiple of their mean, which is 0."""
     return [value for value in values if math.isfinite(value)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")

@@ -12,6 +12,7 @@ import click
 
 from resnetboost_operator import __version__
 from resnetboost_operator.errors import UserError, storage_error
+from resnetboost_operator.terminal.ranktables import ranktable
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -184,3 +185,6 @@ def status(folder: Path) -> None:
 
     for line in summary.description(runfolder.open_existing(folder), time.time()):
         click.echo(line)
+
+
+main.add_command(ranktable)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from resnetboost_operator import api, pods, readable
 from resnetboost_operator.runs import cost
 from resnetboost_operator.runs.curvature import Updates
+from resnetboost_operator.runs.subspace import Descent
 from resnetboost_operator.runs.summing import Sums
 from resnetboost_operator.status import Attempt, Progress, StageStatus, Status
 
@@ -19,8 +20,8 @@ def headline(job: api.Job) -> str:
 def facts(job: api.Job) -> list[str]:
     """What a reader wants to know of the job before anything happens."""
     spec = job.spec
-    ranks = readable.plural(spec.device.count, f"{spec.device.type} rank")
-    batches = {spec.device.count * stage.local_batch_size for stage in spec.stages}
+    ranks = readable.ranks(spec.device.type, [stage.device_count for stage in spec.stages])
+    batches = {stage.device_count * stage.local_batch_size for stage in spec.stages}
     batch = "/".join(str(size) for size in sorted(batches))
     return [f"{spec.model.name} on {spec.dataset.name}", ranks, f"global batch {batch}", f"seed {spec.seed}"]
 
@@ -69,6 +70,17 @@ def sums(found: Sums) -> list[str]:
     return [
         f"{found.stage}: gain {readable.quantity(found.gain)} of {found.summands}",
         f"cosine {readable.quantity(found.cosine)}, least {readable.quantity(found.least_cosine)}",
+        cost.told([found]),
+    ]
+
+
+def subspace(found: Descent) -> list[str]:
+    """What a stage's steps in the subspace of snapshots did and cost."""
+    outcomes = f"{found.full} whole, {found.shortened} shortened, {found.rejected} rejected"
+    return [
+        f"{found.stage}: {readable.share(found.explained_variance)} of the variance explained",
+        *([f"steps {outcomes}"] if found.searched else []),
+        f"gradient share {readable.share(found.gradient_share)}",
         cost.told([found]),
     ]
 

@@ -28,7 +28,9 @@ def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, c
     """Run or resume, report, and return the exit code."""
     began = time.monotonic()
     wanted = _with_absolute_path(loadjob.load(file, assignments))
-    _check_room(wanted["spec"]["device"]["count"], machine.memory_bytes())
+    check_device(wanted["spec"])
+    check_room(wanted["spec"], machine.memory_bytes())
+    check_starts(wanted["spec"])
     output = standard_output()
     try:
         folder = runfolder.open_for_run(out or Path("runs") / wanted["metadata"]["name"])
@@ -43,12 +45,40 @@ def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, c
     return summary.exit_code(status)
 
 
-def _check_room(ranks: int, memory_bytes: int) -> None:
+def check_device(spec: Manifest) -> None:
+    """Refuse what only a cluster with device plugins has."""
+    kind = spec["device"]["type"]
+    if kind != "CPU":
+        problem = f"device.type: {kind} needs a cluster, this machine trains on CPUs"
+        raise errors.UserError(f"{problem}; try --set device.type=CPU")
+
+
+def check_room(spec: Manifest, memory_bytes: int) -> None:
     """Refuse a gang that would bring the machine down: each rank imports MindSpore for itself."""
     most = max(1, memory_bytes // RANK_BYTES)
+    ranks, field = _largest_gang(spec)
     if ranks > most:
         need = f"{ranks} ranks need about {ranks * RANK_BYTES >> 30} GiB of memory"
-        raise errors.UserError(f"device.count: {need}, this machine has {memory_bytes >> 30} GiB; use at most {most}")
+        raise errors.UserError(f"{field}: {need}, this machine has {memory_bytes >> 30} GiB; use at most {most}")
+
+
+def check_starts(spec: Manifest) -> None:
+    """Refuse a start from another job: each run keeps its checkpoints in a folder of its own, where no other job is."""
+    for index, stage in enumerate(spec["stages"]):
+        job = stage.get("startFrom", {}).get("jobName")
+        if job is not None:
+            field = f"stages[{index}].startFrom.jobName: {job}"
+            reason = "only jobs on a cluster share a claim, a run on this machine has a folder of its own"
+            raise errors.UserError(f"{field}: {reason}; make that job's stage an earlier stage of this one")
+
+
+def _largest_gang(spec: Manifest) -> tuple[int, str]:
+    """The ranks of the stage that has most, and the field that says so."""
+    given = [
+        (stage["deviceCount"], f"stages[{index}].deviceCount") if "deviceCount" in stage else None
+        for index, stage in enumerate(spec["stages"])
+    ]
+    return max(found or (int(spec["device"]["count"]), "device.count") for found in given)
 
 
 def _with_absolute_path(job: Manifest) -> Manifest:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from resnetboost_operator import pods, readable, verdicts
 from resnetboost_operator import status as statuses
-from resnetboost_operator.runs import curvature, metricsfile, summing
+from resnetboost_operator.runs import curvature, metricsfile, subspace, summing
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
 from resnetboost_operator.terminal import displaytext
@@ -38,6 +38,8 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
         yield _line("curvature", displaytext.SEPARATOR.join(displaytext.curvature(updates)))
     for sums in summing.by_stage(measured, job):
         yield _line("Adasum", displaytext.SEPARATOR.join(displaytext.sums(sums)))
+    for found in subspace.by_stage(measured):
+        yield _line("PCA", displaytext.SEPARATOR.join(displaytext.subspace(found)))
     if folder.report_html.exists():
         yield _line("report", folder.report_html)
     checkpoint = newest_checkpoint(folder)

@@ -6,20 +6,26 @@ know the subspace and one to write it down, a range of columns at a time. A rank
 products of all ranges add up to those of the whole.
 """
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
-# (start, stop) -> all snapshots' numbers there, (N, stop - start).
+Result = TypeVar("Result")
+
+# (start, stop) -> all snapshots' numbers there, (N, stop - start), until the next call.
 Read = Callable[[int, int], Floats]
 
-# Columns that are brought to float64 at a time: 60 snapshots of them are 31 MB.
-CHUNK = 65536
+# Columns at a time: in float64, 60 snapshots of them are 4 MB, which is little memory to find and mostly in the cache.
+CHUNK = 8192
 
 # Of the largest eigenvalue, below which a direction is nothing but rounding of float32 snapshots.
 NEGLIGIBLE = 1e-12
@@ -44,8 +50,8 @@ def products(read: Read, start: int, stop: int, snapshots: int) -> Doubles:
     many times those of their movement.
     """
     total = np.zeros((snapshots, snapshots))
-    for begin in range(start, stop, CHUNK):
-        total += _products(_moved(read(begin, min(begin + CHUNK, stop))))
+    for part in _by_chunks(lambda _, moved: _products(moved), read, start, stop):
+        total += part
     return total
 
 
@@ -53,9 +59,8 @@ def grown(before: Doubles, read: Read, start: int, stop: int) -> Doubles:
     """`products` when one snapshot more is there, the last of `read`: M N work instead of M N^2."""
     snapshots = len(before) + 1
     row = np.zeros(snapshots)
-    for begin in range(start, stop, CHUNK):
-        moved = _moved(read(begin, min(begin + CHUNK, stop)))
-        row += moved @ moved[-1]
+    for part in _by_chunks(lambda _, moved: moved @ moved[-1], read, start, stop):
+        row += part
     total = np.zeros((snapshots, snapshots))
     total[:-1, :-1], total[-1], total[:, -1] = before, row, row
     return total
@@ -85,12 +90,35 @@ def components(inner: Doubles, wanted: int) -> Components:
 
 
 def basis(found: Components, read: Read, start: int, stop: int) -> Floats:
-    """Those columns of P, (k, stop - start): its rows are orthonormal over all columns."""
+    """Those columns of P, (k, stop - start): its rows are orthonormal over all columns.
+
+    In float64 too: a smooth trajectory's last components are small differences of large movements, and lose four digits
+    of their orthonormality (1e-8 to 1e-4) to a product in float32, which would take half as long.
+    """
     columns = np.empty((len(found.coefficients), stop - start), np.float32)
-    for begin in range(start, stop, CHUNK):
-        end = min(begin + CHUNK, stop)
-        columns[:, begin - start : end - start] = found.coefficients @ _moved(read(begin, end))
+
+    def fill(begin: int, moved: Doubles) -> None:
+        columns[:, begin - start : begin - start + moved.shape[1]] = found.coefficients @ moved
+
+    collections.deque(_by_chunks(fill, read, start, stop), maxlen=0)
     return columns
+
+
+def _by_chunks(work: Callable[[int, Doubles], Result], read: Read, start: int, stop: int) -> Iterator[Result]:
+    """What `work` makes of each chunk's first column and numbers, in order, on as many threads as BLAS would use.
+
+    Each has BLAS to itself: its own threads gain nothing on so few rows, and keep cores busy while they wait.
+    """
+    found = [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+    threads = max(found, default=1)  # SciPy brings a BLAS of its own, with other threads than NumPy's
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+        waiting: collections.deque[Future[Result]] = collections.deque()
+        for begin in range(start, stop, CHUNK):
+            waiting.append(pool.submit(work, begin, _moved(read(begin, min(begin + CHUNK, stop)))))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _moved(rows: Floats) -> Doubles:

@@ -1,0 +1,90 @@
+"""Seconds from the device plugin's last annotation until every pod of a gang on Ascend was told of its rank table.
+
+On a real API server with kwok nodes, whose pods have no kubelet: what that adds, the tests on a real one print. All of
+it shares this machine. RANKTABLE_SIZES in the environment changes the sizes: RANKTABLE_SIZES=16.
+"""
+
+import json
+import os
+import threading
+import time
+from typing import Any
+
+from bench import scale_jobs
+from bench.entries import Entry, figure
+from cluster import ControlPlane
+from operatorbed import Account, Operator, Space
+from operatorbed.devices import PER_NODE, RESOURCE, DevicePlugin
+from operatorbed.jobs import job
+from operatorbed.space import is_true
+from resnetboost_operator import names
+
+SIZES = tuple(int(size) for size in os.environ.get("RANKTABLE_SIZES", "16,64,256,1024").split(","))
+ROUNDS = 3
+PATIENCE_SECONDS = 300.0
+# Until the condition has told of the missing annotation, which is written at most every 5 s.
+SETTLE_SECONDS = 6.0
+
+
+def measure() -> list[Entry]:
+    """The same control plane and operator for all sizes."""
+    with ControlPlane(crds=[scale_jobs.CRD]) as plane:
+        plane.add_kwok_nodes(-(-max(SIZES) // PER_NODE), {RESOURCE: str(PER_NODE)})
+        operator = Operator(plane, Account(plane).kubeconfig)
+        operator.start()
+        found = [_size(plane, size) for size in SIZES]
+        operator.terminate()
+    return found
+
+
+def _size(plane: ControlPlane, size: int) -> Entry:
+    namespace = f"gang-of-{size}"
+    plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    space = Space(plane, namespace, PATIENCE_SECONDS)
+    seconds = [_delivery(space, size) for _ in range(ROUNDS)]
+    return figure(f"ranktable_told_seconds_{size}", seconds, "s", f"last annotation to last of {size} pods told")
+
+
+def _delivery(space: Space, size: int) -> float:
+    space.create(job(device={"type": "Ascend", "count": size, "driverMounts": False}))
+    space.until_started()
+    plugin, pods = DevicePlugin(space.plane, space.namespace), space.pods()
+    for pod in pods[:-1]:
+        plugin.allocate(pod)
+    time.sleep(SETTLE_SECONDS)
+    told = _Told(space, size)
+    begun = time.monotonic()
+    plugin.allocate(pods[-1])
+    seconds = told.wait() - begun
+    space.until(lambda status: is_true(status, "RankTableReady"), "the rank table is published")
+    space.delete("resnetboostjobs", "digits")
+    space.until_names("pods")
+    return seconds
+
+
+class _Told:
+    """Watches the pods of a gang until each has the annotation of its rank table."""
+
+    def __init__(self, space: Space, size: int) -> None:
+        path = f"/api/v1/namespaces/{space.namespace}/pods"
+        version = json.loads(space.plane.client.get(f"{path}?limit=1"))["metadata"]["resourceVersion"]
+        query = f"watch=true&resourceVersion={version}&timeoutSeconds={int(PATIENCE_SECONDS)}"
+        self._lines = space.plane.client.lines(f"{path}?{query}")
+        self._size, self._at = size, 0.0
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> float:
+        """When the last one had it (monotonic seconds)."""
+        self._thread.join(PATIENCE_SECONDS)
+        return self._at
+
+    def _follow(self) -> None:
+        told: set[str] = set()
+        for line in self._lines:
+            pod: dict[str, Any] = json.loads(line)["object"]
+            if names.ANNOTATION_RANK_TABLE in pod["metadata"].get("annotations", {}):
+                told.add(pod["metadata"]["name"])
+            if len(told) == self._size:
+                self._at = time.monotonic()
+                return

@@ -1,0 +1,115 @@
+"""Says what HCCL would say of a rank table, on one chip or on each that reads its version; it repairs nothing."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from resnetboost_operator.ranktable import chips, concise, document, grouped, ranklist, rules
+from resnetboost_operator.ranktable.chips import Chip
+from resnetboost_operator.ranktable.document import Document
+from resnetboost_operator.ranktable.fields import quoted
+from resnetboost_operator.ranktable.findings import Finding, Report, errors
+
+__all__ = ["Verdict", "check", "judge", "judge_bytes"]
+
+# The chips whose documents have the version; "" is template 2.
+_CHIPS: dict[str, tuple[Chip, ...]] = {"1.0": ("910A", "910B", "A3"), "1.2": ("A3",), "2.0": ("950",), "": ("910A",)}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What was found and on which chips it was looked at; findings stand in the order HCCL comes across them."""
+
+    findings: tuple[Finding, ...]
+    chips: tuple[Chip, ...]
+
+    @property
+    def accepted(self) -> tuple[Chip, ...]:
+        """The chips on which nothing refuses the table."""
+        refused = {chip for finding in errors(self.findings) for chip in finding.chips}
+        return tuple(chip for chip in self.chips if chip not in refused)
+
+
+def judge_bytes(data: bytes, chip: Chip | None = None) -> Verdict:
+    """The verdict on a file's content; what cannot be loaded at all is a finding too."""
+    try:
+        table = document.parse(data)
+    except document.DocumentError as error:
+        looked_at = (chip,) if chip else chips.ALL
+        return Verdict((Finding(rules.JSON, "", str(error), looked_at),), looked_at)
+    return judge(table, chip)
+
+
+def judge(table: Document, chip: Chip | None = None) -> Verdict:
+    """The verdict on one chip, or on all whose documents have the table's version."""
+    looked_at = (chip,) if chip else _CHIPS.get(_likely_version(table), chips.ALL)
+    return Verdict(_merged([check(table, chip) for chip in looked_at]), looked_at)
+
+
+def _likely_version(table: Document) -> str:
+    """The version a table has or should have; '?' if it has none that anybody knows."""
+    if "version" in table:
+        return table["version"] if isinstance(table["version"], str) and table["version"] else "?"
+    if "server_list" in table and "group_list" not in table:
+        return "1.0"
+    return "2.0" if "rank_list" in table else ""
+
+
+def _merged(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
+    """Findings of several chips, the same one once with all its chips."""
+    merged: dict[tuple[str, str, str, str], Finding] = {}
+    for finding in (finding for findings in found for finding in findings):
+        key = (finding.rule.name, finding.rule.source, finding.place, finding.problem)
+        known = merged.get(key)
+        held = known.chips if known is not None else ()
+        merged[key] = msgspec.structs.replace(finding, chips=held + finding.chips)
+    return tuple(merged.values())
+
+
+def check(table: Document, chip: Chip) -> tuple[Finding, ...]:
+    """What one chip's HCCL would find, and what its documents forbid."""
+    report = Report(chip)
+    if chip == "950":
+        _newer(table, report)
+    elif _status(table, report):
+        _older(table, report)
+    return tuple(report.findings)
+
+
+def _newer(table: Document, report: Report) -> None:
+    """RankTableInfo reads version 2.0 alone."""
+    version = table.get("version")
+    if version == "2.0":
+        ranklist.check(table, report)
+    elif version is None:
+        report.add(rules.V2_MISSING, "version", "is missing")
+    else:
+        report.add(rules.VERSION, "version", f"is {quoted(version)}; an Ascend 950 reads 2.0")
+
+
+def _status(table: Document, report: Report) -> bool:
+    """RefreshStatus comes first; a table that never completes is still worth looking at."""
+    if "status" not in table:
+        report.add(rules.STATUS, "status", "is missing")
+    elif not isinstance(table["status"], str):
+        report.add(rules.NOT_TEXT, "status", f"is {quoted(table['status'])}, not a string")
+    elif table["status"] != "completed":
+        report.add(rules.NOT_COMPLETED, "status", f"is {quoted(table['status'])}")
+        return "server_list" in table or "group_list" in table or "rank_list" in table
+    return True
+
+
+def _older(table: Document, report: Report) -> None:
+    """CfgGetClusterInfo picks the parser by the version."""
+    if "version" not in table:
+        grouped.check(table, report)
+        return
+    version = table["version"]
+    if version in ("1.0", "1.2"):
+        concise.check(table, version, report)
+    elif version == "1.1":
+        report.add(rules.HETEROGENEOUS, "version", 'is "1.1", the template of heterogeneous clusters')
+    elif not isinstance(version, str):
+        report.add(rules.VERSION_TYPE, "version", f"is {quoted(version)}, not a string")
+    else:
+        wanted = "an Ascend 950" if version == "2.0" else "no chip"
+        report.add(rules.VERSION, "version", f"is {quoted(version)}, which {wanted} reads")

@@ -1,0 +1,154 @@
+"""Checks the network cards of the devices: addresses, ports and what backs them up; ranks and servers are others'."""
+
+import msgspec
+
+from resnetboost_operator.ranktable import fields, rules
+from resnetboost_operator.ranktable.fields import Address, Record, quoted
+from resnetboost_operator.ranktable.findings import Report
+
+MOST_PORT = 65535
+FIRST_FREE_PORT = 1024
+_TEXTS = ("net_position", "net_protocol")  # HCCL reads them where they are, so they must be strings
+
+
+class _Card(msgspec.Struct, frozen=True):
+    """A device's card, for what is known only after the last one."""
+
+    place: str
+    device: int | None
+    port: int | None
+    backups: tuple[str, ...]
+    backup_port: int | None
+
+
+class Cards:
+    """All cards of a table; `spread` says between what, if each device needs an address for it."""
+
+    def __init__(self, report: Report, spread: str) -> None:
+        self._report = report
+        self._spread = spread
+        self._written: dict[str, str] = {}
+        self._addresses: dict[Address, _Card] = {}
+        self._first_count: int | None = None
+        self._host_ports: dict[int, str] = {}
+        self._cards: list[_Card] = []
+
+    def begin_server(self) -> None:
+        """A host's ports are its own."""
+        self._host_ports = {}
+
+    def read(self, device: Record, place: str, number: int | None, *, has_host: bool) -> tuple[Address, ...]:
+        """The valid addresses of one device; everything about its card is judged."""
+        self._host_port(device, place)
+        written = self._device_ips(device, place, has_host=has_host)
+        found = [(text, fields.address(text)) for text in written]
+        port = self._port(device, "device_port", place)
+        self._port(device, "device_vnic_port", place)
+        card = self._card(device, place, number, port)
+        self._cards.append(card)
+        addresses = tuple(found for text, found in found if self._valid(text, found, card) and found is not None)
+        self._same_count(max(1, len(written)), place)
+        for key in _TEXTS:
+            fields.text(device, key, f"{place}.", self._report, required=False)
+        return addresses
+
+    def _card(self, device: Record, place: str, number: int | None, port: int | None) -> _Card:
+        if self._report.chip != "A3":
+            return _Card(place, number, port, (), None)  # others have no second die and do not read the fields
+        backup = fields.text(device, "backup_device_ip", f"{place}.", self._report, required=False)
+        backup_port = self._port(device, "backup_device_port", place)
+        return _Card(place, number, port, _split(backup or ""), backup_port)
+
+    def _device_ips(self, device: Record, place: str, *, has_host: bool) -> tuple[str, ...]:
+        report = self._report
+        written = fields.text(device, "device_ip", f"{place}.", report, required=False)
+        if written:
+            return _split(written)
+        problem = "is missing" if written is None else "is empty"
+        if self._spread:
+            parser = report.chip == "910B" or (report.chip == "910A" and written is None and not has_host)
+            rule = rules.DEVICE_IP_MISSING if parser else rules.DEVICE_IP_REQUIRED
+            report.add(rule, f"{place}.device_ip", f"{problem}, but there are {self._spread}")
+        elif report.chip == "910A":
+            report.add(rules.DEVICE_IP_ADVISED, f"{place}.device_ip", problem)
+        return ()
+
+    def _valid(self, text: str, found: Address | None, card: _Card) -> bool:
+        place, add = f"{card.place}.device_ip", self._report.add
+        if found is None or _is_nothing(found):
+            add(rules.DEVICE_IP, place, f"{quoted(text)} is no IP address")
+            return False
+        if text in self._written:
+            add(rules.DEVICE_IP_REPEATED, place, f"{quoted(text)} is also that of {self._written[text]}")
+            return False
+        if found in self._addresses:
+            other = self._addresses[found].place
+            add(rules.DEVICE_IP_SAME, place, f"{quoted(text)} is the same address as that of {other}")
+        self._written[text] = card.place
+        self._addresses.setdefault(found, card)
+        return True
+
+    def _same_count(self, count: int, place: str) -> None:
+        if self._first_count is None:
+            self._first_count = count
+        elif count != self._first_count:
+            problem = f"has {count} addresses, the first device has {self._first_count}"
+            self._report.add(rules.DEVICE_IP_COUNT, f"{place}.device_ip", problem)
+
+    def _port(self, device: Record, key: str, place: str) -> int | None:
+        port = fields.number(device, key, f"{place}.", self._report, required=False)
+        if port is None:
+            return None
+        if not 0 < port <= MOST_PORT:
+            self._report.add(rules.PORT, f"{place}.{key}", f"is {port}")
+            return None
+        if port < FIRST_FREE_PORT:
+            self._report.add(rules.PORT_RESERVED, f"{place}.{key}", f"is {port}, which the system reserves")
+        return port
+
+    def _host_port(self, device: Record, place: str) -> None:
+        port = self._port(device, "host_port", place)
+        if port is None:
+            return
+        if port in self._host_ports:
+            problem = f"is {port}, as that of {self._host_ports[port]}"
+            self._report.add(rules.HOST_PORT_SHARED, f"{place}.host_port", problem)
+        self._host_ports.setdefault(port, place)
+
+    def backups(self) -> None:
+        """What backs a card up is the card of another device, and its port is free there."""
+        seen: dict[str, str] = {}
+        for card in self._cards:
+            for text in card.backups:
+                self._backup(text, card, seen)
+                seen.setdefault(text, card.place)
+
+    def _backup(self, text: str, card: _Card, seen: dict[str, str]) -> None:
+        place, add = f"{card.place}.backup_device_ip", self._report.add
+        found = fields.address(text)
+        if found is None or _is_nothing(found):
+            add(rules.BACKUP_IP, place, f"{quoted(text)} is no IP address")
+        elif text in seen:
+            add(rules.BACKUP_IP_REPEATED, place, f"{quoted(text)} is also that of {seen[text]}")
+        elif found in self._addresses:
+            self._backup_card(text, card, self._addresses[found])
+
+    def _backup_card(self, text: str, card: _Card, other: _Card) -> None:
+        if other is card:
+            self._report.add(
+                rules.BACKUP_SELF, f"{card.place}.backup_device_ip", f"{quoted(text)} is its own device_ip"
+            )
+        elif card.backup_port is not None and card.backup_port == other.port:
+            problem = f"is {card.backup_port}, the device_port of {other.place}"
+            self._report.add(rules.BACKUP_PORT, f"{card.place}.backup_device_port", problem)
+
+
+def _split(written: str) -> tuple[str, ...]:
+    """A comma list as SplitString has it: nothing after the last comma is no entry, nothing before one is."""
+    parts = written.split(",")
+    return tuple(parts[:-1] if parts[-1] == "" else parts)
+
+
+def _is_nothing(found: Address) -> bool:
+    """HcclIpAddress::IsInvalid: IPv4's 0.0.0.0 counts as none."""
+    return found.version == 4 and found.is_unspecified

@@ -1,0 +1,73 @@
+"""Untrusted bytes into plain values and values into bytes that never vary; it knows no rank table's fields."""
+
+from typing import Any
+
+import msgspec
+
+from resnetboost_operator.errors import UserError
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "DocumentError", "compact", "parse", "readable"]
+
+MAX_BYTES = 64 << 20  # 65536 ranks of version 2.0, the most HCCL takes, are about 40 MiB
+MAX_DEPTH = 20  # the deepest template has 9 levels
+_MARK = b"\xef\xbb\xbf"  # HCCL's parser skips a byte order mark too
+
+Document = dict[str, Any]
+
+
+class DocumentError(UserError):
+    """Bytes that HCCL could not load as a rank table (its EI0004); one sentence."""
+
+
+def parse(data: bytes) -> Document:
+    """The object in it. Raises DocumentError for too large, too deep, malformed JSON or JSON that is no object."""
+    if len(data) > MAX_BYTES:
+        raise DocumentError(f"it has {len(data)} bytes, more than {MAX_BYTES}: this cannot be a rank table")
+    try:
+        value = msgspec.json.decode(data.removeprefix(_MARK))
+    except RecursionError:
+        raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels; a rank table has at most 9") from None
+    except UnicodeDecodeError:
+        raise DocumentError("it is not UTF-8 text; save it as such") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise DocumentError(f"it is not valid JSON: {_reason(data, str(error))}") from None
+    if not isinstance(value, dict):
+        raise DocumentError("it holds no JSON object; a rank table starts with {")
+    if _depth(value) > MAX_DEPTH:
+        raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels; a rank table has at most 9")
+    return value
+
+
+def _reason(data: bytes, error: str) -> str:
+    """The decoder's complaint, its byte as the line people look for."""
+    text, byte, rest = error.removeprefix("JSON is malformed: ").partition(" (byte ")
+    number = rest.rstrip(")")
+    if not byte or not number.isdigit():
+        return text
+    line = data.count(b"\n", 0, int(number)) + 1
+    return f"{text} in line {line}"
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects lie in each other; level by level, so that depth costs no stack."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+        if depth > MAX_DEPTH:
+            break
+    return depth
+
+
+def _inside(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value
+
+
+def compact(value: Any) -> bytes:
+    """Canonical JSON: no spaces, keys in the order of the structs' fields; the same value, the same bytes."""
+    return msgspec.json.encode(value)
+
+
+def readable(value: Any) -> bytes:
+    """The same with two spaces of indentation, for people."""
+    return msgspec.json.format(compact(value), indent=2) + b"\n"

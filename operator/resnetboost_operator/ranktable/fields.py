@@ -1,0 +1,98 @@
+"""Reads fields as HCCL's parser for strings does, complaining where it would; it knows no field by name."""
+
+import re
+from collections.abc import Mapping
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Any
+
+from resnetboost_operator.ranktable import rules
+from resnetboost_operator.ranktable.findings import Report
+from resnetboost_operator.ranktable.rules import Rule
+
+__all__ = ["Address", "address", "entries", "natural", "number", "printable", "quoted", "record", "text"]
+
+Address = IPv4Address | IPv6Address
+Record = Mapping[str, Any]
+
+MOST_NUMBER = 0xFFFFFFFF
+_LONGEST_QUOTE = 80
+_LOOSE = re.compile(r"[ \t\n\v\f\r]*\+?([0-9]+)")  # what std::stoull reads of a text
+
+
+def quoted(value: object) -> str:
+    """A value as people should see it: text in quotes, long or strange things cut and escaped."""
+    shown = printable(f'"{value}"' if isinstance(value, str) else repr(value))
+    return shown if len(shown) <= _LONGEST_QUOTE else f"{shown[:_LONGEST_QUOTE]}..."
+
+
+def printable(value: str) -> str:
+    """Text that moves no cursor: a table is anybody's to write."""
+    return value if value.isprintable() else value.encode("unicode_escape").decode()
+
+
+def record(value: Any) -> Record:
+    """An entry of a list; what is no object has no fields, as for HCCL."""
+    return value if isinstance(value, dict) else {}
+
+
+def text(holder: Record, key: str, place: str, report: Report, *, required: bool = True) -> str | None:
+    """A field that must be a string; None if it is missing or something else."""
+    if key not in holder:
+        if required:
+            report.add(rules.MISSING, f"{place}{key}", "is missing")
+        return None
+    value = holder[key]
+    if isinstance(value, str):
+        return value
+    report.add(rules.NOT_TEXT, f"{place}{key}", f"is {quoted(value)}, not a string")
+    return None
+
+
+def entries(holder: Record, key: str, place: str, report: Report, *, required: bool = True) -> list[Any]:
+    """A field that must be a list with something in it; empty if it is not."""
+    if key not in holder:
+        if required:
+            report.add(rules.MISSING_LIST, f"{place}{key}", "is missing")
+        return []
+    value = holder[key]
+    if not isinstance(value, list):
+        report.add(rules.EMPTY_LIST, f"{place}{key}", f"is {quoted(value)}, not a list")
+        return []
+    if not value:
+        report.add(rules.EMPTY_LIST, f"{place}{key}", "is empty")
+    return value
+
+
+def natural(written: str, place: str, report: Report, rule: Rule = rules.NOT_NUMBER) -> int | None:
+    """A text that must be a number; HCCL reads what begins with one, which is worth a warning."""
+    if written.isascii() and written.isdigit() and len(written) <= 10:
+        value = int(written)
+    elif found := _LOOSE.match(written):
+        value = int(found[1]) if len(found[1]) <= 10 else MOST_NUMBER + 1
+        if value <= MOST_NUMBER:
+            report.add(rules.LOOSE_NUMBER, place, f"is {quoted(written)}, which HCCL reads as {value}")
+    else:
+        value = -1
+    if 0 <= value <= MOST_NUMBER:
+        return value
+    report.add(rule, place, f"is {quoted(written)}")
+    return None
+
+
+def number(
+    holder: Record, key: str, place: str, report: Report, rule: Rule = rules.NOT_NUMBER, *, required: bool = True
+) -> int | None:
+    """A field that must be a number in a string."""
+    written = text(holder, key, place, report, required=required)
+    return None if written is None else natural(written, f"{place}{key}", report, rule)
+
+
+def address(written: str) -> Address | None:
+    """An IP as HCCL reads it (HcclIpAddress::SetReadableAddress): an interface may follow after %."""
+    bare, mark, interface = written.partition("%")
+    if mark and (not bare or not interface):
+        return None
+    try:
+        return IPv6Address(bare) if bare.count(":") >= 2 else IPv4Address(bare)
+    except AddressValueError:
+        return None

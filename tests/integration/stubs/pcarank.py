@@ -1,0 +1,78 @@
+"""One rank of a gang that trains small networks in subspaces, and prepares a basis; it writes what it is left with.
+
+In the folder: components.npz, of each case (k, M); samples.npy, of the whole batch; checkpoints/ for rank 0 alone.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed import Communicator, Floats, Rendezvous
+
+environment = config.environment()
+rendezvous = Rendezvous(environment)
+
+from mindspore import Tensor, nn  # noqa: E402  after the coordinator has begun to import MindSpore
+
+import pcabases  # noqa: E402
+import pcanetworks  # noqa: E402
+from pcareference import Settings  # noqa: E402
+from resnetboost_trainer import bases, device  # noqa: E402
+from resnetboost_trainer.schedule import Moment  # noqa: E402
+
+
+class Recording(Communicator):
+    """It keeps how many numbers were broadcast at a time."""
+
+    broadcasts: list[int]
+
+    def broadcast(self, values: Floats) -> Floats:
+        self.broadcasts.append(values.size)
+        return super().broadcast(values)
+
+
+device.prepare()
+Recording.broadcasts = []
+communicator = Recording(environment.rank, environment.world_size)
+rank, ranks = communicator.rank, communicator.size
+folder = Path(sys.argv[1])
+components = dict(np.load(folder / "components.npz"))
+samples = int(np.load(folder / "samples.npy"))
+left: dict[str, Any] = {}
+
+
+def train(name: str, network: nn.Cell, rule: Settings, **changes: Any) -> None:
+    settings = pcanetworks.settings(len(components[name]), rule, **changes)
+    program = pcanetworks.program(network, settings, components[name], communicator)
+    told, weights = [], []
+    communicator.broadcasts.clear()
+    for step in range(5):
+        images, labels = (array[rank::ranks] for array in pcanetworks.batch(samples, step))
+        outcome = program.step(Tensor(images), Tensor(labels), Moment(step, 0.1, 0.0), stop=False)
+        found: Any = outcome.combined
+        told.append([outcome.loss, found.length, found.evaluations, found.share])
+        weights.append(pcanetworks.vector(network))
+    left[f"{name}.told"], left[f"{name}.weights"] = np.array(told), np.stack(weights)
+    left[f"{name}.broadcasts"] = np.array(communicator.broadcasts)
+    for parameter in program.combination.descent.state():  # type: ignore[attr-defined]
+        left[f"{name}.memory.{parameter.name}"] = parameter.asnumpy()
+    for key, value in pcanetworks.statistics(network).items():
+        left[f"{name}.statistics.{key}"] = value
+
+
+train("BFGS", pcanetworks.Tanh(), Settings(), lossScale=1024, **pcanetworks.momentum(0.1))
+train("SGD", pcanetworks.Tanh(), Settings(alpha=0.01), solver="SGD", **pcanetworks.momentum(0.1, 0.8, nesterov=True))
+train("padding", pcanetworks.Tiny(), Settings())
+train("BN", pcanetworks.Normed(), Settings(sigma=0.999999, most=3, alpha=0.0))
+
+source = pcabases.source(folder / "checkpoints" if rank == 0 else None)
+basis, digest = bases.prepare(source, pcabases.shape(5), communicator)
+left |= {"basis": basis.columns, "explained": np.array(basis.explained), "digest": np.array(digest)}
+np.savez(folder / f"rank-{rank}.npz", **left)
+communicator.leave()
+rendezvous.close()
+os._exit(0)

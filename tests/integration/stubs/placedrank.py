@@ -1,0 +1,11 @@
+"""A rank up to where MindSpore would be imported: waits for its rank table and prints what it was told, as JSON."""
+
+import json
+import os
+
+from resnetboost_trainer import config, ranktable
+
+placed = ranktable.place(config.environment(), lambda: False, timeout=60)
+names = ("RANK_TABLE_FILE", "RANK_ID", "RANK_SIZE", "DEVICE_ID")
+told = {name: os.environ.get(name) for name in names}
+print(json.dumps({"rank": placed.rank, "leader": placed.leader, "index": placed.index} | told))

@@ -1,0 +1,71 @@
+"""A node with the operator on it, for all tests of this folder; and the reasons there may be none."""
+
+import os
+import uuid
+from collections.abc import Generator, Iterator
+
+import pytest
+
+import kubeletbed
+from cluster import ClusterError
+from cluster.fixtures import CRD
+from kubeletbed import Bed, operatorpod
+from operatorbed import Space
+
+_PATIENCE_SECONDS = 420.0  # a gang starts in 20 s on idle cores, in minutes on busy ones
+_BED = pytest.StashKey[Bed]()
+
+
+@pytest.fixture(scope="session")
+def bed(pytestconfig: pytest.Config) -> Iterator[Bed]:
+    """A ready node; skips if that is impossible, but never in CI."""
+    if reason := kubeletbed.unavailable():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no node to test with: {reason}")
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():  # building takes minutes: its progress must be seen
+        bed = Bed(crds=[CRD])
+        bed.__enter__()
+    try:
+        pytestconfig.stash[_BED] = bed
+        yield bed
+    finally:
+        bed.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def operator(bed: Bed) -> None:
+    """The operator, as a pod."""
+    operatorpod.deploy(bed.plane)
+
+
+@pytest.fixture
+def space(bed: Bed, operator: None) -> Iterator[Space]:
+    """A fresh namespace, which takes its time: real containers start in it."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    bed.plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    bed.plane.processes.wait_until(lambda: bed.plane.client.answers(account), account)
+    space = Space(bed.plane, name, _PATIENCE_SECONDS)
+    yield space
+    space.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show pods, events and the operator's log with a failure."""
+    report = yield
+    bed = item.config.stash.get(_BED, None)
+    if report.failed and bed is not None:
+        for what in (["get", "pods", "-A", "-o", "wide"], ["get", "events", "-A", "--sort-by=.lastTimestamp"]):
+            report.sections.append((" ".join(what), _told(bed, what)))
+        report.sections.append(("the operator's log", _told(bed, None)))
+    return report
+
+
+def _told(bed: Bed, what: list[str] | None) -> str:
+    try:
+        return bed.plane.kubectl(*what)[-6000:] if what else operatorpod.log(bed.plane)
+    except ClusterError as error:
+        return str(error)

@@ -1,0 +1,67 @@
+"""Real pods train digits: from the images of this tree, through a killed container, to a good network."""
+
+import datetime
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubeletbed import Bed, containers, images
+from operatorbed import Space
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
+CLAIM = "checkpoints"
+GOOD_TOP1 = 0.97
+
+
+def test_a_gang_survives_a_killed_container_and_learns(
+    bed: Bed, space: Space, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.add_claim(space.namespace, CLAIM)
+    manifest = yaml.safe_load(EXAMPLE.read_text())
+    manifest["spec"]["checkpoint"]["claimName"] = CLAIM
+    applied = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)  # as the pods write it
+    space.create(manifest)
+    space.until(lambda status: saved(status) >= 20, "a checkpoint is saved")
+    timeline = times(space, "digits-base-0-0", applied)
+
+    containers.kill(bed, space.namespace, "digits-base-0-1")
+    status = space.until_phase("Complete")
+
+    (first,) = status["attempts"]  # those that failed
+    assert (first["exitCode"], first["rank"]) == (137, 1)
+    assert first["checkpointStep"] >= 20
+    assert f"resumed from the checkpoint of step {first['checkpointStep']}" in log(space, "digits-base-1-0")
+    assert status["restarts"] == 1
+    assert status["stages"][0]["top1"] >= GOOD_TOP1
+    with capsys.disabled():
+        tell(timeline)
+
+
+def saved(status: dict[str, Any]) -> int:
+    return int(status.get("progress", {}).get("checkpointStep") or 0)
+
+
+def log(space: Space, pod: str) -> str:
+    return space.plane.kubectl("logs", pod, f"--namespace={space.namespace}")
+
+
+def times(space: Space, pod: str, applied: datetime.datetime) -> dict[str, float]:
+    """Seconds from the job's creation to what rank 0's log tells the time of."""
+    marks = {"trainer runs": "metrics and progress on", "gang has met": "has joined its gang", "first step": "step 1/"}
+    found = {}
+    for what, words in marks.items():
+        line = re.search(rf"^(\S+ \S+) \w+ .*{re.escape(words)}", log(space, pod), re.MULTILINE)
+        assert line, f"no {words!r} in the log of {pod}"
+        moment = datetime.datetime.strptime(line[1], "%Y-%m-%d %H:%M:%S,%f")
+        found[what] = (moment - applied).total_seconds()
+    return found
+
+
+def tell(timeline: dict[str, float]) -> None:
+    print("\nimages: " + ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in images.sizes().items()))
+    print("from apply: " + ", ".join(f"{what} {seconds:.1f} s" for what, seconds in timeline.items()))

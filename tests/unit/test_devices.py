@@ -1,0 +1,118 @@
+"""What pods get for each type of device, where the job says nothing and where it does."""
+
+from typing import Any
+
+import pytest
+
+from resnetboost_operator import manifests, names
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.terminal.runcommand import check_device
+from simulation import job
+
+
+def pod(device: dict[str, Any], **template: Any) -> dict[str, Any]:
+    wanted = job(device=device, template=template)
+    return dict(manifests.pod(wanted, wanted.spec.stages[0], 0, 0)["spec"])
+
+
+def container(device: dict[str, Any], **template: Any) -> dict[str, Any]:
+    (found,) = pod(device, **template)["containers"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("device", "image", "resource"),
+    [
+        ({"type": "CPU"}, "resnetboost/trainer-cpu:0.1.0", None),
+        ({"type": "Ascend"}, "resnetboost/trainer-ascend:0.1.0", "huawei.com/Ascend910"),
+        ({"type": "Ascend", "chip": "950"}, "resnetboost/trainer-ascend:0.1.0", "huawei.com/npu"),
+        ({"type": "Ascend", "resourceName": "huawei.com/Ascend910-2c"}, None, "huawei.com/Ascend910-2c"),
+        ({"type": "GPU"}, "resnetboost/trainer-gpu:0.1.0", "nvidia.com/gpu"),
+        ({"type": "GPU", "resourceName": "nvidia.com/mig-1g.10gb"}, None, "nvidia.com/mig-1g.10gb"),
+    ],
+    ids=lambda value: ", ".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_a_pod_gets_one_device_and_the_image_of_its_type(
+    device: dict[str, Any], image: str | None, resource: str | None
+) -> None:
+    found = container(device, resources={"limits": {"memory": "4Gi"}})
+    assert found["image"] == image or image is None
+    one = {resource: 1} if resource is not None else {}
+    assert found["resources"].get("requests", {}) == one
+    assert found["resources"]["limits"] == {"memory": "4Gi", **one}
+
+
+def test_an_image_of_ones_own_is_for_every_type() -> None:
+    assert container({"type": "GPU"}, image="mine:1")["image"] == "mine:1"
+
+
+@pytest.mark.parametrize(
+    ("device", "sizes"),
+    [({"type": "CPU"}, []), ({"type": "GPU"}, ["1Gi"]), ({"type": "Ascend", "sharedMemorySize": "8Gi"}, ["8Gi"])],
+    ids=["CPU", "GPU", "Ascend with a size of its own"],
+)
+def test_devices_share_memory_of_a_size(device: dict[str, Any], sizes: list[str]) -> None:
+    volumes = [found for found in pod(device)["volumes"] if found.get("emptyDir", {}).get("medium") == "Memory"]
+    assert [found["emptyDir"]["sizeLimit"] for found in volumes] == sizes
+    mounts = {found["mountPath"] for found in container(device)["volumeMounts"]}
+    assert (names.PATH_SHARED_MEMORY in mounts) == bool(sizes)
+
+
+@pytest.mark.parametrize(
+    ("device", "mounted"),
+    [
+        ({"type": "Ascend"}, True),
+        ({"type": "Ascend", "driverMounts": False}, False),
+        ({"type": "GPU"}, False),
+        ({"type": "CPU"}, False),
+    ],
+    ids=["Ascend", "Ascend whose runtime brings it", "GPU", "CPU"],
+)
+def test_the_nodes_driver_is_seen_and_cannot_be_changed(device: dict[str, Any], mounted: bool) -> None:
+    volumes = {found["name"] for found in pod(device)["volumes"] if "hostPath" in found}
+    assert volumes == ({name for name, _, _ in manifests.DRIVER_MOUNTS} if mounted else set())
+    assert all(found["readOnly"] for found in container(device)["volumeMounts"] if found["name"] in volumes)
+
+
+@pytest.mark.parametrize("kind", ["Ascend", "GPU"])
+def test_pods_may_run_where_only_they_may(kind: str) -> None:
+    found = pod({"type": kind}, tolerations=[{"key": "dedicated", "operator": "Exists"}])
+    resource = next(iter(found["containers"][0]["resources"]["limits"]))
+    assert [toleration["key"] for toleration in found["tolerations"]] == ["dedicated", resource]
+    assert "tolerations" not in pod({"type": "CPU"})
+
+
+def test_pods_run_under_the_runtime_class_that_the_job_names() -> None:
+    assert pod({"type": "GPU", "runtimeClassName": "nvidia"})["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in pod({"type": "GPU"})
+
+
+@pytest.mark.parametrize("kind", ["CPU", "Ascend", "GPU"])
+def test_a_trainer_that_is_not_root_may_write_the_checkpoint_volume(kind: str) -> None:
+    security = pod({"type": kind})["securityContext"]
+    assert (security["runAsNonRoot"], security["fsGroup"]) == (True, manifests.GROUP_ID)
+
+
+@pytest.mark.parametrize(
+    ("device", "kinds"),
+    [
+        ({"type": "GPU", "count": 2}, ["ConfigMap", "Service"]),
+        ({"type": "Ascend", "count": 2}, ["ConfigMap"]),
+        ({"type": "Ascend", "count": 2, "rendezvous": "Coordinator"}, ["ConfigMap", "Service"]),
+        ({"type": "Ascend", "count": 1}, ["ConfigMap"]),
+    ],
+    ids=["GPU", "Ascend", "Ascend with a coordinator", "one Ascend device"],
+)
+def test_only_a_coordinator_needs_a_name(device: dict[str, Any], kinds: list[str]) -> None:
+    wanted = job(device=device)
+    shared = manifests.shared(wanted, wanted.spec.stages[0], 0)
+    assert [found["kind"] for found in shared] == kinds
+    variables = {found["name"] for found in container(device)["env"]}
+    assert (names.ENV_COORDINATOR in variables) == ("Service" in kinds)
+
+
+@pytest.mark.parametrize("kind", ["Ascend", "GPU"])
+def test_this_machine_runs_no_job_for_devices(kind: str) -> None:
+    with pytest.raises(UserError, match=rf"device\.type: {kind} needs a cluster.*--set device\.type=CPU"):
+        check_device({"device": {"type": kind}})
+    check_device({"device": {"type": "CPU"}})

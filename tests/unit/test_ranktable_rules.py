@@ -1,0 +1,438 @@
+"""A good table, one thing changed: which rule it breaks, on which chip, and that nothing else is said."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnetboost_operator.ranktable import checking, rules
+from resnetboost_operator.ranktable.chips import Chip
+from resnetboost_operator.ranktable.rules import Rule
+
+TABLES = Path(__file__).parents[1] / "ranktables"
+Change = Callable[[Any], object]
+
+
+def table(name: str) -> Any:
+    return json.loads((TABLES / name).read_bytes())
+
+
+def servers(*devices: tuple[int, ...]) -> Any:
+    """Version 1.0 with these devices on each server."""
+    rank, found = 0, []
+    for index, ids in enumerate(devices):
+        held = []
+        for device in ids:
+            address = f"10.0.{index}.{device}"
+            held.append({"device_id": str(device), "device_ip": address, "rank_id": str(rank)})
+            rank += 1
+        found.append({"server_id": f"node_{index}", "device": held})
+    return {"version": "1.0", "server_count": str(len(found)), "server_list": found, "status": "completed"}
+
+
+def device(found: Any, server: int = 0, index: int = 0) -> Any:
+    return found["server_list"][server]["device"][index]
+
+
+def set_device(server: int, index: int, **values: object) -> Change:
+    return lambda found: device(found, server, index).update(values)
+
+
+def set_server(server: int, **values: object) -> Change:
+    return lambda found: found["server_list"][server].update(values)
+
+
+def without_ips(found: Any) -> None:
+    for server in found["server_list"]:
+        for each in server["device"]:
+            each.pop("device_ip")
+
+
+def swap_ranks(found: Any) -> None:
+    first, second = device(found, 0, 1), device(found, 1, 0)
+    first["rank_id"], second["rank_id"] = second["rank_id"], first["rank_id"]
+
+
+def broken(found: Any, chip: Chip) -> list[Rule]:
+    return list(dict.fromkeys(finding.rule for finding in checking.check(found, chip)))
+
+
+CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
+    "no status": (lambda t: t.pop("status"), "910B", [rules.STATUS]),
+    "a status that is no text": (lambda t: t.update(status=1), "910B", [rules.NOT_TEXT]),
+    "a table that is not finished": (lambda t: t.update(status="initializing"), "910B", [rules.NOT_COMPLETED]),
+    "a version nobody knows": (lambda t: t.update(version="3.0"), "910B", [rules.VERSION]),
+    "no version": (lambda t: t.pop("version"), "910B", [rules.VERSION_MISSING]),
+    "a version that is a number": (lambda t: t.update(version=1.0), "910B", [rules.VERSION_TYPE]),
+    "the heterogeneous version": (lambda t: t.update(version="1.1"), "910B", [rules.HETEROGENEOUS]),
+    "the newest version on an older chip": (lambda t: t.update(version="2.0"), "910B", [rules.VERSION]),
+    "an older version on the newest chip": (lambda t: None, "950", [rules.VERSION]),
+    "no server list": (lambda t: t.pop("server_list"), "910B", [rules.MISSING_LIST, rules.SERVER_COUNT]),
+    "a server list that is text": (lambda t: t.update(server_list="x"), "910B", [rules.EMPTY_LIST, rules.SERVER_COUNT]),
+    "a count that is a number": (lambda t: t.update(server_count=2), "910B", [rules.NOT_TEXT]),
+    "a count that is wrong": (lambda t: t.update(server_count="3"), "910B", [rules.SERVER_COUNT]),
+    "a count that is no number": (lambda t: t.update(server_count="two"), "910B", [rules.NOT_NUMBER]),
+    "no count": (lambda t: t.pop("server_count"), "910B", [rules.SERVER_COUNT_MISSING]),
+    "no server id": (lambda t: t["server_list"][0].pop("server_id"), "910B", [rules.MISSING]),
+    "an empty server id": (set_server(0, server_id=""), "910B", [rules.SERVER_ID_EMPTY]),
+    "a server id of 65 characters": (set_server(1, server_id="x" * 65), "910B", [rules.SERVER_ID_LONG]),
+    "a server id of 64 characters": (set_server(1, server_id="x" * 64), "910B", []),
+    "a repeated server id": (set_server(1, server_id="node_0"), "910B", [rules.SERVER_ID_REPEATED]),
+    "a masked server id": (set_server(0, server_id="10.*.*.*"), "910B", []),
+    "a host ip": (set_server(0, host_ip="172.16.0.100"), "910B", []),
+    "a host ip that is none": (set_server(0, host_ip="node"), "910B", [rules.HOST_IP]),
+    "an empty host ip": (set_server(0, host_ip=""), "910B", [rules.HOST_IP]),
+    "host ips of two families": (
+        lambda t: (set_server(0, host_ip="10.0.0.1")(t), set_server(1, host_ip="fd00::1")(t)),
+        "910B",
+        [rules.HOST_FAMILY],
+    ),
+    "fields HCCL does not read": (set_server(0, host_nic_ip="reserve", pod_ip=7, hardware_type=None), "910B", []),
+    "no devices": (lambda t: t["server_list"][1].update(device=[]), "A3", [rules.EMPTY_LIST]),
+    "a device that is no object": (
+        lambda t: t["server_list"][1]["device"].__setitem__(1, "x"),
+        "A3",
+        [rules.MISSING, rules.DEVICE_IP_REQUIRED],
+    ),
+    "a device id that is a number": (set_device(0, 0, device_id=0), "910B", [rules.NOT_TEXT]),
+    "a repeated device": (set_device(0, 1, device_id="0"), "910B", [rules.DEVICE_ID_REPEATED]),
+    "device 8 on a 910A": (set_device(1, 1, device_id="8"), "910A", [rules.DEVICE_ID_RANGE, rules.RING_910A]),
+    "device 8 on a 910B": (set_device(1, 1, device_id="8"), "910B", []),
+    "device 16 on a 910B": (set_device(1, 1, device_id="16"), "910B", [rules.DEVICE_ID_RANGE]),
+    "no device ip on a 910B": (lambda t: device(t).pop("device_ip"), "910B", [rules.DEVICE_IP_MISSING]),
+    "an empty device ip on a 910A": (set_device(0, 0, device_ip=""), "910A", [rules.DEVICE_IP_REQUIRED]),
+    "no device ip on a 910A": (lambda t: device(t).pop("device_ip"), "910A", [rules.DEVICE_IP_MISSING]),
+    "no device ip on an A3": (lambda t: device(t).pop("device_ip"), "A3", [rules.DEVICE_IP_REQUIRED]),
+    "a masked device ip": (set_device(0, 0, device_ip="192.1.*.6"), "910B", [rules.DEVICE_IP]),
+    "the plugin's word for no address": (set_device(0, 0, device_ip="-1"), "910B", [rules.DEVICE_IP]),
+    "the address of nobody": (set_device(0, 0, device_ip="0.0.0.0"), "910B", [rules.DEVICE_IP]),
+    "an address with zeros in front": (set_device(0, 0, device_ip="192.168.001.8"), "910B", [rules.DEVICE_IP]),
+    "a repeated device ip": (set_device(1, 1, device_ip="192.168.1.8"), "910B", [rules.DEVICE_IP_REPEATED]),
+    "an address written in two ways": (
+        lambda t: (
+            [set_device(s, d, device_ip=f"fd00::{s}:{d}:1")(t) for s in (0, 1) for d in (0, 1)]
+            and set_device(1, 1, device_ip="fd00::0:0:0:1")(t)
+        ),
+        "910B",
+        [rules.DEVICE_IP_SAME],
+    ),
+    "two families of device ips": (set_device(1, 1, device_ip="fd00::1"), "910B", [rules.DEVICE_FAMILY]),
+    "two addresses of one device": (set_device(0, 1, device_ip="10.0.0.1,10.0.0.2"), "910B", [rules.DEVICE_IP_COUNT]),
+    "a space behind the comma": (
+        lambda t: (
+            [set_device(s, d, device_ip=f"10.{s}.{d}.1,10.{s}.{d}.2")(t) for s in (0, 1) for d in (0, 1)]
+            and set_device(0, 0, device_ip="10.0.0.1, 10.0.0.2")(t)
+        ),
+        "910B",
+        [rules.DEVICE_IP],
+    ),
+    "a comma at the end": (set_device(0, 0, device_ip="10.0.0.1,"), "910B", []),
+    "port 0": (set_device(0, 0, device_port="0"), "910B", [rules.PORT]),
+    "port 65536": (set_device(0, 0, host_port="65536"), "910B", [rules.PORT]),
+    "a reserved port": (set_device(0, 0, device_port="1023"), "910B", [rules.PORT_RESERVED]),
+    "a port that is a number": (set_device(0, 0, device_port=16666), "910B", [rules.NOT_TEXT]),
+    "one host port twice": (
+        lambda t: (set_device(0, 0, host_port="6000")(t), set_device(0, 1, host_port="6000")(t)),
+        "910B",
+        [rules.HOST_PORT_SHARED],
+    ),
+    "no rank": (lambda t: device(t).pop("rank_id"), "910B", [rules.MISSING]),
+    "a rank that is a number": (set_device(0, 0, rank_id=0), "910B", [rules.NOT_TEXT]),
+    "a rank that is no number": (set_device(0, 0, rank_id="-1"), "910B", [rules.RANK_ID]),
+    "a rank with something behind it": (set_device(0, 0, rank_id="0 "), "910B", [rules.LOOSE_NUMBER]),
+    "a rank twice": (set_device(1, 1, rank_id="2"), "910B", [rules.RANKS]),
+    "a rank too high": (set_device(1, 1, rank_id="4"), "910B", [rules.RANKS]),
+    "ranks that interleave": (swap_ranks, "910B", [rules.INTERLEAVED]),
+    "servers against the order of their names": (set_server(0, server_id="node_2"), "910B", [rules.SERVER_ORDER]),
+}
+
+
+@pytest.mark.parametrize(("change", "chip", "expected"), CONCISE.values(), ids=CONCISE.keys())
+def test_one_change_of_a_good_table_breaks_one_rule(change: Change, chip: Chip, expected: list[Rule]) -> None:
+    found = table("hccl_doc_910_v1_4p.json")
+    change(found)
+    assert broken(found, chip) == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "chip", "expected"),
+    [
+        pytest.param([(0,)], "910A", [], id="one device of a 910A"),
+        pytest.param([(2, 3)], "910A", [], id="two devices of a ring"),
+        pytest.param([(3, 4)], "910A", [rules.RING_910A], id="two devices of both rings"),
+        pytest.param([(3, 4)], "910B", [], id="two devices of a 910B, which has no rings"),
+        pytest.param([(0, 1, 2)], "910A", [rules.COUNT_910A], id="three devices of a 910A"),
+        pytest.param([tuple(range(6))], "910A", [rules.COUNT_910A], id="six devices of a 910A"),
+        pytest.param([(0, 1, 2)], "910B", [], id="three devices of a 910B"),
+        pytest.param([(4, 5, 6, 7)], "910A", [], id="four devices of a ring"),
+        pytest.param([(2, 3, 4, 5)], "910A", [rules.SET_910A], id="four devices that HCCL's parser refuses"),
+        pytest.param([(0, 2, 4, 6)], "910A", [rules.SET_910A_CROSSING], id="four devices of both rings that it takes"),
+        pytest.param([(2, 3, 4, 5)], "A3", [], id="any four devices of an A3"),
+        pytest.param([tuple(range(8))], "910A", [], id="eight devices"),
+        pytest.param([(0, 1), (0,)], "910A", [rules.EQUAL_COUNTS], id="unequal servers of a 910A"),
+        pytest.param([(0, 1), (0,)], "910B", [], id="unequal servers of a 910B"),
+        pytest.param([(0, 1), (0,)], "A3", [], id="unequal servers of an A3"),
+        pytest.param([tuple(range(16))], "910B", [], id="sixteen devices of one 910B server"),
+        pytest.param([tuple(range(9))] * 2, "910B", [rules.COUNT_910B], id="more than eight on several 910B servers"),
+        pytest.param([(0, 1, 2)], "A3", [rules.COUNT_A3], id="half an NPU of an A3"),
+        pytest.param([tuple(range(16))] * 3, "A3", [], id="three whole A3 servers"),
+    ],
+)
+def test_which_devices_of_a_server_may_work_together(
+    devices: list[tuple[int, ...]], chip: Chip, expected: list[Rule]
+) -> None:
+    assert broken(servers(*devices), chip) == expected
+
+
+@pytest.mark.parametrize(
+    ("chip", "expected"), [("910A", [rules.DEVICE_IP_ADVISED]), ("910B", []), ("A3", [])], ids=["910A", "910B", "A3"]
+)
+def test_one_server_needs_no_device_ip(chip: Chip, expected: list[Rule]) -> None:
+    found = servers((0, 1))
+    without_ips(found)
+    assert broken(found, chip) == expected
+
+
+def test_hosts_networks_need_every_host() -> None:
+    found = servers((0, 1), (0, 1))
+    without_ips(found)
+    set_server(0, host_ip="10.0.0.1")(found)
+    assert rules.HOST_NIC in broken(found, "910A")
+
+
+def pods(found: Any) -> Any:
+    return found["super_pod_list"]
+
+
+ALTERNATING = [[{"server_id": "node_0"}, {"server_id": "node_2"}], [{"server_id": "node_1"}, {"server_id": "node_3"}]]
+SUPER: dict[str, tuple[Change, Chip, list[Rule]]] = {
+    "no count of servers": (lambda t: t.pop("server_count"), "A3", []),
+    "no super pods": (lambda t: t.pop("super_pod_list"), "A3", [rules.SERVER_MODE]),
+    "super pods on a 910B": (lambda t: None, "910B", [rules.VERSION_CHIP]),
+    "an empty list of super pods": (lambda t: t.update(super_pod_list=[]), "A3", [rules.EMPTY_LIST]),
+    "no id of a super pod": (lambda t: pods(t)[0].pop("super_pod_id"), "A3", [rules.SUPER_POD_ID]),
+    "an id that is a number": (lambda t: pods(t)[0].update(super_pod_id=0), "A3", [rules.NOT_TEXT, rules.SUPER_POD_ID]),
+    "a repeated super pod": (
+        lambda t: pods(t)[1].update(super_pod_id="0"),
+        "A3",
+        [rules.SUPER_POD_REPEATED, rules.SUPER_DEVICE_REPEATED],
+    ),
+    "a server that is not there": (
+        lambda t: pods(t)[1]["server_list"][1].update(server_id="node_9"),
+        "A3",
+        [rules.SUPER_POD_SERVER, rules.SUPER_POD_WITHOUT],
+    ),
+    "a server in no super pod": (lambda t: pods(t)[1]["server_list"].pop(), "A3", [rules.SUPER_POD_WITHOUT]),
+    "a server in two super pods": (
+        lambda t: pods(t)[1]["server_list"].append({"server_id": "node_0"}),
+        "A3",
+        [rules.SUPER_POD_TWICE],
+    ),
+    "super pods whose servers alternate": (
+        lambda t: (
+            [pods(t)[index].update(server_list=pair) for index, pair in enumerate(ALTERNATING)],
+            [set_device(s, d, super_device_id=str(4 * s + d))(t) for s in range(4) for d in range(4)],
+        ),
+        "A3",
+        [rules.SUPER_POD_SPLIT],
+    ),
+    "no super device": (lambda t: device(t).pop("super_device_id"), "A3", [rules.SUPER_DEVICE_MISSING]),
+    "an empty super device": (
+        set_device(0, 0, super_device_id=""),
+        "A3",
+        [rules.SUPER_DEVICE_ID, rules.SUPER_DEVICE_MISSING],
+    ),
+    "a repeated super device": (set_device(0, 1, super_device_id="0"), "A3", [rules.SUPER_DEVICE_REPEATED]),
+    "the same super device in the other super pod": (lambda t: None, "A3", []),
+    "no device ip between super pods": (lambda t: device(t).pop("device_ip"), "A3", [rules.DEVICE_IP_REQUIRED]),
+    "a backup that is no address": (set_device(0, 0, backup_device_ip="x"), "A3", [rules.BACKUP_IP]),
+    "a backup by itself": (
+        set_device(0, 0, backup_device_ip="192.168.1.6"),
+        "A3",
+        [rules.BACKUP_SELF, rules.BACKUP_IP_REPEATED],
+    ),
+    "a repeated backup": (set_device(0, 2, backup_device_ip="192.168.1.7"), "A3", [rules.BACKUP_IP_REPEATED]),
+    "a backup port in use": (set_device(0, 0, backup_device_port="16666"), "A3", [rules.BACKUP_PORT]),
+}
+
+
+@pytest.mark.parametrize(("change", "chip", "expected"), SUPER.values(), ids=SUPER.keys())
+def test_one_change_of_a_good_table_of_super_pods(change: Change, chip: Chip, expected: list[Rule]) -> None:
+    found = table("hccl_doc_a3_v12_superpod_16p.json")
+    change(found)
+    assert broken(found, chip) == expected
+
+
+def test_one_super_pod_needs_no_device_ip() -> None:
+    found = servers((0, 1), (0, 1))
+    without_ips(found)
+    for number, each in enumerate(device(found, s, d) for s in (0, 1) for d in (0, 1)):
+        each["super_device_id"] = str(number)
+    names = [{"server_id": server["server_id"]} for server in found["server_list"]]
+    found |= {"version": "1.2", "super_pod_list": [{"super_pod_id": "0", "server_list": names}]}
+    assert broken(found, "A3") == []
+
+
+def group(found: Any) -> Any:
+    return found["group_list"][0]
+
+
+def instance(found: Any, index: int = 0) -> Any:
+    return group(found)["instance_list"][index]
+
+
+CLOUD: dict[str, tuple[Change, list[Rule]]] = {
+    "no group name": (lambda t: group(t).pop("group_name"), [rules.MISSING]),
+    "a wrong count of groups": (lambda t: t.update(group_count="2"), [rules.GROUPS]),
+    "no count of groups": (lambda t: t.pop("group_count"), [rules.MISSING]),
+    "a wrong count of instances": (lambda t: group(t).update(instance_count="3"), [rules.INSTANCES]),
+    "a wrong count of devices": (lambda t: group(t).update(device_count="3"), [rules.INSTANCES]),
+    "a repeated pod": (lambda t: instance(t, 1).update(pod_name="tf-bae41"), [rules.POD_REPEATED]),
+    "pods of one server": (lambda t: instance(t, 1).update(server_id="node_0"), []),
+    "a device twice on one server": (
+        lambda t: (instance(t, 1).update(server_id="node_0"), instance(t, 1)["devices"][0].update(device_id="0")),
+        [rules.DEVICE_ID_REPEATED],
+    ),
+    "device 8": (lambda t: instance(t)["devices"][0].update(device_id="8"), [rules.DEVICE_ID_RANGE]),
+    "an empty device ip": (lambda t: instance(t)["devices"][0].update(device_ip=""), [rules.DEVICE_IP_REQUIRED]),
+    "a repeated device ip": (
+        lambda t: instance(t)["devices"][0].update(device_ip="192.168.1.9"),
+        [rules.DEVICE_IP_REPEATED],
+    ),
+    "no server id": (lambda t: instance(t).update(server_id=""), [rules.SERVER_ID_EMPTY]),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), CLOUD.values(), ids=CLOUD.keys())
+def test_one_change_of_the_older_template(change: Change, expected: list[Rule]) -> None:
+    found = table("hccl_doc_910_group_4p.json")
+    change(found)
+    assert broken(found, "910A") == [rules.OLD_TEMPLATE, *expected]
+
+
+LABORATORY: dict[str, tuple[Change, list[Rule]]] = {
+    "network cards of the host": (lambda t: t.update(para_plane_nic_location="host"), [rules.NIC_LOCATION]),
+    "three devices for a server": (
+        lambda t: group(t).update(device_num="3"),
+        [rules.LAB_AVERAGE, rules.INSTANCES],
+    ),
+    "two devices for a rank": (
+        lambda t: instance(t)["devices"].append({"device_id": "2", "device_ip": "192.1.27.9"}),
+        [rules.LAB_INSTANCE, rules.INSTANCES, rules.RANKS, rules.COUNT_910A],
+    ),
+    "a rank twice": (lambda t: instance(t).update(rank_id="1"), [rules.RANKS]),
+    "no rank": (lambda t: instance(t).pop("rank_id"), [rules.MISSING]),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), LABORATORY.values(), ids=LABORATORY.keys())
+def test_one_change_of_the_laboratory_form(change: Change, expected: list[Rule]) -> None:
+    found = table("ms_docs_old_group_2p.json")
+    change(found)
+    assert broken(found, "910A") == [rules.OLD_TEMPLATE, *expected]
+
+
+def rank(found: Any, index: int = 0) -> Any:
+    return found["rank_list"][index]
+
+
+def level(found: Any, index: int = 0) -> Any:
+    return rank(found)["level_list"][index]
+
+
+def address(found: Any) -> Any:
+    return level(found)["rank_addr_list"][0]
+
+
+NEWEST: dict[str, tuple[Change, list[Rule]]] = {
+    "no status": (lambda t: t.pop("status"), []),
+    "a table that is not finished": (lambda t: t.update(status="initializing"), [rules.V2_STATUS]),
+    "no version": (lambda t: t.pop("version"), [rules.V2_MISSING]),
+    "no count of ranks": (lambda t: t.pop("rank_count"), [rules.V2_MISSING]),
+    "a count that is wrong": (lambda t: t.update(rank_count=5), [rules.V2_RANK_COUNT]),
+    "a count that is text": (lambda t: t.update(rank_count="4"), [rules.V2_TYPE]),
+    "a list of ranks that is none": (lambda t: t.update(rank_list={}), [rules.V2_LIST, rules.V2_RANK_COUNT]),
+    "a rank that is text": (lambda t: rank(t).update(rank_id="0"), [rules.V2_TYPE]),
+    "a rank that is no whole number": (lambda t: rank(t).update(rank_id=0.5), [rules.V2_LOOSE]),
+    "a negative rank": (lambda t: rank(t).update(rank_id=-1), [rules.V2_RANGE]),
+    "a rank twice": (lambda t: rank(t).update(rank_id=1), [rules.V2_RANKS]),
+    "a rank too high": (lambda t: rank(t).update(rank_id=4), [rules.V2_RANKS]),
+    "device 65": (lambda t: rank(t).update(device_id=65), [rules.V2_RANGE]),
+    "the spare without whom it replaces": (lambda t: rank(t).update(local_id=64), [rules.V2_MISSING]),
+    "the spare of one who is there": (lambda t: rank(t).update(local_id=64, replaced_local_id=1), [rules.V2_BACKUP]),
+    "the spare of one who is not": (lambda t: rank(t).update(local_id=64, replaced_local_id=5), []),
+    "port 0": (lambda t: rank(t).update(device_port=0), [rules.V2_RANGE]),
+    "a reserved port": (lambda t: rank(t).update(host_port=80), [rules.PORT_RESERVED]),
+    "no layers": (lambda t: rank(t).update(level_list=[]), [rules.V2_LEVELS]),
+    "nine layers": (
+        lambda t: rank(t).update(level_list=[level(t) | {"net_layer": min(layer, 7)} for layer in range(9)]),
+        [rules.V2_LEVELS, rules.V2_LAYERS],
+    ),
+    "layers that descend": (lambda t: rank(t)["level_list"].reverse(), [rules.V2_LAYERS, rules.V2_FIRST_LAYER]),
+    "a layer that HCCL does not have": (lambda t: level(t, 1).update(net_layer=8), [rules.V2_RANGE]),
+    "a kind of network nobody knows": (lambda t: level(t).update(net_type="MESH"), [rules.V2_NET_TYPE]),
+    "a kind that only the parser knows": (lambda t: level(t).update(net_type="1DMESH"), [rules.V2_NET_TYPE_ADVISED]),
+    "no kind of network": (lambda t: level(t).pop("net_type"), [rules.V2_NET_TYPE_ADVISED]),
+    "another number of addresses": (lambda t: level(t, 1)["rank_addr_list"].pop(), [rules.V2_ADDRESSES]),
+    "a kind of address in small letters": (lambda t: address(t).update(addr_type="IPv4"), [rules.V2_ADDRESS]),
+    "an address of another kind": (lambda t: address(t).update(addr_type="IPV6"), [rules.V2_ADDRESS]),
+    "an EID": (lambda t: address(t).update(addr_type="EID", addr="0" * 31 + "a"), []),
+    "an EID that is too short": (lambda t: address(t).update(addr_type="EID", addr="0" * 31), [rules.V2_ADDRESS]),
+    "no ports": (lambda t: address(t).update(ports=[]), [rules.V2_PORTS]),
+    "ports that are numbers": (lambda t: address(t).update(ports=[1]), [rules.V2_TYPE]),
+    "a port without its die": (lambda t: address(t).update(ports=["0"]), [rules.V2_PORT_FORM]),
+    "a port under two addresses": (
+        lambda t: level(t, 1)["rank_addr_list"][1].update(ports=["0/4"]),
+        [rules.V2_PORT_SHARED],
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), NEWEST.values(), ids=NEWEST.keys())
+def test_one_change_of_the_newest_version(change: Change, expected: list[Rule]) -> None:
+    found = table("hccl_doc_a5_v2_4p.json")
+    change(found)
+    assert broken(found, "950") == expected
+
+
+def test_a_finding_names_place_value_rule_error_source_and_remedy() -> None:
+    found = table("hccl_doc_910_v1_4p.json")
+    set_device(1, 0, rank_id="9")(found)
+    (finding,) = checking.check(found, "910B")
+    assert str(finding) == (
+        "server_list[1].device[0].rank_id is 9, but there are 4 ranks (ranks 0 to N-1; HCCL: EI0014 HCCL_E_PARA "
+        '"is less than the communication size N and must be unique"; parser CheckRankListInfo); '
+        "number the devices from 0, each number once"
+    )
+
+
+def test_chips_of_one_version_are_told_apart() -> None:
+    verdict = checking.judge(servers((2, 3, 4, 5)))
+    assert verdict.accepted == ("910B", "A3")
+    assert [(finding.rule, finding.chips) for finding in verdict.findings] == [(rules.SET_910A, ("910A",))]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hccl_doc_910_v1_4p", ("910A", "910B", "A3")),
+        ("hccl_doc_a5_v2_4p", ("950",)),
+        ("hccl_doc_910_group_4p", ("910A",)),
+    ],
+)
+def test_a_table_without_a_version_is_judged_for_the_chips_it_was_meant_for(
+    name: str, expected: tuple[Chip, ...]
+) -> None:
+    found = table(f"{name}.json")
+    found.pop("version", None)
+    assert checking.judge(found).chips == expected
+
+
+def test_judging_leaves_the_table_as_it_was() -> None:
+    found = table("hccl_doc_a3_v12_superpod_16p.json")
+    before = copy.deepcopy(found)
+    checking.judge(found)
+    assert found == before
