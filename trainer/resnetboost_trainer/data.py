@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import importlib.util
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config, npz
+from resnetboost_trainer.datasets import folder, labelled, mindrecord, recipe
+from resnetboost_trainer.datasets.draws import Draws, Purpose
+from resnetboost_trainer.datasets.feed import Wanted
+from resnetboost_trainer.datasets.mixing import Mixing
+from resnetboost_trainer.datasets.photosplit import PhotoSplit
+from resnetboost_trainer.datasets.recipe import Recipe
+from resnetboost_trainer.datasets.split import ArraySplit, Channels, Split
+from resnetboost_trainer.npz import Arrays
 from resnetboost_trainer.verdict import ConfigError, DataError
 
 DIGITS_CLASSES = 10
@@ -18,23 +27,66 @@ DIGITS_CLASSES = 10
 DIGITS_SPLIT_SEED = 0
 DIGITS_TEST_ONE_IN = 5
 
+SYNTHETIC_SEED = 0
+
 _CHUNK = 1024  # samples worked on at a time, so that temporary arrays stay small
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
-    """Images float32 (n, channels, h, w), labels int32 (n,) below `classes`.
+    """Images to train on and to test with, float32 (channels, h, w) each, and int32 labels below `classes`.
 
-    Over the training images, each channel has mean 0 and standard deviation 1.
-    `fingerprint` tells apart data sets that a checkpoint must not be carried between.
+    Over training images in memory each channel has mean 0 and standard deviation 1, before they are augmented.
+    `fingerprint` tells apart data sets that a checkpoint must not be carried between. `workers` is the number of threads
+    to make batches with, None for as many as there are cores; `max_corrupt_images` how many a rank puts up with.
     """
 
-    x_train: NDArray[np.float32]
-    y_train: NDArray[np.int32]
-    x_test: NDArray[np.float32]
-    y_test: NDArray[np.int32]
+    train: Split
+    test: Split
     classes: int
     channels: int
     fingerprint: str
+    mixing: Mixing | None = None
+    workers: int | None = None
+    max_corrupt_images: int = 0
+
+    @property
+    def x_train(self) -> NDArray[np.float32]:
+        """All images (n, c, h, w), of a data set that has them in memory as they are used."""
+        return _in_memory(self.train)
+
+    @property
+    def y_train(self) -> NDArray[np.int32]:
+        return self.train.labels
+
+    @property
+    def x_test(self) -> NDArray[np.float32]:
+        """As `x_train`."""
+        return _in_memory(self.test)
+
+    @property
+    def y_test(self) -> NDArray[np.int32]:
+        return self.test.labels
+
+
+def _in_memory(split: Split) -> NDArray[np.float32]:
+    assert isinstance(split, ArraySplit) and split.channels is None
+    return split.pixels
+
+
+_READERS: dict[str, Callable[[Path, int], Arrays]] = {
+    "MNIST": labelled.mnist,
+    "CIFAR10": labelled.cifar10,
+    "CIFAR100": labelled.cifar100,
+}
+_NEEDS = {
+    "npz": "the path of a file",
+    "MNIST": "the folder of its idx files",
+    "CIFAR10": "the folder of its .bin files",
+    "CIFAR100": "the folder of its .bin files",
+    "ImageFolder": "the folder that has train and val",
+    "MindRecord": "the folder of the files",
+}
+_Files = folder.FolderContents | mindrecord.MindRecordContents
 
 
 class EvaluationBatch(NamedTuple):
@@ -46,31 +98,79 @@ class EvaluationBatch(NamedTuple):
 
 def load(dataset: config.Dataset, classes: int) -> Dataset:
     """Read the job's data set. Raises ConfigError or DataError: one sentence saying what would be right."""
+    chosen = recipe.recipe(dataset, classes)
     if dataset.name == "digits":
-        source, arrays = "digits", _digits(classes)
-    elif dataset.path is None:
-        raise ConfigError("dataset.path: missing; dataset.name: npz needs the path of a file")
-    else:
-        source, arrays = dataset.path, npz.read(Path(dataset.path), classes)
+        return _normalised(dataset, _digits(classes), "digits", chosen, classes)
+    if dataset.name == "mnist_5k":
+        return _pixels(dataset, labelled.mnist_5k(classes), chosen, classes)
+    if dataset.name == "Synthetic":
+        return _pixels(dataset, labelled.synthetic(chosen.size, classes, SYNTHETIC_SEED), chosen, classes)
+    if dataset.path is None:
+        raise ConfigError(f"dataset.path: missing; dataset.name: {dataset.name} needs {_NEEDS[dataset.name]}")
+    path = Path(dataset.path)
+    if dataset.name == "npz":
+        return _normalised(dataset, npz.read(path, classes), dataset.path, chosen, classes)
+    if dataset.name in _READERS:
+        return _pixels(dataset, _READERS[dataset.name](path, classes), chosen, classes)
+    train, test = _photos(dataset, path, classes)
+    return Dataset(
+        train=PhotoSplit(train, chosen.augmented, chosen.size),
+        test=PhotoSplit(test, chosen.evaluated, chosen.size),
+        classes=classes,
+        channels=3,
+        fingerprint=f"{dataset.name}:{train.digest()}:{test.digest()}",
+        mixing=chosen.mixing,
+        workers=dataset.workers,
+        max_corrupt_images=dataset.max_corrupt_images or 0,
+    )
+
+
+def _photos(dataset: config.Dataset, path: Path, classes: int) -> tuple[_Files, _Files]:
+    if dataset.name == "MindRecord":
+        return mindrecord.contents(path, classes)
+    return folder.contents(path, dataset.train_folder or "train", dataset.test_folder or "val", classes)
+
+
+def _normalised(dataset: config.Dataset, arrays: Arrays, source: str, chosen: Recipe, classes: int) -> Dataset:
+    """Arrays of any type and scale, kept as they are used: normalised."""
     x_train, x_test = _as_nchw(arrays.x_train), _as_nchw(arrays.x_test)
     for name, images in (("x_train", x_train), ("x_test", x_test)):
         _check_finite(source, name, images)
-    _normalise(x_train, x_test)
+    blank = _normalise(x_train, x_test)
+    train = ArraySplit(x_train, arrays.y_train.astype(np.int32), None, blank, chosen.arrays)
+    test = ArraySplit(x_test, arrays.y_test.astype(np.int32))
+    return _of_arrays(dataset, arrays, train, test, chosen, classes)
+
+
+def _pixels(dataset: config.Dataset, arrays: Arrays, chosen: Recipe, classes: int) -> Dataset:
+    """Arrays of bytes, kept as such, a quarter of the memory, and normalised when they are used."""
+    x_train, x_test = (
+        np.ascontiguousarray(x.reshape(*x.shape[:3], -1).transpose(0, 3, 1, 2)) for x in (arrays[0], arrays[2])
+    )
+    moments = np.array([_moments(x_train[:, channel]) for channel in range(x_train.shape[1])], np.float32)
+    channels = Channels(moments[:, 0], moments[:, 1])
+    train = ArraySplit(x_train, arrays.y_train.astype(np.int32), channels, None, chosen.arrays)
+    test = ArraySplit(x_test, arrays.y_test.astype(np.int32), channels)
+    return _of_arrays(dataset, arrays, train, test, chosen, classes)
+
+
+def _of_arrays(
+    dataset: config.Dataset, arrays: Arrays, train: ArraySplit, test: ArraySplit, chosen: Recipe, classes: int
+) -> Dataset:
     return Dataset(
-        x_train=x_train,
-        y_train=arrays.y_train.astype(np.int32),
-        x_test=x_test,
-        y_test=arrays.y_test.astype(np.int32),
+        train=train,
+        test=test,
         classes=classes,
-        channels=x_train.shape[1],
+        channels=train.shape[0],
         fingerprint=f"{dataset.name}:{_digest(arrays)}",
+        mixing=chosen.mixing,
+        workers=dataset.workers,
     )
 
 
 def _digits(classes: int) -> npz.Arrays:
     """scikit-learn's 1797 handwritten digits, 8x8, values 0 to 16: 1437 to train and 360 to test."""
-    if classes < DIGITS_CLASSES:
-        raise ConfigError(f"model.numClasses: {classes} is too few for digits; use at least {DIGITS_CLASSES}")
+    labelled.check_classes("digits", DIGITS_CLASSES, classes)
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise DataError("digits: scikit-learn is not installed, and the digits are its data; install scikit-learn")
@@ -115,16 +215,22 @@ def _check_finite(source: str, name: str, images: NDArray[np.float32]) -> None:
             raise DataError(f"{source}: {name}: sample {sample} holds a value that is not finite as float32")
 
 
-def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32]) -> None:
-    """In place: subtract the training set's mean of each channel, divide by its standard deviation."""
+def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32]) -> NDArray[np.float32]:
+    """In place: subtract the training set's mean of each channel, divide by its standard deviation.
+
+    Returns what a zero becomes, by channel (c,).
+    """
+    blank = np.zeros(x_train.shape[1], np.float32)
     for channel in range(x_train.shape[1]):
         mean, deviation = _moments(x_train[:, channel])
+        blank[channel] = -mean / deviation
         for images in (x_train, x_test):
             images[:, channel] -= np.float32(mean)
             images[:, channel] /= np.float32(deviation)
+    return blank
 
 
-def _moments(values: NDArray[np.float32]) -> tuple[float, float]:
+def _moments(values: NDArray[np.float32] | NDArray[np.uint8]) -> tuple[float, float]:
     """Mean and standard deviation over everything; the deviation of a constant is given as 1."""
     chunks = [values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK)]
     mean = sum(float(chunk.sum(dtype=np.float64)) for chunk in chunks) / values.size
@@ -133,8 +239,12 @@ def _moments(values: NDArray[np.float32]) -> tuple[float, float]:
     return mean, deviation if deviation > 1e-6 * abs(mean) else 1.0
 
 
-def check_batch(samples: int, world_size: int, local_batch_size: int) -> None:
-    """Raises ConfigError when the training set does not fill a single global batch."""
+def check_batch(samples: int, world_size: int, local_batch_size: int, mixing: bool = False) -> None:
+    """Raises ConfigError when the training set does not fill a single global batch, or pairs cannot be mixed."""
+    if mixing and local_batch_size % 2:
+        raise ConfigError(
+            f"localBatchSize: {local_batch_size} is odd, and mixup and cutmix mix pairs; use an even one"
+        )
     if world_size > samples:
         raise ConfigError(
             f"device.count: {world_size} is more ranks than there are training samples; use at most {samples}"
@@ -166,6 +276,35 @@ def batch_indices(
     local = global_batch // world_size
     start = batch * global_batch + rank * local
     return order(seed, epoch, n)[start : start + local]
+
+
+class Share(NamedTuple):
+    """What a rank is given of every global batch, and how many of them an epoch of `n` samples has."""
+
+    seed: int
+    global_batch: int
+    rank: int
+    world_size: int
+    n: int
+
+    @property
+    def per_epoch(self) -> int:
+        return self.n // self.global_batch
+
+    def steps(self, first: int, total: int) -> Iterator[Wanted]:
+        """The batches of the steps from `first` on: functions of seed and position, whatever was before."""
+        local = self.global_batch // self.world_size
+        for step in range(first, total):
+            epoch, batch = divmod(step, self.per_epoch)
+            start, own = batch * self.global_batch, self.rank * local
+            whole = order(self.seed, epoch, self.n)[start : start + self.global_batch]
+            augmentation = _draws(self.seed, epoch, "augmentation")
+            yield Wanted(whole, own, local, augmentation, (_draws(self.seed, epoch, "mixing"), start + own))
+
+
+@functools.lru_cache(maxsize=4)
+def _draws(seed: int, epoch: int, purpose: Purpose) -> Draws:
+    return Draws(seed, epoch, purpose)
 
 
 def evaluation_slices(n: int, world_size: int, rank: int, batch: int) -> list[EvaluationBatch]:

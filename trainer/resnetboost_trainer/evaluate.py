@@ -9,8 +9,11 @@ from mindspore import Tensor, nn, ops
 
 from resnetboost_trainer import data
 from resnetboost_trainer.data import Dataset
+from resnetboost_trainer.datasets.corrupt import Corrupt
+from resnetboost_trainer.datasets.feed import Feed, Wanted
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.loss import SampleCrossEntropy
+from resnetboost_trainer.verdict import DataError
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -50,20 +53,32 @@ class Scores(nn.Cell):
 class Evaluation:
     """Evaluates a network on this rank's share of the test set and adds up the gang's."""
 
-    def __init__(self, network: nn.Cell, dataset: Dataset, communicator: Communicator, batch_size: int) -> None:
+    def __init__(
+        self,
+        network: nn.Cell,
+        dataset: Dataset,
+        communicator: Communicator,
+        batch_size: int,
+        corrupt: Corrupt | None = None,
+    ) -> None:
+        """`corrupt` counts images that cannot be used, which count nowhere else; by default none is put up with."""
         self.scores = Scores(network)
-        self.dataset, self.communicator = dataset, communicator
+        self.communicator = communicator
         size, rank = communicator.size, communicator.rank
-        self.slices = list(data.evaluation_slices(len(dataset.x_test), size, rank, batch_size))
+        self.slices = list(data.evaluation_slices(len(dataset.test.labels), size, rank, batch_size))
+        self.feed = Feed(dataset.test, corrupt or Corrupt(0), dataset.workers)
 
     def run(self, beat: Callable[[], None]) -> Result:
         """Result over the whole test set, the same on every rank. A collective. `beat` is called for each batch."""
         self.scores.set_train(False)
         sums = np.zeros(4, np.float64)
-        for indices, mask in self.slices:
-            images, labels = Tensor(self.dataset.x_test[indices]), Tensor(self.dataset.y_test[indices])
-            sums += self.scores(images, labels, Tensor(mask)).asnumpy()
+        wanted = (Wanted(indices, 0, len(indices)) for indices, _ in self.slices)
+        for batch, (_, mask) in zip(self.feed.batches(wanted), self.slices, strict=True):
+            images, labels = Tensor(batch.images), Tensor(batch.labels)
+            sums += self.scores(images, labels, Tensor(mask * batch.usable)).asnumpy()
             beat()
         total: Any = self.communicator.sum(sums.astype(np.float32)).astype(np.float64)
         loss, top1, top5, count = (float(value) for value in total)
+        if not count:
+            raise DataError("no image of the test set can be used; the logs of the ranks name them")
         return Result(top1=top1 / count, top5=top5 / count, loss=loss / count)

@@ -14,7 +14,7 @@ class CrossEntropy(nn.Cell):
         self.samples = SampleCrossEntropy(label_smoothing)
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Shapes (n, K), (n,) -> ()."""
+        """Shapes (n, K), labels (n,) or, mixed, shares of the classes (n, K) -> ()."""
         return self.samples(logits, labels).mean()
 
 
@@ -28,7 +28,9 @@ class SampleCrossEntropy(nn.Cell):
         self.entropy = ops.SoftmaxCrossEntropyWithLogits()
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Shapes (n, K), (n,) -> (n,)."""
+        """Shapes (n, K), labels (n,) or shares of the classes (n, K) -> (n,)."""
         share = self.smoothing / logits.shape[1]
+        if labels.ndim == 2:
+            return self.entropy(logits, labels * (1.0 - self.smoothing) + share)[0]
         on, off = Tensor(1.0 - self.smoothing + share, logits.dtype), Tensor(share, logits.dtype)
         return self.entropy(logits, ops.one_hot(labels, logits.shape[1], on, off))[0]

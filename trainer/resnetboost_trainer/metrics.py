@@ -47,6 +47,9 @@ class Metrics:
         self.test_loss = self._gauge("test_loss", "Cross entropy on the test set.")
         images = Counter("resnetboost_images", "Images this rank has trained on.", LABELS, registry=self.registry)
         self.images = images.labels(*self._labels)
+        text = "Images this rank skipped because they cannot be used, each once."
+        corrupt = Counter("resnetboost_corrupt_images", text, LABELS, registry=self.registry)
+        self.corrupt_images = corrupt.labels(*self._labels)
         if config.thor is not None:
             self._thor()
         if config.adasum is not None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import mindspore
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 # Places in the scalars of a reduction; from TAIL on it is what the ranks told each other.
@@ -51,8 +52,9 @@ class Gradient(nn.Cell):
         return loss if self.loss_scale == 1 else loss * self.loss_scale, logits
 
     def construct(self, images: Tensor, labels: Tensor, tail: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Shapes: images (n, c, h, w), labels (n,), tail (t,) -> (parameters + 2 + t,), one tensor per probe."""
+        """Shapes: images (n, c, h, w), labels (n,) or shares of classes (n, K), tail (t,) -> (parameters + 2 + t,), one tensor per probe."""
         (loss, logits), gradients = self.gradient(images, labels)
+        labels = labels.argmax(1).astype(mindspore.int32) if labels.ndim == 2 else labels  # mixed: the larger share's
         correct = ops.equal(logits.argmax(1).astype(labels.dtype), labels).astype(loss.dtype).mean()
         pieces = [gradient.reshape(-1) for gradient in gradients[: self.count]]
         scaled = ops.concat([*pieces, loss.reshape(1)])

@@ -1,0 +1,146 @@
+"""Makes batches ahead of their use, in threads, in the order they are asked for; it does not choose what is in one.
+
+Which bits a batch has depends on nothing but what is asked: not on threads, on time, or on the batches before.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.datasets.corrupt import Corrupt
+from resnetboost_trainer.datasets.draws import Draws
+from resnetboost_trainer.datasets.mixing import Mixing
+from resnetboost_trainer.datasets.split import Images, Indices, Split, Unreadable
+from resnetboost_trainer.verdict import DataError
+
+AHEAD = 2  # batches in the making while one is used
+
+
+class Wanted(NamedTuple):
+    """`count` samples of `whole`, from `first` on.
+
+    With `draws` they are augmented, and one that cannot be used gives its place to the next of `whole` that can: the
+    same on any number of ranks. Without, it is marked and left black. `mixing` has its own draws and the place in the
+    epoch of the first sample.
+    """
+
+    whole: Indices
+    first: int
+    count: int
+    draws: Draws | None = None
+    mixing: tuple[Draws, int] | None = None
+
+
+class Batch(NamedTuple):
+    """Images (n, c, h, w), labels int32 (n,) or, mixed, shares of classes float32 (n, K); 1 for what is usable (n,)."""
+
+    images: Images
+    labels: NDArray[np.int32] | NDArray[np.float32]
+    usable: NDArray[np.float32]
+
+
+class Feed:
+    """Batches of a split. Its threads are the process's own business: they decode and compute, and keep nothing."""
+
+    def __init__(self, split: Split, corrupt: Corrupt, workers: int | None = None, mixing: Mixing | None = None) -> None:
+        self.split, self.corrupt, self.mixing = split, corrupt, mixing
+        threaded = split.each > 0 or mixing is not None
+        self._pool = ThreadPoolExecutor(workers or cores(), "feed") if threaded else None
+
+    def batches(self, wanted: Iterable[Wanted]) -> Iterator[Batch]:
+        """One for each, in their order. Raises DataError."""
+        making: deque[Future[Batch]] = deque()
+        for item in wanted:
+            making.append(_Making(self, item).begin(self._pool))
+            if len(making) > (AHEAD if self._pool is not None else 0):
+                yield making.popleft().result()
+        while making:
+            yield making.popleft().result()
+
+    def close(self) -> None:
+        """Stop the threads; batches that nobody took are dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+class _Making:
+    """A batch being made: pieces by any thread, and whoever makes the last one mixes the whole."""
+
+    def __init__(self, feed: Feed, wanted: Wanted) -> None:
+        self.feed, self.split, self.wanted = feed, feed.split, wanted
+        self.images = np.empty((wanted.count, *self.split.shape), np.float32)
+        self.chosen = wanted.whole[wanted.first : wanted.first + wanted.count].copy()
+        self.usable = np.ones(wanted.count, np.float32)
+        self.future: Future[Batch] = Future()
+        self._lock = threading.Lock()
+
+    def begin(self, pool: ThreadPoolExecutor | None) -> "Future[Batch]":
+        each = self.split.each or self.wanted.count
+        pieces = [slice(start, min(start + each, self.wanted.count)) for start in range(0, self.wanted.count, each)]
+        self._left = len(pieces)
+        for piece in pieces:
+            if pool is None:
+                self._piece(piece)
+            else:
+                pool.submit(self._piece, piece)
+        return self.future
+
+    def _piece(self, piece: slice) -> None:
+        try:
+            if not self.future.done():
+                self._fill(piece)
+            with self._lock:
+                self._left -= 1
+                last = self._left == 0
+            if last:
+                self._finish()
+        except BaseException as error:
+            with self._lock:
+                if not self.future.done():
+                    self.future.set_exception(error)
+
+    def _finish(self) -> None:
+        labels: NDArray[np.int32] | NDArray[np.float32] = self.split.labels[self.chosen]
+        if self.feed.mixing is not None and self.wanted.mixing is not None:
+            draws, place = self.wanted.mixing
+            labels = self.feed.mixing.apply(self.images, self.split.labels[self.chosen], draws, place)
+        self.future.set_result(Batch(self.images, labels, self.usable))
+
+    def _fill(self, piece: slice) -> None:
+        try:
+            self.split.fill(self.images[piece], self.chosen[piece], self.wanted.draws)
+        except Unreadable as error:
+            place = piece.start  # a split that reads files is asked for one at a time
+            self.feed.corrupt.add(self.split.name(int(self.chosen[place])), str(error))
+            self._replace(place)
+
+    def _replace(self, place: int) -> None:
+        if self.wanted.draws is None:
+            self.images[place], self.usable[place] = 0, 0
+            return
+        whole = self.wanted.whole
+        for offset in range(1, len(whole)):
+            self.chosen[place] = whole[(self.wanted.first + place + offset) % len(whole)]
+            try:
+                self.split.fill(self.images[place : place + 1], self.chosen[place : place + 1], self.wanted.draws)
+                return
+            except Unreadable as error:
+                self.feed.corrupt.add(self.split.name(int(self.chosen[place])), str(error))
+        raise DataError(f"{self.split.name(int(whole[0]))}: no image of its whole global batch can be used")
+
+
+def cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """How many cores this process may use: its affinity, cut to the CPU quota of a surrounding container."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        quota, period = quota_file.read_text().split()
+        return max(1, min(count, -(-int(quota) // int(period))))
+    except (OSError, ValueError):  # no cgroup v2, or "max"
+        return count

