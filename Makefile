@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+OPERATORS := .venv/.operators
 SOURCES = $(wildcard operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
 FAST_TESTS = $(wildcard tests/unit tests/golden tests/contract)
 # uv shows its progress bars to a person and is silent in a log.
@@ -72,7 +73,7 @@ bench-%: setup  ## Measure one suite and merge it into build/bench.json
 	@PYTHONPATH=tests $(BIN)/python -m bench $*
 
 .PHONY: setup
-setup: $(STAMP)  ## Make .venv from requirements.lock; does nothing when it is up to date
+setup: $(STAMP) $(OPERATORS)  ## Make .venv from requirements.lock; does nothing when it is up to date
 	@:
 
 # A copied or moved tree starts over: its .venv would still point at the old place.
@@ -87,6 +88,11 @@ $(STAMP): requirements.lock operator/pyproject.toml trainer/pyproject.toml
 	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --no-index -e operator -e trainer
 	@echo "$(CURDIR)" > $@
 	@echo "setup: done"
+
+# Faster operators for CPUs, where a C++ compiler is; all works without them.
+$(OPERATORS): $(STAMP) $(wildcard trainer/resnetboost_trainer/native/*.cpp trainer/resnetboost_trainer/native/*.h)
+	@$(BIN)/python -m resnetboost_trainer.native.build
+	@touch $@
 
 .PHONY: .fresh-venv
 .fresh-venv:

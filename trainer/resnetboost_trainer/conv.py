@@ -2,24 +2,28 @@
 
 MindSpore hands oneDNN tensors in plain NCHW order. With AVX-512, oneDNN 3.10 then picks for
 anything but a 1x1 kernel a path that ends in its reference loops (0.2-0.8 GFLOP/s); below
-AVX-512 it picks im2col with a generated GEMM (28-148 GFLOP/s in ResNet-20's inner layers). So the
-fastest form is the native operator with oneDNN held to AVX2, and where that cannot be had any
-more an explicit im2col. All forms have the same weight and the same values.
+AVX-512 it picks im2col with a generated GEMM (28-148 GFLOP/s in ResNet-20's inner layers). Asked
+for the formats it likes best it has its own kernels for all of them (100-400 GFLOP/s), and reordering
+costs less than that brings: so the fastest form is an operator of our own that does this
+(native/convolution.cpp). Without it, it is MindSpore's operator with oneDNN held to AVX2, and where
+that cannot be had any more an explicit im2col. All forms have the same weight and the same values.
 """
 
 import ctypes
 import functools
 import os
 import platform
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import HeNormal, Initializer, initializer
 
-Form = Literal["native", "gemm"]
+from resnetboost_trainer.native import library
+
+Form = Literal["onednn", "native", "gemm"]
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 _AVX512_CORE_BIT = 0x20  # of dnnl_cpu_isa_t: avx2 is 0x07, avx512_core 0x27
@@ -57,6 +61,36 @@ def pick(device_target: str, kernel: int, stride: int, padding: int, fast: bool)
     # oneDNN maps a plain 1x1 to its matmul whatever the instruction set
     pointwise = (kernel, stride, padding) == (1, 1, 0)
     return "native" if device_target != "CPU" or fast or pointwise else "gemm"
+
+
+class _OneDNN(nn.Cell):
+    """The C++ operator, for float32."""
+
+    def __init__(self, operators: Path, kernel: int, stride: int, padding: int) -> None:
+        super().__init__()
+        self.form = Tensor([stride, padding], ms.int32)
+
+        def first(*given: Any) -> Any:
+            return given[0]
+
+        def second(*given: Any) -> Any:
+            return given[1]
+
+        def results(images: Sequence[int], weights: Sequence[int], form: Sequence[int]) -> tuple[int, ...]:
+            rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in images[2:])
+            return images[0], weights[0], rows, columns
+
+        of_images = ops.Custom(f"{operators}:convolution_images", first, first, func_type="aot")
+        of_weights = ops.Custom(f"{operators}:convolution_weights", second, second, func_type="aot")
+
+        def gradients(images: Tensor, weights: Tensor, form: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+            dimages, dweights = of_images(images, weights, dout, form), of_weights(images, weights, dout, form)
+            return dimages, dweights, ops.zeros_like(form)
+
+        self.convolution = ops.Custom(f"{operators}:convolution", results, first, func_type="aot", bprop=gradients)
+
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.convolution(x, weight, self.form)
 
 
 class _Gemm(nn.Cell):
@@ -99,8 +133,9 @@ class Conv2d(nn.Cell):
     """Square convolution without bias: (N, I, H, W) to (N, O, H', W'), H' = (H + 2p - k) // s + 1.
 
     `weight` is (O, I, k, k) as in `mindspore.nn.Conv2d`, so a checkpoint fits every device and
-    form. It starts He normal over fan-out (He et al. 2015, eq. 14). `form` says what runs; build
-    the first one before any CPU operator has run, or the native form is lost to AVX-512.
+    form. It starts He normal over fan-out (He et al. 2015, eq. 14). `form` says what runs for float32;
+    where that is not `onednn`, build the first one before any CPU operator has run, or the native form is
+    lost to AVX-512.
     """
 
     def __init__(
@@ -119,15 +154,20 @@ class Conv2d(nn.Cell):
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.dilation, self.group = 1, 1
         target = str(ms.get_context("device_target"))
-        if target == "CPU":
+        operators = library.usable() if target == "CPU" else None
+        if target == "CPU" and operators is None:
             hold_to_avx2()
-        fast = target == "CPU" and native_is_fast()
-        self.form: Form = pick(target, kernel_size, stride, padding, fast)
+        fast = target == "CPU" and operators is None and native_is_fast()
+        plain = pick(target, kernel_size, stride, padding, fast)
+        self.form: Form = plain if operators is None else "onednn"
         self.convolution = (
             _Gemm(kernel_size, stride, padding)
-            if self.form == "gemm"
+            if plain == "gemm"
             else ops.Conv2D(out_channels, kernel_size, pad_mode="pad", pad=padding, stride=stride)
         )
+        self.fastest = None if operators is None else _OneDNN(operators, kernel_size, stride, padding)
 
     def construct(self, x: Tensor) -> Tensor:
+        if self.fastest is not None and x.dtype == ms.float32:
+            return self.fastest(x, self.weight)
         return self.convolution(x, self.weight)

@@ -1,0 +1,239 @@
+// Convolution by oneDNN in the formats it likes best, forward and backward; it knows nothing of MindSpore's graphs.
+//
+// Images are (n, c, h, w), weights (o, c, k, k), results (n, o, h', w') with h' = (h + 2 padding - k) / stride + 1.
+// `form` is int32 [stride, padding]. For the same number of threads results are the same bits in every process.
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "onednn.h"
+#include "operators.h"
+#include "pool.h"
+
+namespace {
+
+using Dims = std::array<int64_t, 4>;
+enum Pass { forward, backward_images, backward_weights };
+
+void check(int status, const char* what) {
+  if (status != 0) throw std::runtime_error(std::string("oneDNN: ") + what + " failed with " + std::to_string(status));
+}
+
+// What a primitive depends on.
+struct Shape {
+  int pass;
+  Dims images, weights, results;
+  int64_t stride, padding;
+  bool operator<(const Shape& other) const {
+    return std::tie(pass, images, weights, results, stride, padding) <
+           std::tie(other.pass, other.images, other.weights, other.results, other.stride, other.padding);
+  }
+};
+
+struct Library {
+  dnnl_engine* engine = nullptr;
+  dnnl_stream* stream = nullptr;
+  dnnl_primitive_attr* attributes = nullptr;
+
+  Library() {
+    check(dnnl_engine_create(&engine, onednn::cpu, 0), "an engine");
+    check(dnnl_threadpool_interop_stream_create(&stream, engine, &pool()), "a stream");
+    check(dnnl_primitive_attr_create(&attributes), "attributes");
+    check(dnnl_primitive_attr_set_scratchpad_mode(attributes, onednn::user), "attributes");
+  }
+};
+
+Library& library() {
+  static Library* const one = new Library;
+  return *one;
+}
+
+// Memory that operators share, each in its turn: fresh pages for every call would take as long as the arithmetic.
+class Space {
+ public:
+  char* of(size_t bytes) {
+    if (bytes > size_) {
+      std::free(start_);
+      size_ = 0;
+      start_ = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
+      if (start_ == nullptr) throw std::bad_alloc();
+      size_ = bytes;
+    }
+    return start_;
+  }
+
+ private:
+  char* start_ = nullptr;
+  size_t size_ = 0;
+};
+
+Space& space() {
+  static Space* const one = new Space;
+  return *one;
+}
+
+dnnl_memory_desc* dense(const Dims& dims) {
+  const dnnl_dims sizes{dims[0], dims[1], dims[2], dims[3]};
+  const dnnl_dims strides{dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
+  dnnl_memory_desc* made = nullptr;
+  check(dnnl_memory_desc_create_with_strides(&made, 4, sizes, onednn::f32, strides), "a description");
+  return made;
+}
+
+dnnl_memory_desc* any(const Dims& dims) {
+  const dnnl_dims sizes{dims[0], dims[1], dims[2], dims[3]};
+  dnnl_memory_desc* made = nullptr;
+  check(dnnl_memory_desc_create_with_tag(&made, 4, sizes, onednn::f32, onednn::any), "a description");
+  return made;
+}
+
+dnnl_memory* memory(const dnnl_memory_desc* description) {
+  dnnl_memory* made = nullptr;
+  check(dnnl_memory_create(&made, description, library().engine, nullptr), "a memory");
+  return made;
+}
+
+dnnl_primitive* primitive(const dnnl_primitive_desc* description) {
+  dnnl_primitive* made = nullptr;
+  check(dnnl_primitive_create(&made, description), "a primitive");
+  return made;
+}
+
+// A tensor as MindSpore has it and as oneDNN wants it, and the way from one to the other where they differ.
+struct Slot {
+  int argument;
+  bool written;
+  dnnl_memory *ours, *theirs;
+  dnnl_primitive* reorder = nullptr;
+  size_t place = 0;
+};
+
+class Convolution {
+ public:
+  explicit Convolution(const Shape& shape) {
+    dnnl_threadpool_interop_set_max_concurrency(pool().get_num_threads());
+    auto* chosen = choose(shape);
+    primitive_ = primitive(chosen);
+    const int images = shape.pass == backward_images ? onednn::source_gradient : onednn::source;
+    const int weights = shape.pass == backward_weights ? onednn::weights_gradient : onednn::weights;
+    const int results = shape.pass == forward ? onednn::destination : onednn::destination_gradient;
+    slot(chosen, images, shape.pass == backward_images, dense(shape.images));
+    slot(chosen, weights, shape.pass == backward_weights, dense(shape.weights));
+    slot(chosen, results, shape.pass == forward, dense(shape.results));
+    const auto* scratch = dnnl_primitive_desc_query_md(chosen, onednn::of_argument, onednn::scratchpad);
+    scratch_place_ = reserve(scratch == nullptr ? 0 : dnnl_memory_desc_get_size(scratch));
+    scratch_ = memory(scratch);
+  }
+
+  // Images, weights and results, of which the pass writes one.
+  void run(const std::array<float*, 3>& data) {
+    char* const shared = space().of(size_);
+    std::vector<dnnl_exec_arg_t> arguments;
+    for (int k = 0; k < 3; ++k) {
+      Slot& slot = slots_[k];
+      check(dnnl_memory_set_data_handle(slot.ours, data[k]), "a memory");
+      if (slot.reorder != nullptr) {
+        check(dnnl_memory_set_data_handle(slot.theirs, shared + slot.place), "a memory");
+        if (!slot.written) move(slot, slot.ours, slot.theirs);
+      }
+      arguments.push_back({slot.argument, slot.theirs});
+    }
+    check(dnnl_memory_set_data_handle(scratch_, shared + scratch_place_), "a memory");
+    arguments.push_back({onednn::scratchpad, scratch_});
+    execute(primitive_, arguments);
+    for (Slot& slot : slots_)
+      if (slot.written && slot.reorder != nullptr) move(slot, slot.theirs, slot.ours);
+  }
+
+ private:
+  static dnnl_primitive_desc* choose(const Shape& shape) {
+    const auto *const images = any(shape.images), *const weights = any(shape.weights);
+    const auto* const results = any(shape.results);
+    const dnnl_dims strides{shape.stride, shape.stride}, dilations{}, before{shape.padding, shape.padding};
+    dnnl_dims after{};  // what is left over of an input is negative padding
+    for (int k = 0; k < 2; ++k)
+      after[k] = (shape.results[2 + k] - 1) * shape.stride + shape.weights[2 + k] - shape.images[2 + k] - shape.padding;
+    auto& [engine, stream, attributes] = library();
+    dnnl_primitive_desc *made = nullptr, *hint = nullptr;
+    check(dnnl_convolution_forward_primitive_desc_create(&hint, engine, onednn::forward_training, onednn::direct, images,
+                                                         weights, nullptr, results, strides, dilations, before, after,
+                                                         attributes),
+          "a convolution");
+    if (shape.pass == forward) return hint;
+    if (shape.pass == backward_images)
+      check(dnnl_convolution_backward_data_primitive_desc_create(&made, engine, onednn::direct, images, weights, results,
+                                                                 strides, dilations, before, after, hint, attributes),
+            "a convolution's gradient");
+    else
+      check(dnnl_convolution_backward_weights_primitive_desc_create(&made, engine, onednn::direct, images, weights,
+                                                                    nullptr, results, strides, dilations, before, after,
+                                                                    hint, attributes),
+            "a convolution's gradient");
+    return made;
+  }
+
+  void slot(const dnnl_primitive_desc* chosen, int argument, bool written, dnnl_memory_desc* ours) {
+    const auto* theirs = dnnl_primitive_desc_query_md(chosen, onednn::of_argument, argument);
+    Slot made{argument, written, memory(ours), nullptr};
+    made.theirs = made.ours;
+    if (!dnnl_memory_desc_equal(ours, theirs)) {
+      auto* const engine = library().engine;
+      dnnl_primitive_desc* way = nullptr;
+      check(dnnl_reorder_primitive_desc_create(&way, written ? theirs : ours, engine, written ? ours : theirs, engine,
+                                               nullptr),
+            "a reorder");
+      made.theirs = memory(theirs);
+      made.reorder = primitive(way);
+      made.place = reserve(dnnl_memory_desc_get_size(theirs));
+    }
+    slots_.push_back(made);
+  }
+
+  size_t reserve(size_t bytes) {
+    const size_t place = size_;
+    size_ += (bytes + 4095) / 4096 * 4096 + 4096;
+    return place;
+  }
+
+  static void move(const Slot& slot, dnnl_memory* from, dnnl_memory* to) {
+    execute(slot.reorder, {{onednn::source, from}, {onednn::destination, to}});
+  }
+
+  static void execute(dnnl_primitive* what, const std::vector<dnnl_exec_arg_t>& arguments) {
+    check(dnnl_primitive_execute(what, library().stream, static_cast<int>(arguments.size()), arguments.data()), "running");
+    check(dnnl_stream_wait(library().stream), "waiting");
+  }
+
+  dnnl_primitive* primitive_ = nullptr;
+  std::vector<Slot> slots_;
+  dnnl_memory* scratch_ = nullptr;
+  size_t scratch_place_ = 0, size_ = 0;
+};
+
+Dims dims(const Call& call, int k) {
+  require(call.ranks[k] == 4, "a tensor without 4 axes");
+  const int64_t* const sizes = call.shapes[k];
+  return {sizes[0], sizes[1], sizes[2], sizes[3]};
+}
+
+// The tensors at those places are images, weights and results.
+void convolve(const Call& call, Pass pass, int images, int weights, int results, int form) {
+  const int* const settings = call.integers(form);
+  const Shape shape{pass, dims(call, images), dims(call, weights), dims(call, results), settings[0], settings[1]};
+  static std::map<Shape, std::unique_ptr<Convolution>> made;
+  auto& convolution = made[shape];
+  if (convolution == nullptr) convolution = std::make_unique<Convolution>(shape);
+  convolution->run({call.floats(images), call.floats(weights), call.floats(results)});
+}
+
+}  // namespace
+
+// (images, weights, form) -> results
+OPERATOR(convolution, 4, [](const Call& call) { convolve(call, forward, 0, 1, 3, 2); })
+// (images, weights, gradient of the results, form) -> gradient of the images
+OPERATOR(convolution_images, 5, [](const Call& call) { convolve(call, backward_images, 4, 1, 2, 3); })
+// (images, weights, gradient of the results, form) -> gradient of the weights
+OPERATOR(convolution_weights, 5, [](const Call& call) { convolve(call, backward_weights, 0, 4, 2, 3); })

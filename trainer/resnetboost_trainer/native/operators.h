@@ -1,0 +1,56 @@
+// What every operator shares: MindSpore's calling convention for ahead-of-time operators, and errors as numbers.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+
+// One call: inputs, then outputs, dense and row-major.
+struct Call {
+  int count;
+  void** data;
+  int* ranks;
+  int64_t** shapes;
+  const char** types;
+
+  float* floats(int k) const {
+    if (std::strcmp(types[k], "float32") != 0) throw std::invalid_argument("a tensor that is not float32");
+    return static_cast<float*>(data[k]);
+  }
+  const int* integers(int k) const {
+    if (std::strcmp(types[k], "int32") != 0) throw std::invalid_argument("settings that are not int32");
+    return static_cast<const int*>(data[k]);
+  }
+};
+
+// Held by the operator that runs: the pool's threads and the work space serve one at a time.
+std::mutex& turn();
+
+inline void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+// MindSpore makes an exception of a code that is not 0; what was wrong goes to the log.
+template <typename Body>
+int guarded(const char* name, const Call& call, int count, Body body) noexcept {
+  try {
+    require(call.count == count, "wrong number of tensors");
+    const std::lock_guard<std::mutex> lock(turn());
+    body(call);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "resnetboost operator %s: %s\n", name, error.what());
+    return 1;
+  }
+}
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+#define OPERATOR(name, count, body)                                                                          \
+  EXPORTED int name(int tensors, void** data, int* ranks, int64_t** shapes, const char** types, void*, void*) { \
+    return guarded(#name, Call{tensors, data, ranks, shapes, types}, count, body);                            \
+  }

@@ -1,0 +1,76 @@
+#include "pool.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace {
+
+thread_local bool inside = false;
+
+// Operators follow each other within microseconds; a thread that slept would take longer to wake up.
+constexpr int patience = 4000;
+
+void breathe() { __builtin_ia32_pause(); }
+
+int cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+int wanted() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  const int asked = text == nullptr ? 0 : std::atoi(text);
+  return asked > 0 ? asked : cores();
+}
+
+}  // namespace
+
+Pool::Pool(int threads) : threads_(threads), owner_(getpid()) {
+  for (int i = 1; i < threads; ++i) std::thread([this] { work(); }).detach();
+}
+
+bool Pool::get_in_parallel() const { return inside; }
+
+void Pool::parallel_for(int count, const std::function<void(int, int)>& body) {
+  if (inside || count == 1 || threads_ == 1 || getpid() != owner_) {
+    const bool before = inside;
+    inside = true;
+    for (int i = 0; i < count; ++i) body(i, count);
+    inside = before;
+    return;
+  }
+  body_ = &body;
+  count_ = count;
+  next_.store(0, std::memory_order_relaxed);
+  busy_.store(threads_ - 1, std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  take();
+  for (int spin = 0; busy_.load(std::memory_order_acquire) > 0; ++spin) {
+    if (spin < patience) breathe();
+    else std::this_thread::yield();  // more threads than cores
+  }
+}
+
+void Pool::take() {
+  inside = true;
+  for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*body_)(i, count_);
+  inside = false;
+}
+
+void Pool::work() {
+  for (uint32_t seen = 0;;) {
+    for (int spin = 0; spin < patience && round_.load(std::memory_order_acquire) == seen; ++spin) breathe();
+    round_.wait(seen, std::memory_order_acquire);
+    ++seen;
+    take();
+    busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+Pool& pool() {
+  static Pool* const one = new Pool(wanted());  // never destroyed: its threads outlive static objects
+  return *one;
+}
