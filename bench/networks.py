@@ -3,7 +3,8 @@
 from mindspore import Tensor, nn, ops
 
 from resnetboost_trainer.conv import Conv2d
-from resnetboost_trainer.model import batch_norm, global_mean, initialise
+from resnetboost_trainer.initialisation import initialise
+from resnetboost_trainer.model import batch_norm, global_mean
 
 
 class ThreeConvolutions(nn.Cell):

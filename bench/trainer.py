@@ -29,7 +29,11 @@ def settings(**changes: Any) -> dict[str, Any]:
         "attempt": 0,
         "seed": 0,
         "device": {"type": "CPU"},
-        "model": {"name": "resnet20", "numClasses": 10},
+        "model": {
+            "name": "resnet20",
+            "numClasses": 10,
+            "init": {"convolution": "HeNormal", "head": "Uniform", "zeroGamma": False},
+        },
         "dataset": {"name": "digits"},
         "algorithm": "Momentum",
         "epochs": 3,

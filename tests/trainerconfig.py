@@ -2,13 +2,19 @@
 
 from typing import Any
 
+MODEL: dict[str, Any] = {
+    "name": "resnet20",
+    "numClasses": 10,
+    "init": {"convolution": "HeNormal", "head": "Uniform", "zeroGamma": False},
+}
+
 GOOD: dict[str, Any] = {
     "job": {"name": "digits", "namespace": "default", "uid": "uid"},
     "stage": "base",
     "attempt": 0,
     "seed": 0,
     "device": {"type": "CPU"},
-    "model": {"name": "resnet20", "numClasses": 10},
+    "model": MODEL,
     "dataset": {"name": "digits"},
     "algorithm": "Momentum",
     "epochs": 3,

@@ -22,6 +22,7 @@ __all__ = [
     "EmptyDirVolume",
     "EnvVar",
     "FailurePolicy",
+    "Init",
     "Job",
     "LearningRate",
     "LineSearch",
@@ -47,6 +48,7 @@ __all__ = [
     "TraceRule",
     "Volume",
     "VolumeMount",
+    "Weights",
     "parse",
     "ranks_per_summand",
 ]
@@ -60,12 +62,20 @@ ModelName = Literal[
     "resnet50",
     "resnet101",
     "resnet152",
+    "seresnet50",
     "resnet20",
     "resnet32",
     "resnet44",
     "resnet56",
 ]
-DatasetName = Literal["digits", "npz"]
+ConvolutionInit = Literal["HeNormal", "HeNormalFanIn", "XavierUniform", "TruncatedNormal"]
+HeadInit = Literal["Uniform", "Normal", "TruncatedNormal"]
+Head = Literal["Keep", "New"]
+Part = Literal["stem", "layer1", "layer2", "layer3", "layer4", "head"]
+DatasetName = Literal[
+    "digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"
+]
+Crop = Literal["RandomResized", "Padded", "Central"]
 Algorithm = Literal["Momentum", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
 DampingSplit = Literal["Pi", "Symmetric"]
@@ -98,18 +108,60 @@ class Device(_Api, frozen=True):
     driver_mounts: bool | None = None
 
 
+class Init(_Api, frozen=True):
+    """How weights are drawn that come from nowhere else."""
+
+    convolution: ConvolutionInit
+    head: HeadInit
+    zero_gamma: bool
+
+
+class Weights(_Api, frozen=True):
+    """The file whose weights the first stage starts from, with its head or without."""
+
+    path: str
+    head: Head
+
+
 class Model(_Api, frozen=True):
-    """The network."""
+    """The network, what it begins with, and the parts of it that do not learn."""
 
     name: ModelName
     num_classes: int
+    init: Init
+    weights: Weights | None = None
+    freeze: tuple[Part, ...] | None = None
+
+
+class Augmentation(_Api, frozen=True):
+    """What is done to training images at random; `crop` and `horizontal_flip` are the data set's own where left out."""
+
+    min_scale: float
+    max_scale: float
+    min_ratio: float
+    max_ratio: float
+    padding: int
+    brightness: float
+    contrast: float
+    saturation: float
+    mixup_alpha: float
+    cutmix_alpha: float
+    crop: Crop | None = None
+    horizontal_flip: float | None = None
 
 
 class Dataset(_Api, frozen=True):
-    """The images; `path` is there exactly for npz."""
+    """The images; `path` is there for what does not come with the trainer. What is left out the trainer knows."""
 
     name: DatasetName
+    augmentation: Augmentation
+    max_corrupt_images: int
     path: str | None = None
+    train_folder: str | None = None
+    test_folder: str | None = None
+    image_size: int | None = None
+    evaluation_resize: int | None = None
+    workers: int | None = None
 
 
 class LearningRate(_Api, frozen=True):

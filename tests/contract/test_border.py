@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from resnetboost_operator import api, devices, manifests, names, pods, status, verdicts
 from resnetboost_operator.ranktable import payload
 from resnetboost_operator.validation import jobfile, schema
-from resnetboost_trainer import config, progress, ranktable, verdict
+from resnetboost_trainer import config, family, progress, ranktable, verdict
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 GOOD = Path(__file__).parents[1] / "corpus" / "good"
@@ -141,6 +141,8 @@ def plain(settings: msgspec.Struct | None) -> Any:
     ("theirs", "ours"),
     [
         (config.Device, api.Device),
+        (config.Init, api.Init),
+        (config.Weights, api.Weights),
         (config.Dataset, api.Dataset),
         (config.LearningRate, api.LearningRate),
         (config.Damping, api.Damping),
@@ -148,10 +150,23 @@ def plain(settings: msgspec.Struct | None) -> Any:
         (config.Checkpoint, api.Checkpoint),
         (config.Config, api.Stage),
     ],
-    ids=["device", "data set", "learning rate", "damping", "PCA", "checkpoint", "stage"],
+    ids=["device", "init", "weights", "data set", "learning rate", "damping", "PCA", "checkpoint", "stage"],
 )
 def test_the_trainer_knows_every_word_a_job_may_use(theirs: type, ours: type) -> None:
     assert words(theirs) == words(ours)
+
+
+def test_the_trainer_is_told_what_the_network_begins_with_and_what_of_it_does_not_learn(tmp_path: Path) -> None:
+    for _, loaded in configs("everything", tmp_path):
+        assert loaded.model.init == config.Init(convolution="TruncatedNormal", head="Normal", zero_gamma=True)
+        assert loaded.model.weights == config.Weights(path="/data/resnet20.safetensors", head="New")
+        assert loaded.model.freeze == ("stem", "layer1")
+
+
+def test_the_trainer_has_every_network_and_part_a_job_may_name() -> None:
+    assert set(get_args(api.ModelName)) == family.LARGE.keys() | family.SMALL.keys()
+    named = {part for name in get_args(api.ModelName) for part in family.parts(name)}
+    assert set(get_args(api.Part)) == named
 
 
 def words(struct: type) -> dict[str, set[Any]]:

@@ -40,7 +40,10 @@ PARENTS = {**FIELDS, "": schema.openapi()}
 # Text that may be anything; how long it may be is said all the same.
 FREE_TEXT = {
     "metadata.name",  # which has rules
+    "spec.model.weights.path",
     "spec.dataset.path",
+    "spec.dataset.trainFolder",
+    "spec.dataset.testFolder",
     "status.stage",
     "status.conditions[].message",
     "status.stages[].name",

@@ -28,7 +28,8 @@ def graphs() -> None:
 
 def trained(**changes: Any) -> tuple[dict[str, NDArray[Any]], list[float]]:
     """Weights and losses of four steps of a small network, alone."""
-    settings = trainerconfig.GOOD | {"model": {"name": "resnet20", "numClasses": thornetworks.CLASSES}} | changes
+    model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}
+    settings = trainerconfig.GOOD | {"model": model} | changes
     network = thornetworks.Chain()
     program = Program(msgspec.convert(settings, config.Config, strict=False), network, ALONE)
     losses = []

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+import trainerconfig
 from wholerun import Run, checkpointed, completed
 
 pytestmark = pytest.mark.slow
@@ -138,10 +139,10 @@ def trainer(tmp_path: Path, undisturbed: Run, attempt: int, **changes: Any) -> s
 @pytest.mark.parametrize(
     ("changes", "code", "says"),
     [
-        ({"model": {"name": "resnet32", "numClasses": 10}}, 10, "checkpoint of another job: its model"),
+        ({"model": trainerconfig.MODEL | {"name": "resnet32"}}, 10, "checkpoint of another job: its model"),
         ({"seed": 7}, 10, "checkpoint of another job: its seed"),
         ({"localBatchSize": 2000}, 10, "use at most 1437"),
-        ({"model": {"name": "resnet20", "numClasses": 3}}, 10, "numClasses"),
+        ({"model": trainerconfig.MODEL | {"numClasses": 3}}, 10, "numClasses"),
         ({"dataset": {"name": "npz", "path": "/nowhere/data.npz"}}, 11, "/nowhere/data.npz"),
     ],
     ids=["another model", "another seed", "batch larger than the data", "too few classes", "missing file"],

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import msgspec
 
-from resnetboost_trainer import __version__, config, verdict
+from resnetboost_trainer import __version__, commands, config, verdict
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.progress import Board, Progress
 from resnetboost_trainer.signals import StopRequest
@@ -25,7 +25,9 @@ folder that a rank table will come into). Exit codes: 0 done, 1 internal error,
 
 
 def main() -> NoReturn:
-    """Run one rank and leave with its exit code."""
+    """Run one rank, or a command of `commands`, and leave with its exit code."""
+    if len(sys.argv) > 1 and sys.argv[1] in commands.ALL:
+        _leave(commands.run(sys.argv[1], sys.argv[2:]))
     arguments = _arguments()
     os.environ.setdefault("GLOG_v", "3")  # MindSpore: errors only; a warning per graph helps nobody
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -65,7 +67,7 @@ def _rank(environment: Environment) -> int:
 
 def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     """Everything that can fail quickly comes first; MindSpore takes seconds to import and is imported last."""
-    from resnetboost_trainer import data, ranktable
+    from resnetboost_trainer import data, pretrained, ranktable
     from resnetboost_trainer.distributed import Rendezvous
     from resnetboost_trainer.server import Server
 
@@ -74,7 +76,9 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     server = Server(environment.bind_address, environment.metrics_port, board)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
     dataset = data.load(settings.dataset, settings.model.num_classes)
-    data.check_batch(len(dataset.x_train), environment.world_size, settings.local_batch_size)
+    mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
+    data.check_batch(samples, environment.world_size, settings.local_batch_size, mixes)
+    pretrained.check(settings, environment, dataset.channels)
     environment = ranktable.place(environment, lambda: bool(stop))
     rendezvous = Rendezvous(environment)
 

@@ -49,7 +49,8 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     batch sizes are the whole state of the random number generators and of the data order.
 
     A checkpoint without its job's namespace and name, as they were written once, is found by its uid alone. `written`
-    is in unix seconds. `layout` is of a snapshot's flat vector; `basis` tells in which subspace a state is one."""
+    is in unix seconds. `layout` is of a snapshot's flat vector; `basis` tells in which subspace a state is one;
+    `weights` is the fingerprint of the file that the run's first weights came from."""
 
     format: int = FORMAT
     job_uid: str
@@ -67,6 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     algorithm: str = "Momentum"  # there was no other when this field was not written
     layout: str = ""
     basis: str = ""
+    weights: str = ""
     written: float = 0.0
     files: dict[str, File] = {}
 

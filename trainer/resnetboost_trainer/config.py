@@ -32,18 +32,65 @@ class Device(_Struct, frozen=True):
     type: Literal["CPU", "Ascend", "GPU"]
 
 
+class Init(_Struct, frozen=True):
+    """How fresh weights are drawn; `zero_gamma` of the last BN of each block."""
+
+    convolution: Literal["HeNormal", "HeNormalFanIn", "XavierUniform", "TruncatedNormal"]
+    head: Literal["Uniform", "Normal", "TruncatedNormal"]
+    zero_gamma: bool
+
+
+class Weights(_Struct, frozen=True):
+    """A file the first stage takes its weights from, all of them or (`New`) all but the head's."""
+
+    path: str
+    head: Literal["Keep", "New"]
+
+
 class Model(_Struct, frozen=True):
-    """Which network, and how many classes it tells apart."""
+    """Which network, how many classes it tells apart, what it begins with, and which parts of it do not learn."""
 
     name: str
     num_classes: int
+    init: Init
+    weights: Weights | None = None
+    freeze: tuple[Literal["stem", "layer1", "layer2", "layer3", "layer4", "head"], ...] = ()
+
+
+class Augmentation(_Struct, frozen=True):
+    """What is done to training images at random; `crop` and `horizontal_flip` are the data set's own where left out."""
+
+    min_scale: float
+    max_scale: float
+    min_ratio: float
+    max_ratio: float
+    padding: int
+    brightness: float
+    contrast: float
+    saturation: float
+    mixup_alpha: float
+    cutmix_alpha: float
+    crop: Literal["RandomResized", "Padded", "Central"] | None = None
+    horizontal_flip: float | None = None
 
 
 class Dataset(_Struct, frozen=True):
-    """Which data; `path` for the kinds that live in a file."""
+    """Which data; `path` for the kinds that live in files. What is left out depends on the data set: datasets.recipe.
 
-    name: Literal["digits", "npz"]
+    Without `augmentation` training images are as test images are.
+    """
+
+    name: Literal[
+        "digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"
+    ]
     path: str | None = None
+    train_folder: str | None = None
+    test_folder: str | None = None
+    image_size: int | None = None
+    evaluation_resize: int | None = None
+    augmentation: Augmentation | None = None
+    max_corrupt_images: int | None = None
+    workers: int | None = None
 
 
 class LearningRate(_Struct, frozen=True):

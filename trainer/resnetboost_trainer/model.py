@@ -2,67 +2,51 @@
 
 resnet18/34/50/101/152 are torchvision's, layer by layer and name by name ("v1.5": a bottleneck's stride is on
 its 3x3); BN's parameters keep MindSpore's names gamma, beta, moving_mean, moving_variance.
+seresnet50 is resnet50 with squeeze and excitation (Hu et al. 2018) in timm's form: 1x1 convolutions with biases.
 resnet20/32/44/56 are those of "Deep Residual Learning for Image Recognition" §4.2 with option A shortcuts.
 """
 
-import math
-import zlib
-from typing import Any
+import functools
 
-import numpy as np
+import mindspore
 from mindspore import Parameter, Tensor, nn, ops
-from numpy.typing import NDArray
+from mindspore.common.initializer import initializer
 
+from resnetboost_trainer import config, family, freezing
 from resnetboost_trainer.conv import Conv2d
+from resnetboost_trainer.family import LARGE, SMALL, Large
+from resnetboost_trainer.initialisation import TORCHVISION, initialise
 from resnetboost_trainer.verdict import ConfigError
 
-# Blocks in each of the four groups, and whether they are bottlenecks.
-LARGE = {
-    "resnet18": ((2, 2, 2, 2), False),
-    "resnet34": ((3, 4, 6, 3), False),
-    "resnet50": ((3, 4, 6, 3), True),
-    "resnet101": ((3, 4, 23, 3), True),
-    "resnet152": ((3, 8, 36, 3), True),
-}
-# Blocks in each of the three groups: n for 6n + 2 layers.
-SMALL = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
 
-
-def build(name: str, num_classes: int, in_channels: int, seed: int = 0) -> nn.Cell:
+def build(name: str, num_classes: int, in_channels: int, seed: int = 0, init: config.Init = TORCHVISION) -> nn.Cell:
     """A network (n, in_channels, h, w) -> (n, num_classes) with weights that depend on its arguments only."""
     if name not in LARGE | SMALL:
         raise ConfigError(f"model.name: {name} is not one of {', '.join((*LARGE, *SMALL))}")
     if name in LARGE:
-        blocks, bottleneck = LARGE[name]
-        network: nn.Cell = ResNet(blocks, Bottleneck if bottleneck else BasicBlock, num_classes, in_channels)
+        network: nn.Cell = ResNet(LARGE[name], num_classes, in_channels)
     else:
         network = SmallResNet(SMALL[name], num_classes, in_channels)
-    initialise(network, seed)
+    initialise(network, seed, init)
     return network
+
+
+def configured(settings: config.Model, in_channels: int, seed: int) -> nn.Cell:
+    """The job's network as its first stage begins when it has no other weights, with its frozen parts frozen."""
+    network = build(settings.name, settings.num_classes, in_channels, seed, settings.init)
+    freezing.freeze(network, settings.freeze)
+    return network
+
+
+def identity(settings: config.Model, in_channels: int) -> str:
+    """What weights and an optimizer's state are of."""
+    frozen = sorted(set(settings.freeze))
+    return "/".join([settings.name, str(settings.num_classes), str(in_channels), *(f"-{part}" for part in frozen)])
 
 
 def convolution_forms(network: nn.Cell) -> str:
     """How the network's convolutions run, for logs and metrics: `native`, `gemm` or both."""
     return "+".join(sorted({cell.form for _, cell in network.cells_and_names() if isinstance(cell, Conv2d)}))
-
-
-def initialise(network: nn.Cell, seed: int) -> None:
-    """Convolutions: normal, variance 2 / fan-out (He et al. 2015); dense: uniform within 1 / sqrt(inputs).
-
-    Each parameter draws from a generator of its own, keyed by its name: the same bits in every process.
-    """
-    for name, parameter in network.parameters_and_names():
-        generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(name.encode())])))
-        if parameter.ndim == 4:  # (out, in, height, width)
-            deviation = math.sqrt(2 / (parameter.shape[0] * parameter.shape[2] * parameter.shape[3]))
-            _assign(parameter, generator.standard_normal(parameter.shape, np.float32) * np.float32(deviation))
-        elif name.startswith("fc."):
-            bound = 1 / math.sqrt(network.fc.in_channels)
-            _assign(parameter, generator.uniform(-bound, bound, parameter.shape))
-
-
-def _assign(parameter: Parameter, values: NDArray[np.floating[Any]]) -> None:
-    parameter.set_data(Tensor(values.astype(np.float32)))
 
 
 def batch_norm(channels: int) -> nn.Cell:
@@ -90,11 +74,16 @@ class BasicBlock(nn.Cell):
 
 
 class Bottleneck(nn.Cell):
-    """1x1, 3x3, 1x1 convolutions and a shortcut: (n, c, h, w) -> (n, 4 channels, h / stride, w / stride)."""
+    """1x1, 3x3, 1x1 convolutions and a shortcut: (n, c, h, w) -> (n, 4 channels, h / stride, w / stride).
+
+    `squeezes`: what the shortcut is added to has its channels weighed first.
+    """
 
     expansion = 4
 
-    def __init__(self, in_channels: int, channels: int, stride: int, downsample: nn.Cell | None) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, downsample: nn.Cell | None, squeezes: bool = False
+    ) -> None:
         super().__init__()
         self.conv1 = Conv2d(in_channels, channels, 1)
         self.bn1 = batch_norm(channels)
@@ -102,34 +91,61 @@ class Bottleneck(nn.Cell):
         self.bn2 = batch_norm(channels)
         self.conv3 = Conv2d(channels, 4 * channels, 1)
         self.bn3 = batch_norm(4 * channels)
+        self.se = SqueezeExcitation(4 * channels) if squeezes else None
         self.downsample = downsample
 
     def construct(self, x: Tensor) -> Tensor:
         y = ops.relu(self.bn1(self.conv1(x)))
         y = ops.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
+        if self.se is not None:
+            y = self.se(y)
         return ops.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class SqueezeExcitation(nn.Cell):
+    """Each channel times a weight from 0 to 1 that the means of all channels make: (n, c, h, w) -> (n, c, h, w).
+
+    sigmoid(W2 relu(W1 z + b1) + b2) with z the means (Hu et al. 2018, eq. 3).
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        inner = family.squeezed(channels)
+        self.fc1, self.fc2 = BiasedPointwise(channels, inner), BiasedPointwise(inner, channels)
+
+    def construct(self, x: Tensor) -> Tensor:
+        n, c, _, _ = x.shape
+        means = global_mean(x).reshape(n, c, 1, 1)
+        return x * ops.sigmoid(self.fc2(ops.relu(self.fc1(means))))
+
+
+class BiasedPointwise(Conv2d):
+    """1x1 convolution with bias: (n, c, h, w) -> (n, out_channels, h, w)."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 1)
+        self.bias = Parameter(initializer("zeros", (out_channels,), mindspore.float32), name="bias")
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.convolution(x, self.weight) + self.bias.reshape(1, -1, 1, 1)
 
 
 class ResNet(nn.Cell):
     """torchvision's ResNet: 7x7 stem at stride 2, max pooling, four groups of 64, 128, 256, 512 channels."""
 
-    def __init__(
-        self,
-        blocks: tuple[int, ...],
-        block: type[BasicBlock | Bottleneck],
-        num_classes: int,
-        in_channels: int,
-    ) -> None:
+    def __init__(self, form: Large, num_classes: int, in_channels: int) -> None:
         super().__init__()
+        blocks = form.blocks
+        block: type[BasicBlock] | type[Bottleneck] = Bottleneck if form.bottleneck else BasicBlock
         self.conv1 = Conv2d(in_channels, 64, 7, 2, 3)
         self.bn1 = batch_norm(64)
         self.maxpool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
         outputs = [block.expansion * channels for channels in (64, 128, 256, 512)]
-        self.layer1 = _group(block, 64, 64, blocks[0], 1)
-        self.layer2 = _group(block, outputs[0], 128, blocks[1], 2)
-        self.layer3 = _group(block, outputs[1], 256, blocks[2], 2)
-        self.layer4 = _group(block, outputs[2], 512, blocks[3], 2)
+        self.layer1 = _group(block, 64, 64, blocks[0], 1, squeezes=form.squeezes)
+        self.layer2 = _group(block, outputs[0], 128, blocks[1], 2, squeezes=form.squeezes)
+        self.layer3 = _group(block, outputs[1], 256, blocks[2], 2, squeezes=form.squeezes)
+        self.layer4 = _group(block, outputs[2], 512, blocks[3], 2, squeezes=form.squeezes)
         self.fc = nn.Dense(outputs[3], num_classes)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -157,12 +173,13 @@ class SmallResNet(nn.Cell):
 
 
 def _group(
-    block: type[BasicBlock | Bottleneck],
+    block: type[BasicBlock] | type[Bottleneck],
     in_channels: int,
     channels: int,
     count: int,
     stride: int,
     free: bool = False,
+    squeezes: bool = False,
 ) -> nn.Cell:
     """Blocks of one size; the first one's shortcut changes the shape, with parameters or free of them."""
     outputs = block.expansion * channels
@@ -171,8 +188,9 @@ def _group(
         downsample = SubsampleAndPad(outputs - in_channels)
     elif stride != 1 or in_channels != outputs:
         downsample = nn.SequentialCell([Conv2d(in_channels, outputs, 1, stride), batch_norm(outputs)])
-    rest = [block(outputs, channels, 1, None) for _ in range(count - 1)]
-    return nn.SequentialCell([block(in_channels, channels, stride, downsample), *rest])
+    made = functools.partial(Bottleneck, squeezes=True) if squeezes else block
+    rest = [made(outputs, channels, 1, None) for _ in range(count - 1)]
+    return nn.SequentialCell([made(in_channels, channels, stride, downsample), *rest])
 
 
 class SubsampleAndPad(nn.Cell):

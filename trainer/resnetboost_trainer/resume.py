@@ -1,16 +1,19 @@
 """Where a gang begins: its stage's furthest checkpoint, the end of another stage, or fresh weights. Rank 0 alone reads.
 
 A job's own checkpoints always win. Those of an earlier job of the same name come next, if `checkpoint.resume` says so,
-then the stage that `startFrom` names, of this job or of another. Of another job, what is used becomes this one's own.
+then the stage that `startFrom` names, of this job or of another, or a file of weights. Of another job or of a file,
+what is used becomes this one's own.
 """
 
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from resnetboost_trainer import checkpoint, earlier, snapshots, state
 from resnetboost_trainer.checkpoint import Found, Kind, Manifest
@@ -30,7 +33,8 @@ NEEDED = (state.MODEL, state.OPTIMIZER)
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where checkpoints are (`root` is None where none are kept), and what this attempt's own would say.
 
-    `rule` is about an earlier job's checkpoints; `total` is the number of steps of the stage.
+    `rule` is about an earlier job's checkpoints; `total` is the number of steps of the stage. `weights` reads those
+    that a file has for a first stage, if it is to begin with them.
     """
 
     root: Path | None
@@ -38,6 +42,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     rule: Literal["Never", "IfPresent", "Required"]
     start_from: StartFrom | None
     total: int
+    weights: Callable[[], dict[str, npt.NDArray[np.float32]]] | None = None
 
 
 def begin(source: Source, state_: State, communicator: Communicator) -> int:
@@ -58,8 +63,11 @@ def begin(source: Source, state_: State, communicator: Communicator) -> int:
     first = _first(source) if communicator.leads else None
     if first is not None:
         _tell(source.ours, first.manifest)
-    state_.warm_start(None if first is None else first.contents[state.MODEL])
-    if source.start_from is not None and source.start_from.job_name is not None:
+    model = None if first is None else first.contents[state.MODEL]
+    if source.weights is not None and communicator.leads:
+        model = state_.completed(source.weights())
+    state_.warm_start(model)
+    if source.weights is not None or (source.start_from is not None and source.start_from.job_name is not None):
         _save(source, state_.snapshot())
     return 0
 
@@ -141,7 +149,7 @@ def _adopt(source: Source, found: Found | None) -> None:
 
 
 def _save(source: Source, contents: dict[str, state.Arrays] | None) -> None:
-    """Keep what another job's weights became: that job may go on or be deleted, and a later attempt start elsewhere."""
+    """Keep what another job's weights, or a file's, became: those may change, and a later attempt start elsewhere."""
     if source.root is not None and contents is not None:
         _write(source.root, source.ours, contents)
 

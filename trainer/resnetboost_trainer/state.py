@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from mindspore import Parameter, Tensor, nn
 
+from resnetboost_trainer import freezing
 from resnetboost_trainer.distributed import Communicator, Floats
 from resnetboost_trainer.verdict import ConfigError
 
@@ -44,8 +45,9 @@ class State:
     ) -> None:
         """`of_node` is the part of the optimizer's state that each node of neighbouring ranks has for itself."""
         named = dict(network.parameters_and_names())
-        self.weights = {name: value for name, value in named.items() if not _is_statistic(name)}
-        self.statistics = {name: value for name, value in named.items() if _is_statistic(name)}
+        moving = freezing.moving(network)  # those of frozen layers are as much the same everywhere as weights
+        self.weights = {name: value for name, value in named.items() if name not in moving}
+        self.statistics = {name: value for name, value in named.items() if name in moving}
         self.optimizer = {parameter.name: parameter for parameter in optimizer}
         self.of_node = {parameter.name: parameter for parameter in of_node}
         self.communicator, self.ranks_per_node = communicator, ranks_per_node
@@ -114,6 +116,10 @@ class State:
             _set(everything, model)
         _unflatten_into(self.communicator.broadcast(_flatten(everything)), everything)
 
+    def completed(self, arrays: Arrays) -> Arrays:
+        """Those arrays, and of this rank's weights and statistics copies of what they lack."""
+        return _copy(self.weights) | _copy(self.statistics) | arrays
+
     def evaluation_statistics(self) -> Floats:
         """Make every rank evaluate with the mean of all ranks' statistics; returns this rank's own. A collective."""
         own = _flatten(self.statistics)
@@ -123,10 +129,6 @@ class State:
     def training_statistics(self, own: Floats) -> None:
         """Take up a rank's own statistics again, bit for bit."""
         _unflatten_into(own, self.statistics)
-
-
-def _is_statistic(name: str) -> bool:
-    return name.endswith(("moving_mean", "moving_variance"))
 
 
 def _count(parameters: Mapping[str, Parameter]) -> int:

@@ -1,5 +1,6 @@
 """One stage of training on one rank, top to bottom: build, resume, step, evaluate, save, stop; no Kubernetes here."""
 
+import functools
 import logging
 import time
 from collections.abc import Iterator
@@ -7,10 +8,12 @@ from collections.abc import Iterator
 import msgspec
 from mindspore import Tensor
 
-from resnetboost_trainer import bases, checkpoint, data, model, resume, schedule, snapshots
+from resnetboost_trainer import bases, checkpoint, data, model, pretrained, resume, schedule, snapshots
 from resnetboost_trainer.checkpoint import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import Dataset
+from resnetboost_trainer.datasets.corrupt import Corrupt
+from resnetboost_trainer.datasets.feed import Feed
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.evaluate import Evaluation, Result
 from resnetboost_trainer.history import History
@@ -41,19 +44,26 @@ class Training:
     ) -> None:
         self.config, self.environment, self.dataset, self.stop = config, environment, dataset, stop
         self.global_batch = environment.world_size * config.local_batch_size
-        self.per_epoch = len(dataset.x_train) // self.global_batch
+        share = data.Share(
+            config.seed, self.global_batch, environment.rank, environment.world_size, len(dataset.train.labels)
+        )
+        self.share, self.per_epoch = share, share.per_epoch
         self.total = config.epochs * self.per_epoch
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
-        network = model.build(config.model.name, config.model.num_classes, dataset.channels, config.seed)
+        network = model.configured(config.model, dataset.channels, config.seed)
         self.weights = list(network.trainable_params())
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
         self.step = 0
+        self.weights_fingerprint = self._noted_weights()
         basis = self._basis()
         self.program = Program(config, network, self.communicator, basis)
-        self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size)
+        corrupt = Corrupt(dataset.max_corrupt_images)
+        self.feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing)
+        self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size, corrupt)
         convolution = model.convolution_forms(network)
         log.info("%s, convolutions: %s", config.model.name, convolution)
         metrics = Metrics(config, environment.rank, convolution)
+        corrupt.counted = metrics.corrupt_images.inc
         server.expose(metrics.registry)
         self.teller = self._teller(board, metrics)
         self.saver = self._saver()
@@ -79,14 +89,12 @@ class Training:
         return result
 
     def _batches(self, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """(images, labels, seconds waited) after `first` steps; the order is a function of seed and epoch alone."""
-        x, y = self.dataset.x_train, self.dataset.y_train
-        rank, size = self.communicator.rank, self.communicator.size
-        for step in range(first, self.total):
+        """(images, labels, seconds waited) after `first` steps; what is in them depends on seed and step alone."""
+        batches = self.feed.batches(self.share.steps(first, self.total))
+        for _ in range(first, self.total):
             started = time.perf_counter()
-            epoch, batch = divmod(step, self.per_epoch)
-            indices = data.batch_indices(self.config.seed, epoch, batch, self.global_batch, rank, size, len(x))
-            images, labels = Tensor(x[indices]), Tensor(y[indices])
+            batch = next(batches)
+            images, labels = Tensor(batch.images), Tensor(batch.labels)
             yield images, labels, time.perf_counter() - started
 
     def _train_step(self, images: Tensor, labels: Tensor, waited: float) -> Outcome:
@@ -160,6 +168,7 @@ class Training:
     def _finish(self) -> None:
         """The leader, whom the others meet at, goes last; everything it has is on disk."""
         self.communicator.leave()
+        self.feed.close()
         if self.saver is not None:
             self.saver.wait()
         self.teller.state("Finished")
@@ -196,7 +205,21 @@ class Training:
 
     def _source(self) -> resume.Source:
         root, rule, before = self.environment.checkpoints, self.config.checkpoint.resume, self.config.start_from
-        return resume.Source(root=root, ours=self._manifest(), rule=rule, start_from=before, total=self.total)
+        weights, read = pretrained.of_stage(self.config), None
+        if weights is not None:
+            read = functools.partial(pretrained.read, self.config.model, weights, self.dataset.channels)
+        ours = self._manifest()
+        return resume.Source(root=root, ours=ours, rule=rule, start_from=before, total=self.total, weights=read)
+
+    def _noted_weights(self) -> str:
+        """The fingerprint of the file that this run began with or is about to, at the leader."""
+        self.weights_fingerprint = self.basis_digest = ""
+        weights = pretrained.of_stage(self.config)
+        if weights is None or not self.communicator.leads:
+            return ""
+        before = resume.resumed(self._source())
+        own = before is not None and before.job_uid == self.config.job.uid
+        return pretrained.noted(weights, before.weights if before is not None else None, own)
 
     def _manifest(self) -> Manifest:
         config = self.config
@@ -211,10 +234,11 @@ class Training:
             seed=config.seed,
             world_size=self.communicator.size,
             local_batch_size=config.local_batch_size,
-            model=f"{config.model.name}/{config.model.num_classes}/{self.dataset.channels}",
+            model=model.identity(config.model, self.dataset.channels),
             dataset=self.dataset.fingerprint,
             algorithm=_algorithm(config),
             basis=self.basis_digest,
+            weights=self.weights_fingerprint,
         )
 
 

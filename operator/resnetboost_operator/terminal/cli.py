@@ -187,4 +187,28 @@ def status(folder: Path) -> None:
         click.echo(line)
 
 
+@main.command()
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Choice(["torch", "resnetboost"]), help="What OUT becomes. [default: the other one]")
+@click.option("--model", metavar="NAME", help="What IN must be, such as resnet50. [default: any of the family]")
+@click.pass_context
+def convert(ctx: click.Context, source: Path, target: Path, to: str | None, model: str | None) -> None:
+    """Convert weights between PyTorch's names and this trainer's; what is in the file IN says which way.
+
+    IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it; nothing in it is
+    executed), the model.safetensors of a checkpoint, or the checkpoint's folder. OUT is a .safetensors file.
+
+    \b
+    Examples:
+      resnetboost convert resnet50.pth resnet50.safetensors
+      resnetboost convert runs/digits/checkpoints/*/base/attempt-0/step-00000132 for-pytorch.safetensors
+    """
+    from resnetboost_operator.terminal import trainercommand
+
+    options = {"--to": to, "--model": model}
+    given = [word for name, value in options.items() if value is not None for word in (name, value)]
+    ctx.exit(trainercommand.run("convert", [*given, "--", str(source), str(target)]))
+
+
 main.add_command(ranktable)

@@ -1,0 +1,16 @@
+"""What a parameter is called here and in PyTorch: as torchvision and timm do but for BN's, which are MindSpore's."""
+
+from collections.abc import Iterable
+
+BATCH_NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+
+
+def torch(name: str) -> str:
+    """PyTorch's name of one of our parameters."""
+    path, _, last = name.rpartition(".")
+    return f"{path}.{BATCH_NORM[last]}" if last in BATCH_NORM else name
+
+
+def counters(names: Iterable[str], counter: str) -> list[str]:
+    """Of our parameters' BN layers, what PyTorch calls their counters."""
+    return [f"{name.removesuffix('moving_mean')}{counter}" for name in names if name.endswith(".moving_mean")]

@@ -1,0 +1,84 @@
+"""The file that `model.weights` names: read once, when a job's first stage begins; what it became is the job's own.
+
+Its content is untrusted. Rank 0 alone reads it. A checkpoint notes of which bytes its run is.
+"""
+
+import hashlib
+import logging
+from pathlib import Path
+
+from resnetboost_trainer import checkpoint, fitting, weightfile
+from resnetboost_trainer.config import Config, Environment, Model, Weights
+from resnetboost_trainer.fitting import Array, Fit, Network
+from resnetboost_trainer.torchpickle import Refused
+from resnetboost_trainer.verdict import ConfigError
+
+FIELD = "model.weights.path"
+
+log = logging.getLogger(__name__)
+
+
+def of_stage(config: Config) -> Weights | None:
+    """What this stage takes its first weights from, unless it has begun already: later stages have others."""
+    return config.model.weights if config.start_from is None else None
+
+
+def check(config: Config, environment: Environment, channels: int) -> None:
+    """Raise ConfigError for a file that this attempt will need and that does not fit; before anything slow."""
+    weights, root = of_stage(config), environment.checkpoints
+    if weights is None or environment.index != 0:
+        return
+    if config.checkpoint.resume != "Never":
+        return  # maybe nobody needs it; `read` will say the same
+    if root is None or not checkpoint.candidates(root, config.job.uid, config.stage, config.attempt):
+        read(config.model, weights, channels)
+
+
+def read(model: Model, weights: Weights, channels: int) -> dict[str, Array]:
+    """The file's arrays under our names, without those of the head if it is to be new. Raises ConfigError."""
+    path, head = Path(weights.path), weights.head == "Keep"
+    try:
+        file = weightfile.read(path)
+        fit = fitting.fit(file.arrays, file.layout, Network(model.name, model.num_classes, channels), head)
+        if not fit.whole:
+            raise ConfigError(_refusal(weights, fit, fitting.identify(file.arrays, file.layout)))
+        return fitting.renamed(file.arrays, file.layout, fit.network, head)
+    except Refused as refused:
+        raise ConfigError(f"{FIELD}: {path}: {refused}") from refused
+
+
+def fingerprint(weights: Weights) -> str:
+    """Of what the weights are; empty where there is no file any more."""
+    try:
+        return f"{hashlib.sha256(weightfile.contents(Path(weights.path))).hexdigest()}/{weights.head}"
+    except Refused:
+        return ""
+
+
+def noted(weights: Weights, begun_with: str | None, of_this_job: bool) -> str:
+    """The fingerprint to note in checkpoints: that of the file, or, of a run that goes on, the one it began with.
+
+    Raises ConfigError when an earlier job's run began with another file; of this job's own run it is only said.
+    """
+    now = fingerprint(weights)
+    if begun_with is None:
+        return now
+    if now and now != begun_with:
+        if not of_this_job:
+            remedy = "restore that file, or set checkpoint.resume to Never to begin afresh"
+            raise ConfigError(f"{FIELD}: the earlier job's run began with other weights than {weights.path}; {remedy}")
+        log.warning("%s: %s is another file than this run began with; it is not read", FIELD, weights.path)
+    return begun_with
+
+
+def _refusal(weights: Weights, fit: Fit, best: Fit) -> str:
+    """What the file is instead, if it is anything, and what to do about it."""
+    wanted = fit.network
+    if not best.whole:
+        return f"{FIELD}: {weights.path} is no {wanted}: {fit.told()}"
+    told = f"{FIELD}: {weights.path} is a {best.network}, and the job's is a {wanted}"
+    if best.network.name != wanted.name:
+        return f"{told}; set model.name to {best.network.name}, or use another file"
+    if best.network.channels != wanted.channels:
+        return f"{told}; use images or weights of as many channels"
+    return f"{told}; set model.weights.head to New, or use another file"

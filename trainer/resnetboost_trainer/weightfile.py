@@ -1,0 +1,121 @@
+"""Reads and writes files of weights: safetensors in our names or PyTorch's, and what torch.save wrote, only to read.
+
+What is in a file says what it is, never its name. All of it is untrusted: it becomes plain numbers, or a refusal.
+"""
+
+import hashlib
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from resnetboost_trainer import checkpoint, torchfile
+from resnetboost_trainer.torchpickle import Refused
+
+Array = NDArray[Any]
+# BN's words: MindSpore's gamma and moving_mean, or PyTorch's weight and running_mean.
+Layout = Literal["resnetboost", "torch"]
+
+# ResNet-152 has 241 MB of weights.
+MAX_BYTES = 2 << 30
+MODEL = "model.safetensors"
+
+ZIP = b"PK\x03\x04"
+OLD_PICKLE = b"\x80"
+
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
+# A counter that PyTorch's BN has, and nobody reads while BN has a momentum.
+COUNTER = "num_batches_tracked"
+
+
+class File(msgspec.Struct, frozen=True):
+    """What a file holds by name, without BN's counters, and the hash of its bytes."""
+
+    arrays: dict[str, Array]
+    layout: Layout
+    sha256: str
+
+
+def read(path: Path) -> File:
+    """The file, or in the folder of a checkpoint its model. Raises Refused."""
+    data = contents(path)
+    if data.startswith(ZIP):
+        arrays = torchfile.read(data)
+    elif data.startswith(OLD_PICKLE):
+        raise Refused("it is a bare pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one")
+    else:
+        arrays = _safetensors(data)
+    arrays = _plain(arrays)
+    return File(arrays, _layout(arrays), hashlib.sha256(data).hexdigest())
+
+
+def contents(path: Path) -> bytes:
+    """The file's bytes. Raises Refused for what is missing, unreadable, no plain file or too large."""
+    if path.is_dir():
+        path = path / MODEL
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+            raise Refused("it is no plain file")
+        if status.st_size > MAX_BYTES:
+            raise Refused(f"it has {status.st_size} bytes, more than {MAX_BYTES}, so it is no ResNet's weights alone")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise Refused("there is no such file") from error
+    except OSError as error:
+        raise Refused(f"it cannot be read: {error.strerror}") from error
+
+
+def write(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Whole or not at all, as safetensors. Raises OSError."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        ordered = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        partial.write_bytes(safetensors.numpy.save(ordered, metadata={"format": "pt"}))
+        checkpoint.sync(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _safetensors(data: bytes) -> dict[str, Array]:
+    try:
+        entries: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        reason = f"it is neither safetensors nor a zip archive of torch.save: {' '.join(str(error).split())}"
+        raise Refused(reason) from error
+    return {name: _numbers(name, entry) for name, entry in entries}
+
+
+def _numbers(name: str, entry: Mapping[str, Any]) -> Array:
+    kind = entry["dtype"]
+    if kind not in _TYPES:
+        raise Refused(f"{name[:100]} is of type {kind}; use one of {', '.join(_TYPES)}")
+    numbers = np.frombuffer(entry["data"], _TYPES[kind]).reshape(entry["shape"])
+    return torchfile.widened(numbers, bfloat16=kind == "BF16")
+
+
+def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Without BN's counters, and without the prefix that PyTorch's data parallelism puts before every name."""
+    prefix = "module." if arrays and all(name.startswith("module.") for name in arrays) else ""
+    kept = {name.removeprefix(prefix): array for name, array in arrays.items() if not name.endswith(f".{COUNTER}")}
+    for name, array in kept.items():
+        if array.dtype not in (np.float32, np.float64):
+            raise Refused(f"{name[:100]} holds {array.dtype} instead of floating point numbers")
+    return {name: array.astype(np.float32, copy=False) for name, array in kept.items()}
+
+
+def _layout(arrays: Mapping[str, Array]) -> Layout:
+    ours = any(name.endswith(".moving_mean") for name in arrays)
+    theirs = any(name.endswith(".running_mean") for name in arrays)
+    if ours == theirs:
+        found = "both moving_mean and running_mean" if ours else "neither moving_mean nor running_mean"
+        raise Refused(f"its batch norms have {found}, so it is no ResNet of ours nor of PyTorch's")
+    return "resnetboost" if ours else "torch"
