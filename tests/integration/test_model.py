@@ -2,7 +2,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import mindspore
 import numpy as np
 import numpy.typing as npt
 import pytest
-from mindspore import Tensor, nn
+import safetensors.numpy
+from mindspore import Tensor, nn, ops
 
-from resnetboost_trainer import loss, model
+from resnetboost_trainer import convert, family, loss, model, naming, torchfile
+from resnetboost_trainer.config import Init
 from resnetboost_trainer.verdict import ConfigError
 
 # What torchvision documents: 3 channels, 1000 classes.
@@ -23,6 +25,8 @@ TORCHVISION = {
     "resnet101": 44_549_160,
     "resnet152": 60_192_808,
 }
+# timm's seresnet50; Hu et al. 2018 say 28.1 million.
+SQUEEZING = {"seresnet50": 28_088_024}
 # He et al. 2015, table 6 gives these in millions.
 HE = {"resnet20": 0.27, "resnet32": 0.46, "resnet44": 0.66, "resnet56": 0.85}
 
@@ -31,7 +35,6 @@ Floats = npt.NDArray[Any]
 SYSTEM_PYTHON = "/usr/bin/python3"
 REFERENCE = Path(__file__).with_name("torchvision_reference.py")
 SIZE = 64
-BN_NAMES = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,15 +59,21 @@ def he_parameters(blocks: int, classes: int) -> int:
     return stem + sum(group) - halved + 64 * classes + classes
 
 
-@pytest.mark.parametrize("name", TORCHVISION)
-def test_exactly_torchvisions_number_of_parameters(name: str) -> None:
-    assert parameters(model.build(name, 1000, 3)) == TORCHVISION[name]
+@pytest.mark.parametrize(("name", "count"), (TORCHVISION | SQUEEZING).items())
+def test_exactly_torchvisions_or_timms_number_of_parameters(name: str, count: int) -> None:
+    network = model.build(name, 1000, 3)
+    assert parameters(network) == count
+    shapes = {key: tuple(value.shape) for key, value in network.parameters_and_names()}
+    assert family.parameters(name, 1000, 3) == shapes
 
 
 @pytest.mark.parametrize("name", HE)
 def test_exactly_he_et_als_number_of_parameters(name: str) -> None:
-    count = parameters(model.build(name, 10, 3))
-    assert count == he_parameters(model.SMALL[name], 10)
+    network = model.build(name, 10, 3)
+    count = parameters(network)
+    shapes = {key: tuple(value.shape) for key, value in network.parameters_and_names()}
+    assert family.parameters(name, 10, 3) == shapes
+    assert count == he_parameters(family.SMALL[name], 10)
     assert round(count / 1e6, 2) == HE[name]
     assert name != "resnet20" or count == 269_722
 
@@ -74,7 +83,7 @@ def test_an_unknown_name() -> None:
         model.build("resnet19", 10, 3)
 
 
-@pytest.mark.parametrize("name", ["resnet20", "resnet18", "resnet50"])
+@pytest.mark.parametrize("name", ["resnet20", "resnet18", "seresnet50"])
 @pytest.mark.parametrize("size", [(8, 8), (5, 9)], ids=str)
 def test_small_and_odd_images_are_taken(name: str, size: tuple[int, int]) -> None:
     network = model.build(name, 7, 1)
@@ -115,6 +124,56 @@ def test_initial_weights_have_the_documented_spread() -> None:
         assert np.abs(values[name]).max() == pytest.approx(512**-0.5, rel=0.01)
     assert (values["layer2.1.bn2.gamma"] == 1).all()
     assert not values["layer2.1.bn2.beta"].any()
+
+
+@pytest.mark.parametrize(
+    ("convolution", "variance"),
+    [
+        ("HeNormalFanIn", lambda o, i, k: 2 / (i * k * k)),
+        ("XavierUniform", lambda o, i, k: 2 / ((o + i) * k * k)),
+        ("TruncatedNormal", lambda o, i, k: 1 / (i * k * k)),
+    ],
+)
+def test_other_initialisations_have_their_published_variance(
+    convolution: Any, variance: Callable[[int, int, int], float]
+) -> None:
+    init = Init(convolution=convolution, head="TruncatedNormal", zero_gamma=False)
+    network = model.build("resnet18", 100, 3, seed=5, init=init)
+    values = {name: value.asnumpy() for name, value in network.parameters_and_names()}
+    for name in ("conv1.weight", "layer3.0.conv1.weight", "layer4.0.downsample.0.weight"):
+        outputs, inputs, kernel, _ = values[name].shape
+        expected = math.sqrt(variance(outputs, inputs, kernel))
+        assert values[name].std() == pytest.approx(expected, rel=0.03)
+        largest = {"XavierUniform": math.sqrt(3), "TruncatedNormal": 2 / 0.8796}.get(convolution, 6)
+        assert np.abs(values[name]).max() < 1.001 * largest * expected
+    assert np.abs(values["fc.weight"]).max() == pytest.approx(0.02, rel=0.01)
+    assert not values["fc.bias"].any()
+
+
+@pytest.mark.parametrize(("name", "last"), [("resnet20", "bn2"), ("resnet50", "bn3"), ("seresnet50", "bn3")])
+def test_with_zero_gamma_each_block_begins_as_its_shortcut(name: str, last: str) -> None:
+    init = Init(convolution="HeNormal", head="Normal", zero_gamma=True)
+    network = model.build(name, 10, 3, init=init)
+    zero = {key for key, value in network.parameters_and_names() if key.endswith("gamma") and not value.asnumpy().any()}
+    blocks = {key.rpartition(".conv1")[0] for key, _ in network.parameters_and_names() if ".conv1." in key}
+    assert zero == {f"{block}.{last}.gamma" for block in blocks}
+    x = Tensor(np.abs(normal((2, 64 if last == "bn3" else 16, 8, 8))))
+    block = network.layer1[0] if last == "bn2" else network.layer1[0].downsample
+    network.set_train(False)
+    shortcut = x if last == "bn2" else ops.relu(block(x))
+    np.testing.assert_array_equal(network.layer1[0](x).asnumpy(), shortcut.asnumpy())
+
+
+def test_channels_are_weighed_by_their_means() -> None:
+    cell = model.SqueezeExcitation(32)
+    images = normal((2, 32, 3, 3))
+    w1, w2, b1, b2 = normal((8, 32, 1, 1)), normal((32, 8, 1, 1)), normal((8,)), normal((32,))
+    for layer, weight, bias in ((cell.fc1, w1, b1), (cell.fc2, w2, b2)):
+        layer.weight.set_data(Tensor(weight))
+        layer.bias.set_data(Tensor(bias))
+    hidden = np.maximum(images.mean((2, 3)) @ w1[:, :, 0, 0].T + b1, 0)
+    weights = 1 / (1 + np.exp(-(hidden @ w2[:, :, 0, 0].T + b2)))
+    np.testing.assert_allclose(cell(Tensor(images)).asnumpy(), images * weights[:, :, None, None], atol=1e-5)
 
 
 SHOW_DIGEST = """
@@ -185,34 +244,25 @@ def torchvision_python() -> str:
     pytest.skip(message)
 
 
-@pytest.fixture(params=TORCHVISION)
+@pytest.fixture(params=[*TORCHVISION, "seresnet50"])
 def reference(request: pytest.FixtureRequest, torchvision_python: str, tmp_path: Path) -> Iterator[Any]:
-    """torchvision's weights and outputs of one network, (name, arrays); the large file goes at the end."""
-    file = tmp_path / "reference.npz"
-    command = [torchvision_python, str(REFERENCE), str(file), str(SIZE), request.param]
+    """What PyTorch computes with one network, (name, arrays), and its weights.pth beside; large files go at the end."""
+    command = [torchvision_python, str(REFERENCE), "make", str(tmp_path), str(SIZE), request.param]
     subprocess.run(command, check=True, timeout=300)
-    with np.load(file) as arrays:
+    with np.load(tmp_path / "reference.npz") as arrays:
         yield request.param, arrays
-    file.unlink()
-
-
-def mindspore_name(name: str, network: nn.Cell) -> str:
-    """torchvision's name of a parameter in MindSpore's words: only BN's differ."""
-    path, _, last = name.rpartition(".")
-    cells = dict(network.cells_and_names())
-    return f"{path}.{BN_NAMES[last]}" if isinstance(cells[path], nn.BatchNorm2d) else name
+    for file in [*tmp_path.glob("*.pth"), *tmp_path.glob("*.safetensors")]:
+        file.unlink()
 
 
 @pytest.mark.slow
-def test_torchvisions_outputs_with_torchvisions_weights(reference: Any) -> None:
+def test_pytorchs_outputs_with_pytorchs_weights_converted_there_and_back(reference: Any, tmp_path: Path) -> None:
     name, arrays = reference
+    converted, back = tmp_path / "ours.safetensors", tmp_path / "back.safetensors"
+    convert.convert(tmp_path / "weights.pth", converted)
     network = model.build(name, 1000, 3)
     ours = dict(network.parameters_and_names())
-    theirs = {
-        mindspore_name(key.removeprefix("weights/"), network): arrays[key]
-        for key in arrays.files
-        if key.startswith("weights/")
-    }
+    theirs = safetensors.numpy.load_file(converted)
     assert {key: value.shape for key, value in theirs.items()} == {key: value.shape for key, value in ours.items()}
     for key, value in theirs.items():
         ours[key].set_data(Tensor(value))
@@ -221,7 +271,31 @@ def test_torchvisions_outputs_with_torchvisions_weights(reference: Any) -> None:
     assert np.abs(output - arrays["output"]).max() <= 1e-4 * np.abs(arrays["output"]).max()
     network.set_train(True)
     network(Tensor(arrays["images"]))
-    for key in arrays.files:
-        if key.startswith("updated/"):
-            value = ours[mindspore_name(key.removeprefix("updated/"), network)].asnumpy()
-            np.testing.assert_allclose(value, arrays[key], rtol=1e-3, atol=1e-3 * np.abs(arrays[key]).max())
+    for key, value in ours.items():
+        if key.endswith(("moving_mean", "moving_variance")):
+            updated = arrays[f"updated/{naming.torch(key)}"]
+            np.testing.assert_allclose(value.asnumpy(), updated, rtol=1e-3, atol=1e-3 * np.abs(updated).max())
+    convert.convert(converted, back)
+    before, after = torchfile.read((tmp_path / "weights.pth").read_bytes()), safetensors.numpy.load_file(back)
+    assert before.keys() == after.keys()
+    weights = {key for key in before if not key.endswith("num_batches_tracked")}
+    assert all(before[key].tobytes() == after[key].tobytes() for key in weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "seresnet50"])
+def test_pytorch_takes_our_weights_and_computes_our_outputs(name: str, torchvision_python: str, tmp_path: Path) -> None:
+    network = model.build(name, 1000, 3, seed=4)
+    network.set_train(False)
+    images = normal((2, 3, SIZE, SIZE))
+    output = network(Tensor(images)).asnumpy()
+    np.savez(tmp_path / "images.npz", images=images)
+    ours, theirs = tmp_path / "model.safetensors", tmp_path / "theirs.safetensors"
+    arrays = {key: value.asnumpy() for key, value in network.parameters_and_names()}
+    safetensors.numpy.save_file(arrays, ours)
+    convert.convert(ours, theirs)
+    subprocess.run([torchvision_python, str(REFERENCE), "run", str(tmp_path), str(theirs), name], check=True)
+    with np.load(tmp_path / "run.npz") as run:
+        assert np.abs(output - run["output"]).max() <= 1e-4 * np.abs(run["output"]).max()
+    ours.unlink()
+    theirs.unlink()

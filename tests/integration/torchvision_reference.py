@@ -1,54 +1,121 @@
-"""Writes weights and outputs of one of torchvision's networks, for test_model.py; it must not import anything of ours.
+"""Networks of PyTorch for test_model.py and test_conversion.py; it must not import anything of ours.
 
-Run by an interpreter that has torchvision: python torchvision_reference.py FILE.npz IMAGE_SIZE NAME
+Run by an interpreter that has torchvision:
+  python torchvision_reference.py make FOLDER IMAGE_SIZE NAME   its weights.pth, and reference.npz with what it computes
+  python torchvision_reference.py run FOLDER WEIGHTS NAME       run.npz: what it computes with these safetensors
+
+seresnet50 is built here upon torchvision's resnet50 by Hu et al. (2018), with the names of timm 1.0.31, whose wheel
+needs a newer PyTorch than Debian has.
 """
 
+import json
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch  # type: ignore[import-not-found, unused-ignore]
 import torchvision  # type: ignore[import-not-found, unused-ignore]
+from torch import nn  # type: ignore[import-not-found, unused-ignore]
+from torchvision.models import resnet  # type: ignore[import-not-found, unused-ignore]
 
 
-def main(path: str, size: int, name: str) -> None:
-    torch.set_num_threads(2)
+class SqueezeExcitation(nn.Module):  # type: ignore[misc, unused-ignore]
+    """The reduction of 16 of the paper, as 1x1 convolutions with biases."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Conv2d(channels, channels // 16, 1), nn.Conv2d(channels // 16, channels, 1)
+
+    def forward(self, x: Any) -> Any:
+        means = x.mean((2, 3), keepdim=True)
+        return x * torch.sigmoid(self.fc2(torch.relu(self.fc1(means))))
+
+
+class SqueezingBottleneck(resnet.Bottleneck):  # type: ignore[misc, unused-ignore]
+    """torchvision's bottleneck with the channels of what it adds weighed."""
+
+    def __init__(self, inplanes: int, planes: int, *rest: Any, **others: Any) -> None:
+        super().__init__(inplanes, planes, *rest, **others)
+        self.se = SqueezeExcitation(4 * planes)
+
+    def forward(self, x: Any) -> Any:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.se(self.bn3(self.conv3(y)))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+def network(name: str) -> nn.Module:
+    if name == "seresnet50":
+        return resnet.ResNet(SqueezingBottleneck, [3, 4, 6, 3])
+    return torchvision.models.__dict__[name]()
+
+
+def make(folder: Path, size: int, name: str) -> None:
     torch.manual_seed(0)
     images = torch.randn(4, 3, size, size)
-    network = torchvision.models.__dict__[name]()
-    randomise(network)
-    calibrate(network, size)
+    made = network(name)
+    randomise(made)
+    calibrate(made, size)
+    torch.save(made.state_dict(), folder / "weights.pth")
     arrays = {"images": images.numpy()}
-    arrays |= {f"weights/{key}": value for key, value in state(network).items()}
     with torch.no_grad():
-        arrays["output"] = network(images).numpy()
-        network.train()
-        network(images)
-    arrays |= {f"updated/{key}": value for key, value in state(network).items() if ".running_" in key}
-    np.savez(path, **arrays)
+        arrays["output"] = made(images).numpy()
+        made.train()
+        made(images)
+    arrays |= {f"updated/{key}": value for key, value in state(made).items() if ".running_" in key}
+    np.savez(folder / "reference.npz", **arrays)
 
 
-def state(network: torch.nn.Module) -> dict[str, npt.NDArray[np.float32]]:
+def run(folder: Path, weights: Path, name: str) -> None:
+    made = network(name)
+    made.load_state_dict(safetensors(weights), strict=True)
+    made.eval()
+    with np.load(folder / "images.npz") as arrays, torch.no_grad():
+        np.savez(folder / "run.npz", output=made(torch.from_numpy(arrays["images"])).numpy())
+
+
+def safetensors(path: Path) -> dict[str, Any]:
+    """By the format's description; Debian has no package of it."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    tensors = {}
+    for key, entry in json.loads(data[8:start]).items():
+        if key != "__metadata__":
+            begin, end = entry["data_offsets"]
+            kind = {"F32": np.float32, "I64": np.int64}[entry["dtype"]]
+            numbers = np.frombuffer(data[start + begin : start + end], kind).reshape(entry["shape"])
+            tensors[key] = torch.from_numpy(numbers.copy())
+    return tensors
+
+
+def state(made: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
     """Copies of everything but the batch counters, which MindSpore does not have."""
-    return {key: value.numpy().copy() for key, value in network.state_dict().items() if "num_batches" not in key}
+    return {key: value.numpy().copy() for key, value in made.state_dict().items() if "num_batches" not in key}
 
 
-def randomise(network: torch.nn.Module) -> None:
+def randomise(made: nn.Module) -> None:
     """BN's scale and shift away from 1 and 0, where a mix-up would not show."""
-    for module in network.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
-            torch.nn.init.normal_(module.bias, 0, 0.2)
+    for module in made.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, 0, 0.2)
 
 
-def calibrate(network: torch.nn.Module, size: int) -> None:
+def calibrate(made: nn.Module, size: int) -> None:
     """Running statistics of some random images; with the initial ones, outputs of 150 layers grow beyond measure."""
-    network.train()
+    made.train()
     with torch.no_grad():
         for _ in range(3):
-            network(torch.randn(4, 3, size, size))
-    network.eval()
+            made(torch.randn(4, 3, size, size))
+    made.eval()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    torch.set_num_threads(2)
+    if sys.argv[1] == "make":
+        make(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    else:
+        run(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
