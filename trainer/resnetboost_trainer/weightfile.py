@@ -46,13 +46,7 @@ class File(msgspec.Struct, frozen=True):
 def read(path: Path) -> File:
     """The file, or in the folder of a checkpoint its model. Raises Refused."""
     data = contents(path)
-    if data.startswith(ZIP):
-        arrays = torchfile.read(data)
-    elif data.startswith(OLD_PICKLE):
-        raise Refused("it is a bare pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one")
-    else:
-        arrays = _safetensors(data)
-    arrays = _plain(arrays)
+    arrays = _plain(torchfile.read(data) if data.startswith(ZIP) else _safetensors(data))
     return File(arrays, _layout(arrays), hashlib.sha256(data).hexdigest())
 
 
@@ -89,6 +83,9 @@ def _safetensors(data: bytes) -> dict[str, Array]:
     try:
         entries: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
+        if data.startswith(OLD_PICKLE):  # safetensors may begin with that byte, too
+            reason = "it is a bare pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one"
+            raise Refused(reason) from error
         reason = f"it is neither safetensors nor a zip archive of torch.save: {' '.join(str(error).split())}"
         raise Refused(reason) from error
     return {name: _numbers(name, entry) for name, entry in entries}

@@ -1,0 +1,211 @@
+"""Files of weights: found out by their content, converted there and back to the bit, and refused in a sentence."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import msgspec
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import strategies
+
+import torchfiles
+import trainerconfig
+from resnetboost_trainer import convert, family, fitting, naming, pretrained, weightfile
+from resnetboost_trainer.config import Model, Weights
+from resnetboost_trainer.fitting import Array
+from resnetboost_trainer.verdict import ConfigError
+
+NETWORKS = (*family.LARGE, *family.SMALL)
+Arrays = dict[str, Array]
+
+
+def drawn(name: str = "resnet20", classes: int = 10, channels: int = 1) -> Arrays:
+    """Weights under our names; all positive, as variances are."""
+    generator = np.random.default_rng(0)
+    shapes = family.parameters(name, classes, channels)
+    return {key: generator.uniform(0.1, 1, shape).astype(np.float32) for key, shape in shapes.items()}
+
+
+def in_pytorchs_names(arrays: Arrays) -> Arrays:
+    return {naming.torch(key): array for key, array in arrays.items()}
+
+
+def saved(path: Path, arrays: Arrays) -> Path:
+    path.write_bytes(safetensors.numpy.save(arrays))
+    return path
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_two_parameters_have_one_name_in_pytorch(name: str) -> None:
+    ours = family.parameters(name, 10, 3)
+    assert len({naming.torch(key) for key in ours}) == len(ours)
+    assert {family.part(key) for key in ours} == set(family.parts(name))
+
+
+@hypothesis.given(
+    strategies.sampled_from(NETWORKS), strategies.integers(1, 1000), strategies.integers(1, 4), strategies.booleans()
+)
+@hypothesis.settings(max_examples=20)
+def test_a_network_is_known_by_its_shapes_alone(name: str, classes: int, channels: int, ours: bool) -> None:
+    shapes = family.parameters(name, classes, channels)
+    arrays: Arrays = {key: np.broadcast_to(np.float32(1), shape) for key, shape in shapes.items()}
+    fit = fitting.identify(arrays if ours else in_pytorchs_names(arrays), "resnetboost" if ours else "torch")
+    assert fit.whole
+    assert fit.network == fitting.Network(name, classes, channels)
+
+
+def test_there_and_back_is_the_same_bits(tmp_path: Path) -> None:
+    ours = saved(tmp_path / "ours.safetensors", drawn())
+    theirs, back = tmp_path / "theirs.safetensors", tmp_path / "back.safetensors"
+    told = convert.convert(ours, theirs)
+    assert told == (
+        f"{theirs}: resnet20 with 10 classes for images of 1 channel;"
+        " 97 arrays from resnetboost's names to PyTorch's names"
+    )
+    assert {"bn1.running_var", "bn1.num_batches_tracked", "fc.bias"} <= safetensors.numpy.load_file(theirs).keys()
+    convert.convert(theirs, back)
+    found = safetensors.numpy.load_file(back)
+    assert list(found) == sorted(drawn())
+    assert all(found[key].tobytes() == array.tobytes() for key, array in drawn().items())
+
+
+def as_prefixed(folder: Path) -> Path:
+    prefixed = {f"module.{key}": array for key, array in in_pytorchs_names(drawn()).items()}
+    return saved(folder / "model.safetensors", prefixed)
+
+
+def as_zip(folder: Path) -> Path:
+    return torchfiles.write(folder / "any name", torchfiles.state_dict(in_pytorchs_names(drawn())))
+
+
+def as_folder(folder: Path) -> Path:
+    (folder / "step-00000044").mkdir()
+    saved(folder / "step-00000044" / "model.safetensors", drawn())
+    return folder / "step-00000044"
+
+
+def as_link(folder: Path) -> Path:
+    (folder / "linked").symlink_to(saved(folder / "x", drawn()))
+    return folder / "linked"
+
+
+@pytest.mark.parametrize("made", [as_prefixed, as_zip, as_folder, as_link], ids=lambda made: made.__name__[3:])
+def test_forms_that_weights_come_in(made: Callable[[Path], Path], tmp_path: Path) -> None:
+    convert.convert(made(tmp_path), tmp_path / "out.safetensors", to="resnetboost", model="resnet20")
+    found = safetensors.numpy.load_file(tmp_path / "out.safetensors")
+    assert all(found[key].tobytes() == array.tobytes() for key, array in drawn().items())
+
+
+def test_what_does_not_fit_is_listed_by_name(tmp_path: Path) -> None:
+    theirs = in_pytorchs_names(drawn())
+    del theirs["layer3.0.bn1.running_var"]
+    theirs["layer2.1.conv1.weight"] = np.ones((32, 32, 1, 1), np.float32)
+    theirs["aux.weight"] = np.ones(3, np.float32)
+    with pytest.raises(ConfigError) as refused:
+        convert.convert(saved(tmp_path / "in", theirs), tmp_path / "out.safetensors")
+    assert str(refused.value) == (
+        f"{tmp_path}/in: it is no network of the family; the nearest is resnet20 with 10 classes for images of 1"
+        " channel, where of its 97 arrays 95 fit (1 another shape: layer2.1.conv1.weight (32, 32, 1, 1) instead of"
+        " (32, 32, 3, 3); 1 missing: layer3.0.bn1.running_var; 1 unexpected: aux.weight)"
+    )
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_nothing_is_converted_onto_itself_or_into_a_pickle(tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.safetensors", drawn())
+    for target, says in ((source, "it is the file that is read"), (tmp_path / "out.pth", "only safetensors")):
+        with pytest.raises(ConfigError, match=says):
+            convert.convert(source, target)
+
+
+def settings(path: Path, head: str = "Keep", **changes: object) -> tuple[Model, Weights]:
+    model = trainerconfig.MODEL | {"weights": {"path": str(path), "head": head}} | changes
+    loaded = msgspec.convert(model, Model)
+    assert loaded.weights is not None
+    return loaded, loaded.weights
+
+
+def refusal(path: Path, head: str = "Keep", channels: int = 1, **changes: object) -> str:
+    """What a job with this file is told."""
+    with pytest.raises(ConfigError) as refused:
+        pretrained.read(*settings(path, head, **changes), channels)
+    return str(refused.value).replace(str(path), "FILE")
+
+
+def test_a_new_head_needs_none_of_the_file(tmp_path: Path) -> None:
+    other = drawn(classes=1000)
+    found = pretrained.read(*settings(saved(tmp_path / "w", other), "New"), 1)
+    assert {"fc.weight", "fc.bias"} == other.keys() - found.keys()
+    del other["fc.weight"], other["fc.bias"]
+    assert pretrained.read(*settings(saved(tmp_path / "w", other), "New"), 1).keys() == found.keys()
+
+
+def test_a_file_of_something_else_is_named_with_the_remedy(tmp_path: Path) -> None:
+    path = saved(tmp_path / "w", drawn(classes=100))
+    assert refusal(path) == (
+        "model.weights.path: FILE is a resnet20 with 100 classes for images of 1 channel, and the job's is a resnet20"
+        " with 10 classes for images of 1 channel; set model.weights.head to New, or use another file"
+    )
+    assert refusal(path, "New", 3).endswith("for images of 3 channels; use images or weights of as many channels")
+    assert refusal(path, numClasses=100, name="resnet32").endswith("set model.name to resnet20, or use another file")
+    # Each name of resnet18 is one of resnet34 too, of the same shape.
+    larger = saved(tmp_path / "w", drawn("resnet34"))
+    assert "FILE is a resnet34" in refusal(larger, name="resnet18")
+
+
+def with_value(name: str, value: float) -> Arrays:
+    arrays = drawn()
+    arrays[name].reshape(-1)[-1] = value
+    return in_pytorchs_names(arrays)
+
+
+def test_numbers_that_cannot_be_right(tmp_path: Path) -> None:
+    for name, value, says in (
+        ("layer1.0.conv1.weight", np.nan, "layer1.0.conv1.weight holds a value that is not finite"),
+        ("bn1.gamma", np.inf, "bn1.weight holds a value that is not finite"),
+        ("bn1.moving_variance", -1, "bn1.running_var holds a negative variance"),
+    ):
+        path = saved(tmp_path / "w", with_value(name, value))
+        assert refusal(path) == f"model.weights.path: FILE: {says}"
+
+
+def test_files_that_are_no_weights(tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    assert refusal(path) == "model.weights.path: FILE: there is no such file"
+    os.mkfifo(path)
+    assert refusal(path).endswith("FILE: it is no plain file")
+    path.unlink()
+    for content, says in (
+        (b"", "neither safetensors nor a zip archive"),
+        (b"\x80\x02}.", "a bare pickle"),
+        (b"\xff" * 100, "neither safetensors nor a zip archive"),
+        (safetensors.numpy.save({"a": np.zeros(3, np.int32), "b.running_mean": np.ones(1)}), "a holds int32"),
+        (safetensors.numpy.save({"a": np.zeros(3, np.float32)}), "neither moving_mean nor running_mean"),
+    ):
+        path.write_bytes(content)
+        assert says in refusal(path)
+    with path.open("wb") as file:
+        file.truncate(weightfile.MAX_BYTES + 1)  # takes no place on the disk
+    assert "no ResNet's weights alone" in refusal(path)
+
+
+def test_a_run_that_goes_on_keeps_the_fingerprint_it_began_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = saved(tmp_path / "w", drawn())
+    _, weights = settings(path)
+    first = pretrained.noted(weights, None, of_this_job=False)
+    assert first.endswith("/Keep")
+    assert first != pretrained.noted(settings(path, "New")[1], None, of_this_job=False)
+    assert pretrained.noted(weights, first, of_this_job=True) == first
+    assert not caplog.records
+    saved(path, drawn(classes=5))
+    assert pretrained.noted(weights, first, of_this_job=True) == first
+    assert "another file than this run began with" in caplog.text
+    with pytest.raises(ConfigError, match=r"began with other weights than .*; restore that file, or set"):
+        pretrained.noted(weights, first, of_this_job=False)
+    path.unlink()
+    assert pretrained.noted(weights, first, of_this_job=False) == first
