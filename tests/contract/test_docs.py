@@ -70,3 +70,17 @@ def test_the_recipe_of_adasum_is_that_of_mindspores_tutorial(tmp_path: Path) -> 
     assert (config.adasum.reduce, config.adasum.ranks_per_node) == ("Delta", 8)
     rates = [schedule.learning_rate(config, step, 312) for step in (5 * 312, 95 * 156, 90 * 312 - 3)]
     assert rates == pytest.approx([0.8, 0.4, 0], abs=0.01)
+
+
+def test_a_network_that_is_fine_tuned_as_the_document_says(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    (spec,) = (found["spec"] for found in blocks(DOCS / "weights.md"))
+    stage = {"name": "base", "algorithm": "Momentum", "epochs": 6, "localBatchSize": 32}
+    spec |= {"dataset": {"name": "npz", "path": "/data/x.npz"}, "stages": [stage]}
+    kind = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": {"name": "job"}}
+    path.write_text(yaml.safe_dump(kind | {"spec": spec}))
+    job = api.parse(loadjob.load(path, []))
+    config = msgspec.convert(manifests.trainer_config(job, job.spec.stages[0], 0), Config)
+    assert config.model.weights is not None
+    assert (config.model.weights.head, config.model.freeze) == ("New", ("stem", "layer1", "layer2"))
+    assert config.model.init.zero_gamma
