@@ -18,7 +18,7 @@ from resnetboost_trainer import torchfile
 from resnetboost_trainer.torchpickle import Refused
 from torchfiles import archive, dictionary, named, number, pickled, storage, tensor, text, tuple_
 
-ONE = np.float32([1, 2, 3, 4, 5, 6]).tobytes()
+ONE = np.array([1, 2, 3, 4, 5, 6], np.float32).tobytes()
 
 
 def holding(value: bytes, **storages: bytes) -> bytes:
@@ -51,9 +51,9 @@ def test_a_view_with_strides_and_an_offset() -> None:
 
 
 def test_half_precision_becomes_float32() -> None:
-    half = np.float16([1.5, -2])
+    half = np.array([1.5, -2], np.float16)
     assert torchfile.read(torchfiles.state_dict({"w": half}))["w"].tolist() == [1.5, -2]
-    brain = (np.float32([1.5, -2]).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    brain = (np.array([1.5, -2], np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
     data = holding(tensor(storage("1", 2, "BFloat16Storage"), (2,), (1,)), **{"1": brain})
     assert torchfile.read(data)["w"].tolist() == [1.5, -2]
 
