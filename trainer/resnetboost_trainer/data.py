@@ -36,8 +36,8 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """Images to train on and to test with, float32 (channels, h, w) each, and int32 labels below `classes`.
 
     Over training images in memory each channel has mean 0 and standard deviation 1, before they are augmented.
-    `fingerprint` tells apart data sets that a checkpoint must not be carried between. `workers` is the number of threads
-    to make batches with, None for as many as there are cores; `max_corrupt_images` how many a rank puts up with.
+    `fingerprint` tells apart data sets that a checkpoint must not be carried between. `workers` threads make
+    batches, by default one for each core; a rank puts up with `max_corrupt_images`.
     """
 
     train: Split
@@ -242,9 +242,7 @@ def _moments(values: NDArray[np.float32] | NDArray[np.uint8]) -> tuple[float, fl
 def check_batch(samples: int, world_size: int, local_batch_size: int, mixing: bool = False) -> None:
     """Raises ConfigError when the training set does not fill a single global batch, or pairs cannot be mixed."""
     if mixing and local_batch_size % 2:
-        raise ConfigError(
-            f"localBatchSize: {local_batch_size} is odd, and mixup and cutmix mix pairs; use an even one"
-        )
+        raise ConfigError(f"localBatchSize: {local_batch_size} is odd, and mixup and cutmix mix pairs; use an even one")
     if world_size > samples:
         raise ConfigError(
             f"device.count: {world_size} is more ranks than there are training samples; use at most {samples}"

@@ -52,9 +52,11 @@ class Gradient(nn.Cell):
         return loss if self.loss_scale == 1 else loss * self.loss_scale, logits
 
     def construct(self, images: Tensor, labels: Tensor, tail: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Shapes: images (n, c, h, w), labels (n,) or shares of classes (n, K), tail (t,) -> (parameters + 2 + t,), one tensor per probe."""
+        """Shapes: images (n, c, h, w), labels (n,) or shares (n, K), tail (t,) -> (parameters + 2 + t,), one tensor per
+        probe.
+        """
         (loss, logits), gradients = self.gradient(images, labels)
-        labels = labels.argmax(1).astype(mindspore.int32) if labels.ndim == 2 else labels  # mixed: the larger share's
+        labels = labels.argmax(1).astype(mindspore.int32) if labels.ndim == 2 else labels  # mixed: the largest share
         correct = ops.equal(logits.argmax(1).astype(labels.dtype), labels).astype(loss.dtype).mean()
         pieces = [gradient.reshape(-1) for gradient in gradients[: self.count]]
         scaled = ops.concat([*pieces, loss.reshape(1)])

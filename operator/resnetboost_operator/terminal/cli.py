@@ -211,4 +211,36 @@ def convert(ctx: click.Context, source: Path, target: Path, to: str | None, mode
     ctx.exit(trainercommand.run("convert", [*given, "--", str(source), str(target)]))
 
 
+@main.group(cls=_Group)
+def data() -> None:
+    """Prepare data sets."""
+
+
+@data.command("to-mindrecord")
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--train", metavar="NAME", default="train", show_default=True, help="Folder in IN to train on.")
+@click.option("--test", metavar="NAME", default="val", show_default=True, help="Folder in IN to test with.")
+@click.option("--shards", type=click.IntRange(1, 1000), default=1, show_default=True, help="Files for each of the two.")
+@click.option("--skip", type=click.IntRange(0), default=0, show_default=True, help="Unusable images to leave out.")
+@click.pass_context
+def to_mindrecord(
+    ctx: click.Context, source: Path, target: Path, train: str, test: str, shards: int, skip: int
+) -> None:
+    """Write the images of the folder IN, one folder for each class, into MindRecord files in the new folder OUT.
+
+    Files are copied as they are, after a look whether they can be decoded. A job reads OUT as data set MindRecord;
+    training from it is the same to the bit as from IN.
+
+    \b
+    Example:
+      resnetboost data to-mindrecord imagenet imagenet-records --shards 16
+    """
+    from resnetboost_operator.terminal import trainercommand
+
+    options = {"--train": train, "--test": test, "--shards": str(shards), "--skip": str(skip)}
+    given = [word for pair in options.items() for word in pair]
+    ctx.exit(trainercommand.run("tomindrecord", [*given, "--", str(source), str(target)]))
+
+
 main.add_command(ranktable)

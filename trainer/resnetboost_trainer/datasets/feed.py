@@ -24,7 +24,7 @@ AHEAD = 2  # batches in the making while one is used
 
 
 class Wanted(NamedTuple):
-    """`count` samples of `whole`, from `first` on.
+    """`size` samples of `whole`, from `first` on.
 
     With `draws` they are augmented, and one that cannot be used gives its place to the next of `whole` that can: the
     same on any number of ranks. Without, it is marked and left black. `mixing` has its own draws and the place in the
@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
 
     whole: Indices
     first: int
-    count: int
+    size: int
     draws: Draws | None = None
     mixing: tuple[Draws, int] | None = None
 
@@ -49,7 +49,9 @@ class Batch(NamedTuple):
 class Feed:
     """Batches of a split. Its threads are the process's own business: they decode and compute, and keep nothing."""
 
-    def __init__(self, split: Split, corrupt: Corrupt, workers: int | None = None, mixing: Mixing | None = None) -> None:
+    def __init__(
+        self, split: Split, corrupt: Corrupt, workers: int | None = None, mixing: Mixing | None = None
+    ) -> None:
         self.split, self.corrupt, self.mixing = split, corrupt, mixing
         threaded = split.each > 0 or mixing is not None
         self._pool = ThreadPoolExecutor(workers or cores(), "feed") if threaded else None
@@ -75,15 +77,15 @@ class _Making:
 
     def __init__(self, feed: Feed, wanted: Wanted) -> None:
         self.feed, self.split, self.wanted = feed, feed.split, wanted
-        self.images = np.empty((wanted.count, *self.split.shape), np.float32)
-        self.chosen = wanted.whole[wanted.first : wanted.first + wanted.count].copy()
-        self.usable = np.ones(wanted.count, np.float32)
+        self.images = np.empty((wanted.size, *self.split.shape), np.float32)
+        self.chosen = wanted.whole[wanted.first : wanted.first + wanted.size].copy()
+        self.usable = np.ones(wanted.size, np.float32)
         self.future: Future[Batch] = Future()
         self._lock = threading.Lock()
 
     def begin(self, pool: ThreadPoolExecutor | None) -> "Future[Batch]":
-        each = self.split.each or self.wanted.count
-        pieces = [slice(start, min(start + each, self.wanted.count)) for start in range(0, self.wanted.count, each)]
+        each = self.split.each or self.wanted.size
+        pieces = [slice(start, min(start + each, self.wanted.size)) for start in range(0, self.wanted.size, each)]
         self._left = len(pieces)
         for piece in pieces:
             if pool is None:

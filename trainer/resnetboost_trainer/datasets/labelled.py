@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from resnetboost_trainer.npz import Arrays
 from resnetboost_trainer.verdict import ConfigError, DataError
 
+SYNTHETIC = (1024, 256)  # to train on, to test with
 Bytes = NDArray[np.uint8]
 
 CIFAR10_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
@@ -122,9 +123,8 @@ def mnist_5k(num_classes: int) -> Arrays:
 
 
 def synthetic(size: int, num_classes: int, seed: int) -> Arrays:
-    """Noise with labels at random, to measure speed with: 1024 images to train on, 256 to test with."""
+    """Noise with labels at random, to measure speed with."""
     draw = np.random.Generator(np.random.PCG64(seed))
-    parts = []
-    for count in (1024, 256):
-        parts += [draw.integers(0, 256, (count, size, size, 3), np.uint8), draw.integers(0, num_classes, count)]
-    return Arrays(*parts)
+    x_train, x_test = (draw.integers(0, 256, (count, size, size, 3), np.uint8) for count in SYNTHETIC)
+    y_train, y_test = (draw.integers(0, num_classes, count) for count in SYNTHETIC)
+    return Arrays(x_train, y_train, x_test, y_test)

@@ -1,8 +1,9 @@
 """Images out of MindRecord files, any row at any time, without MindSpore: its reader knows one order and no threads.
 
 A file is a header (its length in 8 bytes, then JSON), and from `header_size` on pages of `page_size` bytes. The SQLite
-index beside it (FILE.db) says where in which page a row's bytes are: the blob, each field behind its length in 8 bytes,
-and the other fields as MessagePack behind theirs. tests/integration holds this to MindSpore's own writer and reader.
+index beside it (FILE.db) says where in which page a row's bytes are, both parts behind their length in 8 bytes: the
+blob, which is the only binary field or each behind its length in 8 more, high byte first, and the other fields as
+MessagePack. tests/integration holds this to MindSpore's own writer and reader.
 """
 
 import hashlib
@@ -20,14 +21,20 @@ from numpy.typing import NDArray
 from resnetboost_trainer.verdict import DataError
 
 LABEL = "label"
-_LENGTH = struct.Struct("<Q")
+IMAGE = ("image", "data")  # what the field is called, the first of these, where several are binary
+_LENGTH, _FIELD_LENGTH = struct.Struct("<Q"), struct.Struct(">Q")
 _ROWS = """select PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB,
     PAGE_OFFSET_BLOB_END from INDEXES order by ROW_ID"""
 _MOST_HEADER_BYTES = 1 << 28
 
 
+class _Type(msgspec.Struct):
+    type: str
+
+
 class _Fields(msgspec.Struct):
     blob_fields: list[str]
+    schema: dict[str, _Type]
 
 
 class _Header(msgspec.Struct):
@@ -84,10 +91,15 @@ class _Shard:
 
     def image(self, row: int) -> bytes:
         """The image's field of the row's blob. Raises OSError."""
-        data = self._read(self.spans[row, 2], self.spans[row, 3])
-        for _ in range(self._blob_place):
-            data = data[_LENGTH.size + _LENGTH.unpack_from(data)[0] :]
-        return data[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(data)[0]]
+        data = self._read(self.spans[row, 2], self.spans[row, 3])[_LENGTH.size :]
+        if self._blob_place is None:
+            return data
+        try:
+            for _ in range(self._blob_place):
+                data = data[_FIELD_LENGTH.size + _FIELD_LENGTH.unpack_from(data)[0] :]
+            return data[_FIELD_LENGTH.size : _FIELD_LENGTH.size + _FIELD_LENGTH.unpack_from(data)[0]]
+        except struct.error:
+            raise OSError("the row is damaged") from None
 
     def _read(self, start: int, end: int) -> bytes:
         data = os.pread(self._file, int(end - start), int(start))
@@ -109,15 +121,15 @@ class _Shard:
             raise DataError(f"{self.path}: its images are compressed a second time; write it without compression")
         return header
 
-    def _image_field(self, header: _Header) -> int:
-        fields = header.schema[0].blob_fields if header.schema else []
-        if len(fields) == 1:
-            return 0
-        places = [place for place, name in enumerate(fields) if name in ("image", "data")]
-        if len(places) != 1:
-            told = ", ".join(fields) or "none"
-            raise DataError(f"{self.path}: which field has the image? There are {told}; one called image is needed")
-        return places[0]
+    def _image_field(self, header: _Header) -> int | None:
+        """Place of the image among a row's binary fields; None where it is the only one."""
+        found = header.schema[0] if header.schema else _Fields([], {})
+        fields = [name for name in found.blob_fields if found.schema.get(name, _Type("")).type == "bytes"]
+        named = fields if len(fields) == 1 else [name for name in IMAGE if name in fields]
+        if not named:
+            told = ", ".join(found.blob_fields) or "none"
+            raise DataError(f"{self.path}: none of its binary fields ({told}) is the image; call it {IMAGE[0]}")
+        return None if len(found.blob_fields) == 1 else found.blob_fields.index(named[0])
 
     def _label(self, row: int) -> int:
         try:
@@ -165,5 +177,7 @@ def _files(root: Path, beginnings: tuple[str, ...]) -> list[Path]:
         raise DataError(f"{root}: the folder of MindRecord files cannot be read: {error.strerror}") from None
     found = [name for name in names if name.startswith(beginnings) and ".mindrecord" in name and name[-3:] != ".db"]
     if not found:
-        raise DataError(f"{root}: no file {beginnings[0]}*.mindrecord*; MindRecord needs train* and val* with theirs .db")
+        raise DataError(
+            f"{root}: no file {beginnings[0]}*.mindrecord*; MindRecord needs train* and val* with theirs .db"
+        )
     return [root / name for name in sorted(found, key=lambda name: (len(name), name))]

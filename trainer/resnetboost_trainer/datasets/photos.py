@@ -29,6 +29,7 @@ _ENHANCERS: dict[str, Any] = {
     "saturation": ImageEnhance.Color,
 }
 Pixels = NDArray[np.uint8]
+Image.MAX_IMAGE_PIXELS = None  # its own limit warns and raises at two other numbers
 
 
 class Evaluated(msgspec.Struct, frozen=True):
@@ -74,6 +75,11 @@ def fill(out: Images, data: bytes, transform: Evaluated | Augmented, draw: Gener
         image = _ENHANCERS[name](image).enhance(factor)
     array = np.asarray(image)
     _normalise(out, array[:, ::-1] if flipped else array)
+
+
+def check(data: bytes) -> None:
+    """Raises Unreadable for what `fill` would not take."""
+    _decoded(data)
 
 
 def _cropped(data: bytes, crop: ResizedCrop | Evaluated, size: int, draw: Generator) -> Image.Image:

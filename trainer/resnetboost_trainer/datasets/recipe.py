@@ -11,7 +11,7 @@ from resnetboost_trainer.verdict import ConfigError
 PHOTOS = ("ImageFolder", "MindRecord")  # images of any size, in files
 _CIFAR = ("CIFAR10", "CIFAR100")
 IMAGE_SIZE = 224
-_PLAIN = config.Augmentation(
+PLAIN = config.Augmentation(
     min_scale=0.08,
     max_scale=1.0,
     min_ratio=0.75,
@@ -39,7 +39,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 def recipe(dataset: config.Dataset, classes: int) -> Recipe:
     """The job's. Raises ConfigError for a crop that the data set cannot have."""
-    chosen = dataset.augmentation or _PLAIN
+    chosen = dataset.augmentation or PLAIN
     size = dataset.image_size or IMAGE_SIZE
     evaluated = Evaluated(size, dataset.evaluation_resize or size * 8 // 7)
     if evaluated.resize < size:

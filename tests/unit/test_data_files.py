@@ -1,0 +1,287 @@
+"""Data sets in files of well-known layouts, written here byte by byte, and what is said of those that are wrong."""
+
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pytest
+
+import photographs
+from resnetboost_trainer import config, data
+from resnetboost_trainer.datasets import recipe
+from resnetboost_trainer.datasets.split import ArraySplit
+from resnetboost_trainer.verdict import ConfigError, DataError, TrainingError
+
+Name = Literal["digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"]
+AUGMENTATION = msgspec.structs.replace(recipe.PLAIN, crop=None, horizontal_flip=None)
+
+
+def load(name: Name, path: Path | None = None, classes: int = 10, **changes: Any) -> data.Dataset:
+    return data.load(config.Dataset(name=name, path=None if path is None else str(path), **changes), classes)
+
+
+def pixels(found: data.Dataset) -> Any:
+    """What the training images were before they are normalised, (n, c, h, w)."""
+    assert isinstance(found.train, ArraySplit)
+    return found.train.pixels
+
+
+def filled(found: data.Dataset, count: int) -> Any:
+    out = np.empty((count, *found.train.shape), np.float32)
+    found.train.fill(out, np.arange(count), None)
+    return out
+
+
+@pytest.mark.parametrize("inner", ["", "cifar-10-batches-bin"])
+def test_cifar10(inner: str, tmp_path: Path) -> None:
+    images, labels = photographs.cifar(tmp_path / inner)
+    found = load("CIFAR10", tmp_path)
+    np.testing.assert_array_equal(pixels(found), images.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(found.train.labels, labels)
+    assert (found.train.shape, found.channels, len(found.test.labels)) == ((3, 32, 32), 3, 8)
+    normalised = filled(found, len(images))
+    np.testing.assert_allclose(normalised.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(normalised.std((0, 2, 3)), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("inner", ["", "cifar-100-binary"])
+def test_cifar100_has_its_fine_labels(inner: str, tmp_path: Path) -> None:
+    images, labels = photographs.cifar(tmp_path / inner, hundred=True)
+    found = load("CIFAR100", tmp_path, classes=100)
+    np.testing.assert_array_equal(pixels(found), images.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(found.train.labels, labels)
+    assert set(labels) == {90, 91}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist(packed: bool, tmp_path: Path) -> None:
+    images, labels = photographs.mnist(tmp_path, packed)
+    found = load("MNIST", tmp_path)
+    np.testing.assert_array_equal(pixels(found)[:, 0], images)
+    np.testing.assert_array_equal(found.train.labels, labels)
+    assert (found.train.shape, len(found.test.labels)) == ((1, 28, 28), 20)
+
+
+def test_mnist_by_its_other_names(tmp_path: Path) -> None:
+    photographs.mnist(tmp_path)
+    for path in tmp_path.iterdir():
+        path.rename(path.with_name(path.name.replace("-idx", ".idx")))
+    assert len(load("MNIST", tmp_path).train.labels) == 20
+
+
+def test_mnist_5k_is_split_alike_in_every_class() -> None:
+    found = load("mnist_5k")
+    assert np.bincount(found.train.labels).tolist() == [400] * 10
+    assert np.bincount(found.test.labels).tolist() == [100] * 10
+    assert found.train.shape == (1, 28, 28)
+
+
+def test_synthetic_images_are_the_same_on_every_rank_and_of_any_size() -> None:
+    first, second = (load("Synthetic", classes=7, image_size=20) for _ in range(2))
+    assert first.fingerprint == second.fingerprint
+    assert (first.train.shape, len(first.train.labels), len(first.test.labels)) == ((3, 20, 20), 1024, 256)
+    assert set(first.train.labels) == set(range(7))
+
+
+def test_a_border_is_black_also_where_images_are_kept_normalised(tmp_path: Path) -> None:
+    """What was 0 in an npz is not 0 any more; its border must not be grey."""
+    random = np.random.default_rng(0)
+    images = random.integers(1, 256, (12, 6, 6, 3), np.uint8)
+    path = tmp_path / "images.npz"
+    np.savez(path, x_train=images, y_train=np.zeros(12, int), x_test=images, y_test=np.zeros(12, int))
+    found = load("npz", path)
+    assert isinstance(found.train, ArraySplit)
+    expected = -images.mean((0, 1, 2)) / images.std((0, 1, 2))
+    np.testing.assert_allclose(found.train.blank, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "crop", "flip", "size"),
+    [
+        ("ImageFolder", "RandomResized", 0.5, 224),
+        ("MindRecord", "RandomResized", 0.5, 224),
+        ("CIFAR10", "Padded", 0.5, 32),
+        ("CIFAR100", "Padded", 0.5, 32),
+        ("MNIST", "Central", 0, 28),
+        ("digits", "Central", 0, 8),
+    ],
+)
+def test_what_is_done_where_the_job_does_not_say(name: Name, crop: str, flip: float, size: int) -> None:
+    found = recipe.recipe(config.Dataset(name=name, path="/data", augmentation=AUGMENTATION), 10)
+    arrays = (found.arrays.padding, found.arrays.flip) if found.arrays is not None else (0, 0)
+    assert arrays == {"RandomResized": (0, 0.5), "Padded": (4, 0.5), "Central": (0, 0)}[crop]
+    assert found.augmented.flip == flip
+    if crop == "RandomResized":
+        assert (found.size, found.evaluated.size, found.evaluated.resize) == (224, 224, 256)
+        assert found.augmented.crop != found.evaluated
+
+
+def test_a_folder_is_read_at_any_depth_in_the_order_of_names(tmp_path: Path) -> None:
+    photographs.folder(tmp_path)
+    first = load("ImageFolder", tmp_path, classes=2)
+    shutil.copytree(tmp_path, tmp_path / "again")
+    again = load("ImageFolder", tmp_path / "again", classes=2)
+    assert again.fingerprint == first.fingerprint
+    for path in sorted((tmp_path / "train" / "temple").iterdir())[:3]:
+        (tmp_path / "train" / "temple" / "deep").mkdir(exist_ok=True)
+        path.rename(tmp_path / "train" / "temple" / "deep" / path.name.replace(".jpg", ".JPEG"))
+    (tmp_path / "train" / "temple" / "notes.txt").touch()
+    (tmp_path / "train" / ".cache").mkdir()
+    deep = load("ImageFolder", tmp_path, classes=2)
+    assert deep.train.labels.tolist() == first.train.labels.tolist()
+    assert deep.fingerprint != first.fingerprint
+    assert [Path(deep.train.name(index)).parent.name for index in range(24)].count("deep") == 3
+
+
+def test_folders_may_have_other_names(tmp_path: Path) -> None:
+    photographs.folder(tmp_path)
+    (tmp_path / "train").rename(tmp_path / "training")
+    (tmp_path / "val").rename(tmp_path / "testing")
+    found = load("ImageFolder", tmp_path, classes=2, train_folder="training", test_folder="testing")
+    assert (len(found.train.labels), len(found.test.labels)) == (24, 10)
+
+
+def test_a_file_that_changed_its_length_makes_another_data_set(tmp_path: Path) -> None:
+    photographs.folder(tmp_path)
+    first = load("ImageFolder", tmp_path, classes=2)
+    path = Path(first.train.name(7))
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert load("ImageFolder", tmp_path, classes=2).fingerprint != first.fingerprint
+
+
+def removed(name: str) -> Callable[[Path], object]:
+    return lambda root: shutil.rmtree(root / name) if (root / name).is_dir() else (root / name).unlink()
+
+
+def emptied(name: str) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        for path in (root / name).iterdir():
+            path.unlink()
+
+    return change
+
+
+def without_folders(name: str) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        shutil.rmtree(root / name)
+        (root / name).mkdir()
+
+    return change
+
+
+def cut(name: str) -> Callable[[Path], object]:
+    return lambda root: (root / name).write_bytes((root / name).read_bytes()[:-5])
+
+
+def put(name: str, at: int, value: int) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        content = bytearray((root / name).read_bytes())
+        content[at] = value
+        (root / name).write_bytes(content)
+
+    return change
+
+
+PROBLEMS: dict[str, tuple[Name, int, Callable[[Path], object], str]] = {
+    "no training folder": ("ImageFolder", 2, removed("train"), "/train: the folder of images to train on cannot be"),
+    "no test folder": ("ImageFolder", 2, removed("val"), "/val: the folder of images to test with cannot be read: No"),
+    "more classes than the network": ("ImageFolder", 3, lambda _: None, "/train: it has 2 classes, model.numC"),
+    "a class without images": (
+        "ImageFolder",
+        2,
+        emptied("train/temple"),
+        "/train/temple: no image in it; each class needs one at least (.jpg",
+    ),
+    "a class that only tests have": (
+        "ImageFolder",
+        2,
+        lambda root: shutil.copytree(root / "val/temple", root / "val/unknown"),
+        "/val: class unknown is none of ",
+    ),
+    "a class that tests lack": ("ImageFolder", 2, removed("val/temple"), "/val: class temple is missing; both need"),
+    "no folders of classes": (
+        "ImageFolder",
+        2,
+        without_folders("train"),
+        "/train: no folders in it; the images to train on need a folder for each class",
+    ),
+    "too few classes for CIFAR10": ("CIFAR10", 9, lambda _: None, "model.numClasses: 9 is too few for CIFAR10; use at"),
+    "a batch of CIFAR10 is missing": ("CIFAR10", 10, removed("data_batch_3.bin"), "/data_batch_3.bin: cannot be"),
+    "a batch of CIFAR10 is cut off": (
+        "CIFAR10",
+        10,
+        cut("test_batch.bin"),
+        "/test_batch.bin: 24579 bytes are no whole number of records of 3073; fetch",
+    ),
+    "a label of CIFAR10": (
+        "CIFAR10",
+        10,
+        put("data_batch_2.bin", 3 * 3073, 10),
+        "/data_batch_2.bin: label 10 of sample 3 is not one of 0 to 9; is it a file of this data set?",
+    ),
+    "MNIST's labels are missing": ("MNIST", 10, removed("t10k-labels-idx1-ubyte"), "/t10k-labels-idx1-ubyte: mis"),
+    "MNIST's images are cut off": (
+        "MNIST",
+        10,
+        cut("train-images-idx3-ubyte"),
+        "/train-images-idx3-ubyte: 15675 bytes do not make the shape (20, 28, 28); fetch",
+    ),
+    "MNIST's images are something else": (
+        "MNIST",
+        10,
+        put("train-images-idx3-ubyte", 2, 9),
+        "/train-images-idx3-ubyte: not an idx file of bytes in 3 dimensions; fetch",
+    ),
+    "fewer labels than images of MNIST": (
+        "MNIST",
+        10,
+        lambda root: photographs.write(root / "t10k-labels-idx1-ubyte", photographs.idx(np.zeros(3, np.uint8)), False),
+        "/t10k-labels-idx1-ubyte: 3 labels for 20 images; fetch",
+    ),
+}  # fmt: skip
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "ImageFolder": photographs.folder,
+    "CIFAR10": photographs.cifar,
+    "MNIST": photographs.mnist,
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_problem_is_one_sentence(problem: str, tmp_path: Path) -> None:
+    name, classes, change, says = PROBLEMS[problem]
+    MAKERS[name](tmp_path)
+    change(tmp_path)
+    with pytest.raises(TrainingError) as caught:
+        load(name, tmp_path, classes)
+    assert str(caught.value).removeprefix(str(tmp_path)).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gzip_file_that_is_cut_off(tmp_path: Path) -> None:
+    photographs.mnist(tmp_path, packed=True)
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: not a whole gzip file"):
+        load("MNIST", tmp_path)
+    path.write_bytes(gzip.compress(b"text")[5:])
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: not a whole gzip file"):
+        load("MNIST", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord"])
+def test_a_path_that_is_missing_or_leads_nowhere(name: Name, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"dataset\.path: missing; dataset\.name: {name} needs the folder"):
+        load(name, classes=100)
+    with pytest.raises(DataError, match=r"nowhere.*: (missing|.*No such file or directory)"):
+        load(name, tmp_path / "nowhere", classes=100)
+
+
+def test_pairs_cannot_be_mixed_in_an_odd_batch() -> None:
+    data.check_batch(100, 2, 32, mixing=True)
+    data.check_batch(100, 2, 33, mixing=False)
+    with pytest.raises(ConfigError, match="localBatchSize: 33 is odd, and mixup and cutmix mix pairs; use an even one"):
+        data.check_batch(100, 2, 33, mixing=True)

@@ -1,0 +1,225 @@
+"""Batches: which samples, in which bits, whoever makes them, however often, and with images that cannot be used."""
+
+import io
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import photographs
+from resnetboost_trainer import config, data
+from resnetboost_trainer.data import Share
+from resnetboost_trainer.datasets.corrupt import Corrupt
+from resnetboost_trainer.datasets.draws import Draws
+from resnetboost_trainer.datasets.feed import Batch, Feed, Wanted, cores
+from resnetboost_trainer.datasets.mixing import Mixing
+from resnetboost_trainer.verdict import DataError
+
+TRAIN, GLOBAL = 24, 12
+STEPS = 2 * (TRAIN // GLOBAL)
+CHANGES: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photographs.folder(tmp_path_factory.mktemp("photographs"), TRAIN)
+
+
+def dataset(root: Path, **changes: Any) -> data.Dataset:
+    plain = {"brightness": 0, "contrast": 0, "saturation": 0, "mixup_alpha": 0, "cutmix_alpha": 0}
+    crop = {"min_scale": 0.08, "max_scale": 1, "min_ratio": 0.75, "max_ratio": 4 / 3, "padding": 4}
+    augmentation = config.Augmentation(**{**plain, **crop, **changes})
+    return data.load(
+        config.Dataset(name="ImageFolder", path=str(root), image_size=16, augmentation=augmentation), classes=2
+    )
+
+
+def train(found: data.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2) -> list[Batch]:
+    feed = Feed(found.train, Corrupt(100), workers, found.mixing)
+    try:
+        return list(feed.batches(Share(5, GLOBAL, rank, ranks, len(found.train.labels)).steps(first, STEPS)))
+    finally:
+        feed.close()
+
+
+def bits(batches: Iterable[Batch]) -> list[bytes]:
+    return [batch.images.tobytes() + batch.labels.tobytes() for batch in batches]
+
+
+@pytest.mark.parametrize("changes", [{}, {**CHANGES, "mixup_alpha": 0.2, "cutmix_alpha": 1}], ids=["plain", "all"])
+def test_a_feed_that_begins_anywhere_gives_the_same_bits_as_one_that_went_there(
+    changes: dict[str, Any], root: Path
+) -> None:
+    whole = bits(train(dataset(root, **changes)))
+    assert len(set(whole)) == STEPS
+    for first in range(1, STEPS + 1):
+        assert bits(train(dataset(root, **changes), first=first, workers=1 + first % 3)) == whole[first:]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_a_global_batch_has_the_same_bits_on_any_number_of_ranks(ranks: int, root: Path) -> None:
+    found = dataset(root, **CHANGES, mixup_alpha=0.2, cutmix_alpha=1)
+    parts = [train(found, rank, ranks) for rank in range(ranks)]
+    for step, batch in enumerate(train(found)):
+        images = np.concatenate([part[step].images for part in parts])
+        np.testing.assert_array_equal(images, batch.images)
+        np.testing.assert_array_equal(np.concatenate([part[step].labels for part in parts]), batch.labels)
+
+
+def test_an_image_is_augmented_anew_in_every_epoch(root: Path) -> None:
+    found = dataset(root)
+    first, second = (
+        {index: found_image(found, index, Draws(0, epoch, "augmentation")) for index in range(4)} for epoch in (0, 1)
+    )
+    assert all(first[index] != second[index] for index in first)
+    assert len(set(first.values())) == 4
+
+
+def found_image(found: data.Dataset, index: int, draws: Draws) -> bytes:
+    out = np.empty((1, *found.train.shape), np.float32)
+    found.train.fill(out, np.array([index]), draws)
+    return out.tobytes()
+
+
+def test_labels_are_those_of_the_images(root: Path) -> None:
+    found = dataset(root, crop="Central", horizontal_flip=0.0)
+    (batch,) = Feed(found.test, Corrupt(0), 2).batches([Wanted(np.arange(10), 0, 10)])
+    for number, (piece, label) in enumerate(photographs.pieces(10, 96, 72, seed=1)):
+        assert found.test.labels[place(found, number)] == label
+        file = io.BytesIO()
+        piece.save(file, "JPEG", quality=90)
+        image = Image.open(file).convert("RGB").resize((24, 18), Image.Resampling.BILINEAR).crop((4, 1, 20, 17))
+        ours = batch.images[place(found, number)].transpose(1, 2, 0) * [58.395, 57.12, 57.375]
+        assert np.abs(ours + np.array([123.675, 116.28, 103.53]) - np.asarray(image)).max() < 2.1
+    assert (batch.usable == 1).all()
+
+
+def place(found: data.Dataset, number: int) -> int:
+    """Index of the test image of that file name."""
+    return next(index for index in range(10) if found.test.name(index).endswith(f"{number:04}.jpg"))
+
+
+def spoil(root: Path, *numbers: int) -> dict[int, Path]:
+    """Cut some training images off; their indices and files."""
+    found = dataset(root)
+    spoiled = {index: Path(found.train.name(index)) for index in numbers}
+    for path in spoiled.values():
+        path.write_bytes(path.read_bytes()[:300])
+    return spoiled
+
+
+def test_images_that_cannot_be_used_are_named_and_others_of_their_batch_take_the_place(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = dataset(photographs.folder(tmp_path, TRAIN))
+    whole = train(good)
+    order = data.order(5, 0, TRAIN)[:GLOBAL]
+    first, second = (int(index) for index in order[3:5])  # neighbours in a batch: the one behind both is taken
+    spoiled = spoil(tmp_path, first, second)
+    counted: list[None] = []
+    corrupt = Corrupt(2)
+    corrupt.counted = lambda: counted.append(None)
+    found = dataset(tmp_path)
+    batch = next(Feed(found.train, corrupt, 2).batches(Share(5, GLOBAL, 0, 1, TRAIN).steps(0, 1)))
+    for bad in (3, 4):
+        np.testing.assert_array_equal(batch.images[bad], whole[0].images[5])
+        assert batch.labels[bad] == whole[0].labels[5]
+    rest = [place for place in range(GLOBAL) if place not in (3, 4)]
+    np.testing.assert_array_equal(batch.images[rest], whole[0].images[rest])
+    assert len(counted) == 2
+    for path in spoiled.values():
+        assert sum(f"skipped {path}: it cannot be decoded: " in record.message for record in caplog.records) == 1
+    parts = [train(found, rank, 3) for rank in range(3)]
+    for step, batch in enumerate(train(found)):
+        np.testing.assert_array_equal(np.concatenate([part[step].images for part in parts]), batch.images)
+
+
+def test_more_than_the_limit_of_them_end_the_training(tmp_path: Path) -> None:
+    found = dataset(photographs.folder(tmp_path, TRAIN))
+    spoil(tmp_path, 1, 2, 3)
+    with pytest.raises(DataError, match=r"it is image 3 that cannot be used, and dataset.maxCorruptImages is 2; mend"):
+        list(Feed(found.train, Corrupt(2), 2).batches(Share(0, GLOBAL, 0, 1, TRAIN).steps(0, 2)))
+
+
+def test_a_batch_without_any_image_that_can_be_used(tmp_path: Path) -> None:
+    found = dataset(photographs.folder(tmp_path, TRAIN))
+    spoil(tmp_path, *range(TRAIN))
+    with pytest.raises(DataError, match="no image of its whole global batch can be used"):
+        list(Feed(found.train, Corrupt(100), 2).batches(Share(0, GLOBAL, 0, 1, TRAIN).steps(0, 1)))
+
+
+def test_a_file_that_went_away_is_one_that_cannot_be_used(tmp_path: Path) -> None:
+    found = dataset(photographs.folder(tmp_path, TRAIN))
+    Path(found.test.name(2)).unlink()
+    (batch,) = Feed(found.test, Corrupt(1), 2).batches([Wanted(np.arange(10), 0, 10)])
+    assert batch.usable.tolist() == [1, 1, 0, *[1] * 7]
+    assert not batch.images[2].any()
+    with pytest.raises(DataError, match=r"it cannot be read: No such file or directory; it is image 1 that"):
+        list(Feed(found.test, Corrupt(0), 2).batches([Wanted(np.arange(10), 0, 10)]))
+
+
+def test_a_feed_that_is_closed_leaves_no_thread_behind(root: Path) -> None:
+    before = threading.active_count()
+    feed = Feed(dataset(root).train, Corrupt(0), 3)
+    assert next(feed.batches(Share(5, GLOBAL, 0, 1, TRAIN).steps(0, STEPS))).images.shape == (GLOBAL, 3, 16, 16)
+    feed.close()
+    assert threading.active_count() == before
+
+
+def test_threads_are_as_many_as_cores_within_the_quota_of_a_container(tmp_path: Path) -> None:
+    quota = tmp_path / "cpu.max"
+    assert cores(quota) == cores(Path("/nowhere"))
+    for text, count in (("max 100000", cores(Path("/nowhere"))), ("50000 100000", 1), ("100000 100000", 1)):
+        quota.write_text(text)
+        assert cores(quota) == count
+
+
+images = st.integers(1, 4).map(lambda pairs: np.random.default_rng(pairs).random((2 * pairs, 3, 7, 9), np.float32))
+
+
+@settings(max_examples=60)
+@given(original=images, alpha=st.sampled_from([0.1, 1, 4]), seed=st.integers(0, 99))
+def test_mixup_is_a_mixture_of_neighbours_with_labels_of_the_same_shares(
+    original: np.ndarray[Any, Any], alpha: float, seed: int
+) -> None:
+    labels = np.arange(len(original), dtype=np.int32)
+    mixed = original.copy()
+    shares = Mixing(alpha, 0, 10).apply(mixed, labels, Draws(seed, 0, "mixing"), 0)
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(shares.argmax(1), labels)
+    np.testing.assert_allclose(np.einsum("nk,kchw->nchw", shares[:, : len(original)], original), mixed, atol=1e-6)
+
+
+@settings(max_examples=60)
+@given(original=images, seed=st.integers(0, 99))
+def test_cutmix_swaps_a_box_and_shares_labels_by_its_area(original: np.ndarray[Any, Any], seed: int) -> None:
+    labels = np.arange(len(original), dtype=np.int32)
+    mixed = original.copy()
+    shares = Mixing(0, 1, 10).apply(mixed, labels, Draws(seed, 0, "mixing"), 0)
+    for sample in range(len(original)):
+        other = sample ^ 1
+        own = (mixed[sample] == original[sample]).all(0)
+        assert (own | (mixed[sample] == original[other]).all(0)).all()
+        assert own.mean() == pytest.approx(shares[sample, sample], abs=1e-6)
+        rows, columns = np.nonzero(~own)
+        if len(rows):
+            box = (rows.max() - rows.min() + 1) * (columns.max() - columns.min() + 1)
+            assert box == len(rows)
+
+
+def test_pairs_are_mixed_each_by_a_share_of_its_own_and_by_both_ways() -> None:
+    original = np.random.default_rng(0).random((400, 1, 8, 8), np.float32)
+    labels = np.arange(400, dtype=np.int32)
+    mixed = original.copy()
+    shares = Mixing(1, 1, 400).apply(mixed, labels, Draws(0, 0, "mixing"), 0)
+    own = shares[np.arange(400), labels]
+    np.testing.assert_array_equal(own[::2], own[1::2])
+    assert len(set(own[::2])) > 100
+    kept = [(mixed[pair] == original[pair]).mean() for pair in range(0, 400, 2)]
+    assert 60 < sum(share > 0.1 for share in kept) < 140
