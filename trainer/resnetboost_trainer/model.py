@@ -16,6 +16,7 @@ from resnetboost_trainer import config, family, freezing
 from resnetboost_trainer.conv import Conv2d
 from resnetboost_trainer.family import LARGE, SMALL, Large
 from resnetboost_trainer.initialisation import TORCHVISION, initialise
+from resnetboost_trainer.norm import BatchNorm
 from resnetboost_trainer.verdict import ConfigError
 
 
@@ -45,13 +46,8 @@ def identity(settings: config.Model, in_channels: int) -> str:
 
 
 def convolution_forms(network: nn.Cell) -> str:
-    """How the network's convolutions run, for logs and metrics: `native`, `gemm` or both."""
+    """How the network's convolutions run, for logs and metrics: `onednn`, `native`, `gemm` or several."""
     return "+".join(sorted({cell.form for _, cell in network.cells_and_names() if isinstance(cell, Conv2d)}))
-
-
-def batch_norm(channels: int) -> nn.Cell:
-    """BN with torchvision's constants: its momentum of 0.1 is 0.9 in MindSpore's convention."""
-    return nn.BatchNorm2d(channels, eps=1e-5, momentum=0.9)
 
 
 class BasicBlock(nn.Cell):
@@ -62,15 +58,14 @@ class BasicBlock(nn.Cell):
     def __init__(self, in_channels: int, channels: int, stride: int, downsample: nn.Cell | None) -> None:
         super().__init__()
         self.conv1 = Conv2d(in_channels, channels, 3, stride, 1)
-        self.bn1 = batch_norm(channels)
+        self.bn1 = BatchNorm(channels)
         self.conv2 = Conv2d(channels, channels, 3, 1, 1)
-        self.bn2 = batch_norm(channels)
+        self.bn2 = BatchNorm(channels)
         self.downsample = downsample
 
     def construct(self, x: Tensor) -> Tensor:
-        y = ops.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        return ops.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = self.bn1.rectified(self.conv1(x))
+        return self.bn2.added(self.conv2(y), x if self.downsample is None else self.downsample(x))
 
 
 class Bottleneck(nn.Cell):
@@ -86,21 +81,22 @@ class Bottleneck(nn.Cell):
     ) -> None:
         super().__init__()
         self.conv1 = Conv2d(in_channels, channels, 1)
-        self.bn1 = batch_norm(channels)
+        self.bn1 = BatchNorm(channels)
         self.conv2 = Conv2d(channels, channels, 3, stride, 1)
-        self.bn2 = batch_norm(channels)
+        self.bn2 = BatchNorm(channels)
         self.conv3 = Conv2d(channels, 4 * channels, 1)
-        self.bn3 = batch_norm(4 * channels)
+        self.bn3 = BatchNorm(4 * channels)
         self.se = SqueezeExcitation(4 * channels) if squeezes else None
         self.downsample = downsample
 
     def construct(self, x: Tensor) -> Tensor:
-        y = ops.relu(self.bn1(self.conv1(x)))
-        y = ops.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
+        y = self.bn1.rectified(self.conv1(x))
+        y = self.bn2.rectified(self.conv2(y))
+        y = self.conv3(y)
+        shortcut = x if self.downsample is None else self.downsample(x)
         if self.se is not None:
-            y = self.se(y)
-        return ops.relu(y + (x if self.downsample is None else self.downsample(x)))
+            return ops.relu(self.se(self.bn3(y)) + shortcut)
+        return self.bn3.added(y, shortcut)
 
 
 class SqueezeExcitation(nn.Cell):
@@ -139,7 +135,7 @@ class ResNet(nn.Cell):
         blocks = form.blocks
         block: type[BasicBlock] | type[Bottleneck] = Bottleneck if form.bottleneck else BasicBlock
         self.conv1 = Conv2d(in_channels, 64, 7, 2, 3)
-        self.bn1 = batch_norm(64)
+        self.bn1 = BatchNorm(64)
         self.maxpool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
         outputs = [block.expansion * channels for channels in (64, 128, 256, 512)]
         self.layer1 = _group(block, 64, 64, blocks[0], 1, squeezes=form.squeezes)
@@ -149,7 +145,7 @@ class ResNet(nn.Cell):
         self.fc = nn.Dense(outputs[3], num_classes)
 
     def construct(self, x: Tensor) -> Tensor:
-        y = self.maxpool(ops.relu(self.bn1(self.conv1(x))))
+        y = self.maxpool(self.bn1.rectified(self.conv1(x)))
         y = self.layer4(self.layer3(self.layer2(self.layer1(y))))
         return self.fc(global_mean(y))
 
@@ -160,14 +156,14 @@ class SmallResNet(nn.Cell):
     def __init__(self, blocks: int, num_classes: int, in_channels: int) -> None:
         super().__init__()
         self.conv1 = Conv2d(in_channels, 16, 3, 1, 1)
-        self.bn1 = batch_norm(16)
+        self.bn1 = BatchNorm(16)
         self.layer1 = _group(BasicBlock, 16, 16, blocks, 1)
         self.layer2 = _group(BasicBlock, 16, 32, blocks, 2, free=True)
         self.layer3 = _group(BasicBlock, 32, 64, blocks, 2, free=True)
         self.fc = nn.Dense(64, num_classes)
 
     def construct(self, x: Tensor) -> Tensor:
-        y = ops.relu(self.bn1(self.conv1(x)))
+        y = self.bn1.rectified(self.conv1(x))
         y = self.layer3(self.layer2(self.layer1(y)))
         return self.fc(global_mean(y))
 
@@ -187,7 +183,7 @@ def _group(
     if free:
         downsample = SubsampleAndPad(outputs - in_channels)
     elif stride != 1 or in_channels != outputs:
-        downsample = nn.SequentialCell([Conv2d(in_channels, outputs, 1, stride), batch_norm(outputs)])
+        downsample = nn.SequentialCell([Conv2d(in_channels, outputs, 1, stride), BatchNorm(outputs)])
     made = functools.partial(Bottleneck, squeezes=True) if squeezes else block
     rest = [made(outputs, channels, 1, None) for _ in range(count - 1)]
     return nn.SequentialCell([made(in_channels, channels, stride, downsample), *rest])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from resnetboost_trainer.native import library
 
-OPTIONS = ("-std=c++20", "-O3", "-fno-math-errno", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden")
+OPTIONS = ("-std=c++20", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
 def main() -> None:

@@ -71,6 +71,6 @@ void Pool::work() {
 }
 
 Pool& pool() {
-  static Pool* const one = new Pool(wanted());  // never destroyed: its threads outlive static objects
+  static Pool* const one = new Pool(wanted());  // never destroyed, as its threads
   return *one;
 }

@@ -1,0 +1,61 @@
+// Momentum SGD over all parameters of a network in one call: 65 launches for ResNet-20 take longer than the arithmetic.
+#include <algorithm>
+#include <vector>
+
+#include "kernels.h"
+#include "operators.h"
+#include "pool.h"
+
+namespace {
+
+constexpr int64_t block = 16384;
+
+struct Piece {
+  const float* gradient;
+  float *weights, *velocity;
+  int64_t size;
+  float decay;
+};
+
+// v <- mu v + (g + decay w), then w <- w - rate v, or by Nesterov's form rate (g + decay w + mu v).
+VECTORIZED void update(const Piece& piece, float rate, float mu, bool nesterov) {
+  const float* const g = piece.gradient;
+  float *const w = piece.weights, *const v = piece.velocity;
+  const float decay = piece.decay;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < piece.size; ++i) {
+    const float gradient = g[i] + decay * w[i];
+    const float velocity = mu * v[i] + gradient;
+    v[i] = velocity;
+    w[i] -= rate * (nesterov ? gradient + mu * velocity : velocity);
+  }
+}
+
+// (flat gradient, rate, settings, n weights, n velocities) -> rate. Weights and velocities change in place; settings is
+// float32 [mu, 1 for Nesterov's form, n decays].
+void momentum(const Call& call) {
+  const int n = (call.count - 4) / 2;
+  require(call.count == 4 + 2 * n, "weights without velocities");
+  const float *gradient = call.floats(0), *settings = call.floats(2);
+  const float rate = *call.floats(1);
+  std::vector<Piece> pieces;
+  int64_t place = 0;
+  for (int k = 0; k < n; ++k) {
+    int64_t size = 1;
+    for (int axis = 0; axis < call.ranks[3 + k]; ++axis) size *= call.shapes[3 + k][axis];
+    for (int64_t from = 0; from < size; from += block)
+      pieces.push_back({gradient + place + from, call.floats(3 + k) + from, call.floats(3 + n + k) + from,
+                        std::min(block, size - from), settings[2 + k]});
+    place += size;
+  }
+  require(call.shapes[0][0] == place, "a gradient of another size");
+  const int tasks = std::min<int>(4 * pool().get_num_threads(), static_cast<int>(pieces.size()));
+  pool().parallel_for(tasks, [&](int task, int count) {
+    for (size_t k = task; k < pieces.size(); k += count) update(pieces[k], rate, settings[0], settings[1] != 0);
+  });
+  *call.floats(call.count - 1) = rate;
+}
+
+}  // namespace
+
+OPERATOR(momentum_step, tensors, momentum)
