@@ -17,6 +17,7 @@ SUITES = {
     "adasum": "Adasum of 1 and 45 MB against an AllReduce; epochs to an accuracy at a large batch against averaging",
     "pca": "principal components of 60 snapshots of ResNet-18's size against scikit-learn's, seconds and memory",
     "twostage": "accuracy of a run stopped early and finished in its principal subspace against ordinary ones",
+    "data": "photographs decoded, cropped and flipped for training, images/s against torchvision's and Pillow's",
     "ranktables": "from the last annotation of a device plugin until gangs of 16 to 1024 pods know their ranks",
     "scale": "gangs of up to 1000 pods on a real API server against Indexed Jobs",
 }
