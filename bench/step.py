@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from bench.entries import Entry, speedup
 
@@ -16,22 +17,31 @@ def measure() -> list[Entry]:
 
 
 def _compare(name: str, channels: int, size: int, pairs: int) -> Entry:
-    with _Worker("ours", channels, size) as ours, _Worker("stock", channels, size) as stock:
+    numbers = str(channels), str(size)
+    with Worker.of("bench.worker", "ours", *numbers) as ours, Worker.of("bench.worker", "stock", *numbers) as stock:
         measured = [(ours.step(), stock.step()) for _ in range(pairs)]
     return speedup(name, [a for a, _ in measured], [b for _, b in measured], "the same step with nn.Conv2d")
 
 
-class _Worker:
-    """One of the two processes; it idles while the other one steps."""
+class Worker:
+    """A process that does one step for each line it is sent; it idles while the other one steps.
 
-    def __init__(self, form: str, channels: int, size: int) -> None:
-        command = [sys.executable, "-m", "bench.worker", form, str(channels), str(size)]
+    `about`: what it said of itself when it was ready.
+    """
+
+    def __init__(self, command: Sequence[str], folder: str | None = None) -> None:
+        """`folder` is where it runs, for an interpreter that is not to find our packages."""
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_clean()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_clean(folder is None), cwd=folder
         )
-        self._answer("ready")
+        self.about = self._answer("ready").removeprefix("ready").strip()
 
-    def __enter__(self) -> "_Worker":
+    @classmethod
+    def of(cls, module: str, *arguments: str) -> "Worker":
+        """One of our modules."""
+        return cls([sys.executable, "-m", module, *arguments])
+
+    def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,11 +58,12 @@ class _Worker:
     def _answer(self, wanted: str = "") -> str:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.strip() == wanted or (not wanted and line[:1].isdigit()):
+            if (wanted and line.startswith(wanted)) or (not wanted and line[:1].isdigit()):
                 return line
         raise RuntimeError("the worker ended without an answer")
 
 
-def _clean() -> dict[str, str]:
+def _clean(ours: bool) -> dict[str, str]:
     """The environment without a choice of instruction set, which would make both the same."""
-    return {name: value for name, value in os.environ.items() if not name.endswith("DNN_MAX_CPU_ISA")}
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("DNN_MAX_CPU_ISA")}
+    return kept if ours else {name: value for name, value in kept.items() if name != "PYTHONPATH"}

@@ -1,4 +1,4 @@
-"""The C++ operators against their formulas in float64, called as MindSpore calls them, and what happens without them."""
+"""The C++ operators against their formulas in float64, called as MindSpore calls them; and training without them."""
 
 import ctypes
 import logging
@@ -56,7 +56,7 @@ def convolved(x: Floats, weights: Floats, stride: int, padding: int) -> tuple[Fl
     """The definition in float64, and the patches (n, h', w', c, k, k)."""
     size = weights.shape[-1]
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    patches = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))[:, :, ::stride, ::stride]
+    patches = np.lib.stride_tricks.sliding_window_view(padded, (1, 1, size, size))[:, :, ::stride, ::stride, 0, 0]
     patches = patches.transpose(0, 2, 3, 1, 4, 5)
     return np.einsum("nhwcij,ocij->nohw", patches, weights), patches
 
@@ -118,7 +118,7 @@ def test_what_is_not_float32_and_what_cannot_be_convolved_is_an_error_not_a_cras
     assert call("convolution", x, np.ones((1, 2, 3, 3), np.float32), form, np.ones_like(x)) == 1
 
 
-class After(nn.Cell):
+class After(nn.Cell):  # type: ignore[misc, unused-ignore]
     """A layer's result, weighed, so that a gradient has something to tell apart."""
 
     def __init__(self, kind: type[BatchNorm] | None, way: str, channels: int) -> None:

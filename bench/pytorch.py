@@ -1,0 +1,28 @@
+"""Training step and inference on CPU against PyTorch: same network, batch and threads, in turn, a process for each."""
+
+from pathlib import Path
+
+from bench.entries import Entry, ratio
+from bench.step import Worker
+
+SYSTEM_PYTHON = "/usr/bin/python3"  # has Debian's torch and torchvision (scripts/install-system-packages)
+
+# Network, (channels, size, batch), pairs.
+CASES = (("resnet20", (1, 8, 64), 31), ("resnet20", (3, 32, 64), 15), ("resnet18", (3, 64, 32), 9))
+
+
+def measure() -> list[Entry]:
+    """The time of ours / PyTorch's, so below 1 is ahead."""
+    return [_compare(what, *case) for case in CASES for what in ("train", "infer")]
+
+
+def _compare(what: str, name: str, numbers: tuple[int, int, int], pairs: int) -> Entry:
+    arguments = [what, name, *map(str, numbers)]
+    contender = [SYSTEM_PYTHON, str(Path(__file__).with_name("torchworker.py")), *arguments]
+    with Worker.of("bench.ourworker", *arguments) as ours, Worker(contender, folder="/") as theirs:
+        times = [(ours.step(), theirs.step()) for _ in range(pairs)]
+        title = f"PyTorch {theirs.about}, batch {numbers[2]}; our convolutions: {ours.about}"
+    kind = "step" if what == "train" else "inference"
+    return ratio(
+        f"{kind}_time_vs_pytorch_{name}_{numbers[1]}", [a for a, _ in times], [b for _, b in times], "s", title
+    )
