@@ -1,8 +1,8 @@
 """One way to make batches of photographs as training wants them, for bench.data: `datacontender.py NAME FOLDER`.
 
-For each line it reads it goes through the folder once, in batches of 32, decoded, cropped at random to 224 x 224, flipped
-and normalised, by two threads or processes, and answers with seconds and seconds of CPU. It must run under a Python
-that has only the contender's own packages.
+For each line it reads it goes through the folder once, in batches of 32, decoded, cropped at random to 224 x 224,
+flipped and normalised, by two threads or processes, and answers with seconds, seconds of CPU and images. It must run
+under a Python that has only the contender's own packages.
 """
 
 import os
@@ -22,12 +22,13 @@ def ours(folder: str) -> Callable[[int], Iterator[Any]]:
     """The trainer's."""
     from resnetboost_trainer import data
     from resnetboost_trainer.datasets import photos, recipe
+    from resnetboost_trainer.datasets.augmentation import ResizedCrop
     from resnetboost_trainer.datasets.corrupt import Corrupt
     from resnetboost_trainer.datasets.feed import Feed
     from resnetboost_trainer.datasets.folder import FolderContents
     from resnetboost_trainer.datasets.photosplit import PhotoSplit
 
-    crop = photos.ResizedCrop(min_scale=0.08, max_scale=1, min_ratio=0.75, max_ratio=4 / 3)
+    crop = ResizedCrop(min_scale=0.08, max_scale=1, min_ratio=0.75, max_ratio=4 / 3)
     contents = FolderContents(Path(folder), sorted(os.listdir(folder)))
     split = PhotoSplit(contents, photos.Augmented(crop, 0.5, None), recipe.IMAGE_SIZE)
     feed = Feed(split, Corrupt(0), WORKERS)
@@ -72,7 +73,7 @@ def _crop(width: int, height: int) -> tuple[int, int, int, int]:
 
 def torchvision(folder: str) -> Callable[[int], Iterator[Any]]:
     """ImageFolder and a DataLoader with worker processes that stay."""
-    from torchvision import datasets, transforms
+    from torchvision import datasets, transforms  # type: ignore[import-not-found, unused-ignore]
 
     steps = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip()]
     steps += [transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)]
@@ -81,8 +82,8 @@ def torchvision(folder: str) -> Callable[[int], Iterator[Any]]:
 
 def torchvisionio(folder: str) -> Callable[[int], Iterator[Any]]:
     """The same with torchvision's own decoder and transforms of tensors."""
-    import torch
-    from torchvision import datasets, io, transforms
+    import torch  # type: ignore[import-not-found, unused-ignore]
+    from torchvision import datasets, io, transforms  # type: ignore[import-not-found, unused-ignore]
 
     steps = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip()]
     steps += [transforms.ConvertImageDtype(torch.float32), transforms.Normalize(MEAN, DEVIATION)]
@@ -90,7 +91,7 @@ def torchvisionio(folder: str) -> Callable[[int], Iterator[Any]]:
 
 
 def _loader(dataset: Any) -> Callable[[int], Iterator[Any]]:
-    import torch
+    import torch  # type: ignore[import-not-found, unused-ignore]
 
     torch.set_num_threads(1)
     loader = torch.utils.data.DataLoader(
