@@ -5,6 +5,7 @@ import functools
 import hashlib
 import importlib.util
 import logging
+import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,12 +39,21 @@ def problem() -> str | None:
         ctypes.CDLL(str(onednn()))
         ours = ctypes.CDLL(str(FILE))
         ours.resnetboost_sources.restype = ctypes.c_char_p
-        found, fits = ours.resnetboost_sources().decode(), ours.resnetboost_check() == 0
+        found, fits = ours.resnetboost_sources().decode(), ours.resnetboost_begin(threads()) == 0
     except (OSError, AttributeError, UnicodeDecodeError) as error:
         return str(error)
     if found != digest():
         return f"{FILE.name} is of other sources; run `python -m resnetboost_trainer.native.build`"
     return "" if fits else "MindSpore's oneDNN is of another version"
+
+
+def threads() -> int:
+    """OMP_NUM_THREADS, as everything else in the process has, or one for each core it may use.
+
+    Asked here, because MindSpore sets the variable to 1 below Python when it begins.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(asked)) if asked.isdecimal() else len(os.sched_getaffinity(0))
 
 
 def onednn() -> Path:

@@ -12,10 +12,10 @@ std::mutex& turn() {
 // SHA-256 of the sources this was built from.
 EXPORTED const char* resnetboost_sources() { return RESNETBOOST_SOURCES; }
 
-// Begins the threads: the caller may use all of the process' cores, while MindSpore's threads keep to one each.
-// 0 where oneDNN is one whose interface we know: 3.10 is what MindSpore 2.10 carries, on a thread pool of the caller's.
-EXPORTED int resnetboost_check() {
-  pool();
+// Begins that many threads, once. 0 where oneDNN is one whose interface we know: 3.10 is what MindSpore 2.10 carries, on
+// a thread pool of the caller's.
+EXPORTED int resnetboost_begin(int threads) {
+  pool(threads);
   const dnnl_version_t& is = *dnnl_version();
   return is.major == 3 && is.minor <= 10 && is.cpu_runtime == onednn::threadpool_runtime ? 0 : 1;
 }

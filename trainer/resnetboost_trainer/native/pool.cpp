@@ -1,9 +1,6 @@
 #include "pool.h"
 
-#include <sched.h>
 #include <unistd.h>
-
-#include <cstdlib>
 
 namespace {
 
@@ -13,17 +10,6 @@ thread_local bool inside = false;
 constexpr int patience = 4000;
 
 void breathe() { __builtin_ia32_pause(); }
-
-int cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-int wanted() {
-  const char* text = std::getenv("OMP_NUM_THREADS");
-  const int asked = text == nullptr ? 0 : std::atoi(text);
-  return asked > 0 ? asked : cores();
-}
 
 }  // namespace
 
@@ -70,7 +56,7 @@ void Pool::work() {
   }
 }
 
-Pool& pool() {
-  static Pool* const one = new Pool(wanted());  // never destroyed, as its threads
+Pool& pool(int threads) {
+  static Pool* const one = new Pool(threads);  // never destroyed, as its threads
   return *one;
 }

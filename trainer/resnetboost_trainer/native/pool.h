@@ -32,5 +32,5 @@ class Pool final : public dnnl::threadpool_interop::threadpool_iface {
   std::atomic<uint32_t> round_{0};
 };
 
-// The pool of this process: OMP_NUM_THREADS threads, as MindSpore has, or one for each core it may use.
-Pool& pool();
+// The pool of this process, of as many threads as its first caller says.
+Pool& pool(int threads = 1);
