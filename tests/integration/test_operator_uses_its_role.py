@@ -1,4 +1,4 @@
-"""The chart's role (files/rbac.yaml) is neither too small nor too large; comes last: it looks at all tests before it."""
+"""The role in the chart is neither too small nor too large; comes last, as it looks at all tests before it."""
 
 from collections.abc import Iterator
 
