@@ -27,13 +27,16 @@ help:  ## List the targets
 run: setup  ## Train examples/digits.yaml on 2 CPU ranks of this machine and write a report
 	@$(BIN)/resnetboost run examples/digits.yaml
 
+CLUSTER := cluster --crd crds/resnetboostjobs.yaml
+CLUSTER_kubelet := kubeletbed
+
 .PHONY: cluster
-cluster: setup  ## Start a Kubernetes control plane of this machine's own, to try the operator on; Ctrl-C stops it
-	@PYTHONPATH=tests $(BIN)/python -m cluster --crd crds/resnetboostjobs.yaml
+cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs real pods, else they pretend; Ctrl-C stops it
+	@PYTHONPATH=tests $(BIN)/python -m $(if $(NODE),$(or $(CLUSTER_$(NODE)),$(error NODE is kubelet or nothing)),$(CLUSTER))
 
 .PHONY: test
-test: setup  ## Run all tests
-	@$(BIN)/python -m pytest
+test: setup  ## Run all tests, two at a time
+	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: test-fast
 test-fast: setup  ## Run the unit, golden and contract tests (under a minute)
@@ -61,6 +64,14 @@ golden: setup  ## Write the golden manifests of the examples anew; read the diff
 	@UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 	@git diff --stat -- tests/golden
 
+.PHONY: chart
+chart: setup  ## Write what in the chart follows from elsewhere: the CRD's copy and the README's table of values
+	@$(BIN)/python scripts/chart_values.py
+
+.PHONY: pictures
+pictures: setup  ## Draw docs/dashboard-*.png anew from runs on a real node (needs root, some minutes)
+	@DASHBOARD_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q tests/kubelet/test_monitoring.py -k picture
+
 .PHONY: images
 images:  ## Build images: BASE_IMAGE=... IMAGES="operator trainer-cpu" (docs/images.md)
 	@BASE_IMAGE="$(BASE_IMAGE)" scripts/build-images $(IMAGES)
@@ -84,7 +95,8 @@ endif
 $(STAMP): requirements.lock operator/pyproject.toml trainer/pyproject.toml
 	@[ "$$(cat $@ 2>/dev/null)" = "$(CURDIR)" ] || $(MAKE) .fresh-venv
 	@echo "setup: installing $$(grep -c == requirements.lock) locked packages into .venv (MindSpore is the large one)"
-	@$(UV) pip sync --python $(BIN)/python --require-hashes requirements.lock
+	@# Else every rank compiles MindSpore anew, for 2 s, where PYTHONDONTWRITEBYTECODE is set.
+	@$(UV) pip sync --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --no-index -e operator -e trainer
 	@echo "$(CURDIR)" > $@
 	@echo "setup: done"

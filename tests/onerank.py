@@ -39,7 +39,8 @@ def start(
     variables = {
         "RESNETBOOST_CHECKPOINTS": str(folder / "checkpoints"),
         "RESNETBOOST_TERMINATION_LOG": str(folder / f"{uid}-{attempt}.json"),
-        "RESNETBOOST_BIND_ADDRESS": f"127.0.98.{attempt + 1}",
+        "RESNETBOOST_BIND_ADDRESS": "127.0.0.1",
+        "RESNETBOOST_METRICS_PORT": "0",
     }
     command = [sys.executable, "-m", "resnetboost_trainer", str(path)]
     return subprocess.Popen(command, env=os.environ | variables, cwd=folder)

@@ -4,16 +4,21 @@ The CRD can fill in no default that depends on the type, so these stand here and
 device to device only in `device.type`.
 """
 
+from collections.abc import Mapping
+
 import msgspec
+from msgspec.structs import replace
 
 from resnetboost_operator import api
 from resnetboost_operator.ranktable.chips import Chip
 
 __all__ = [
     "DEFAULT_CHIP",
+    "PUBLISHED",
     "RESOURCE_OF_950",
     "SHARED_MEMORY",
     "TYPES",
+    "Images",
     "image",
     "mounts_driver",
     "needs_rank_table",
@@ -41,6 +46,25 @@ TYPES: dict[api.DeviceType, Type] = {
     "Ascend": Type("resnetboost/trainer-ascend:0.1.0", "huawei.com/Ascend910"),
     "GPU": Type("resnetboost/trainer-gpu:0.1.0", "nvidia.com/gpu"),
 }
+
+
+class Images(msgspec.Struct, frozen=True):
+    """Where a cluster has the trainers' images. registry: stands before our names; by_type: whole names instead."""
+
+    registry: str = ""
+    by_type: Mapping[api.DeviceType, str] = {}
+
+    def filled_in(self, job: api.Job) -> api.Job:
+        """The job with the image it gets here if it names none."""
+        kind, template = job.spec.device.type, job.spec.template
+        found = self.by_type.get(kind) or (f"{self.registry}/{TYPES[kind].image}" if self.registry else "")
+        if template.image or not found:
+            return job
+        return replace(job, spec=replace(job.spec, template=replace(template, image=found)))
+
+
+# Each image under our own name.
+PUBLISHED = Images()
 
 
 def image(spec: api.Spec) -> str:

@@ -68,6 +68,8 @@ ALL = (
     DEADLINE,
     SUSPENDED,
 )
+# Those that a gang may be started again for.
+RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, SUSPENDED))
 BY_NAME = {verdict.name: verdict for verdict in ALL}
 BY_EXIT_CODE = {verdict.exit_code: verdict for verdict in ALL if verdict.exit_code is not None}
 

@@ -6,6 +6,7 @@ its package here and as a `tool` there, then run `GOFLAGS=-mod=mod go mod tidy` 
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ MODULES = Path(__file__).with_name("tools")
 PACKAGES = {
     "coredns": ("coredns", "github.com/coredns/coredns"),
     "etcd": ("etcd", "go.etcd.io/etcd/server/v3"),
+    "helm": ("helm", "helm.sh/helm/v3/cmd/helm"),
     "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
     "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
@@ -31,6 +33,7 @@ PACKAGES = {
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 NODE = ("coredns", "kubelet")
+HELM = ("helm",)
 _ERROR_LINES = 10
 
 
@@ -86,6 +89,17 @@ def _cache() -> Path:
     return home() / "tools" / digest.hexdigest()[:16]
 
 
+def module(folder: str, name: str) -> Path:
+    """The unpacked files of a module that tools/<folder>/go.mod pins; checked against its go.sum.
+
+    Raises `ClusterError`.
+    """
+    if not shutil.which("go"):
+        raise ClusterError(f"there is no Go here to fetch the module {name} with; install Go")
+    told = json.loads(_go("mod", "download", "-json", name, folder=MODULES / folder))
+    return Path(told["Dir"])
+
+
 def home() -> Path:
     """The folder for all that is worth keeping from one run to the next, of every clone."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "resnetboost"
@@ -128,12 +142,30 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _linker_flags() -> str:
-    """No debugging symbols, and the version, which Kubernetes' own build would have put in."""
-    required = (MODULES / "kubernetes" / "go.mod").read_text()
-    (version,) = re.findall(r"k8s.io/kubernetes (v[0-9.]+)", required)
-    major, minor, _ = version.removeprefix("v").split(".")
-    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
-    return " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{name}={text}" for name, text in values.items())])
+    """No debugging symbols, and the versions, which Kubernetes' and helm's own builds would have put in.
+
+    A helm without them renders for Kubernetes 1.20, which the chart refuses.
+    """
+    kubernetes, helm = _version("kubernetes", "k8s.io/kubernetes"), _version("helm", "helm.sh/helm/v3")
+    major, minor, _ = kubernetes.removeprefix("v").split(".")
+    values = {
+        "k8s.io/component-base/version.gitVersion": kubernetes,
+        "k8s.io/component-base/version.gitMajor": major,
+        "k8s.io/component-base/version.gitMinor": minor,
+        "helm.sh/helm/v3/internal/version.version": helm,
+    }
+    for package in ("chartutil", "lint/rules"):
+        values |= {
+            f"helm.sh/helm/v3/pkg/{package}.k8sVersion{part}": values[f"k8s.io/component-base/version.git{part}"]
+            for part in ("Major", "Minor")
+        }
+    return " ".join(["-s -w", *(f"-X {name}={text}" for name, text in values.items())])
+
+
+def _version(folder: str, module: str) -> str:
+    """What tools/<folder>/go.mod pins a module to."""
+    (version,) = re.findall(rf"{re.escape(module)} (v[0-9.]+)", (MODULES / folder / "go.mod").read_text())
+    return str(version)
 
 
 def _go(*arguments: str, folder: Path = MODULES, **variables: str) -> str:

@@ -220,18 +220,20 @@ def test_ranks_that_talk_nonsense_harm_nobody(space: Space, kubelet: Kubelet) ->
         assert is_true(space.until_phase("Complete", job=name), "Complete")
 
 
-def test_metrics_count_jobs_and_name_none(space: Space, kubelet: Kubelet, operator: Operator) -> None:
-    space.create(job("secret-name", ranks=1))
-    space.until_started(job="secret-name")
-    kubelet.exit("secret-name-base-0-0", 0)
-    space.until_phase("Complete", job="secret-name")
+def test_metrics_count_jobs_and_forget_those_that_are_gone(space: Space, kubelet: Kubelet, operator: Operator) -> None:
+    space.create(job("measured", ranks=1))
+    space.until_started(job="measured")
+    kubelet.exit("measured-base-0-0", 0)
+    space.until_phase("Complete", job="measured")
     eventually(lambda: phase_gauge(operator, "Complete"), lambda jobs: jobs >= 1, "a complete job is counted")
     text = operator.answer("/metrics")
     for metric in ("reconcile_seconds", "queue_depth", "queue_wait_seconds", "api_requests_total"):
         assert f"resnetboost_operator_{metric}" in text
-    assert "secret-name" not in text
-    space.delete(JOB, "secret-name")
-    space.until_gone(JOB, "secret-name")
+    series = f'resnetboost_job_phase{{job_name="measured",job_namespace="{space.namespace}",phase="Complete"}} 1.0'
+    assert series in text.splitlines()
+    space.delete(JOB, "measured")
+    space.until_gone(JOB, "measured")
+    eventually(lambda: operator.answer("/metrics"), lambda told: "measured" not in told, "no series outlives its job")
 
 
 def phase_gauge(operator: Operator, phase: str) -> float:

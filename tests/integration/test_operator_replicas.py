@@ -83,6 +83,8 @@ def test_only_the_leader_acts(
     space.until_phase("Complete")
     assert leader.writes > 0
     assert other.writes == 0
+    assert "resnetboost_job_phase{" in leader.operator.answer("/metrics")
+    assert "resnetboost_job_phase{" not in other.operator.answer("/metrics"), "all sums over jobs would be doubled"
     assert sorted(kubelet.seen.values()) == [*GANG, *NEXT_GANG]
 
 

@@ -1,4 +1,4 @@
-"""The role in operator/rbac.yaml is neither too small nor too large; comes last, as it looks at all tests before it."""
+"""The role in the chart is neither too small nor too large; comes last, as it looks at all tests before it."""
 
 from collections.abc import Iterator
 
@@ -34,10 +34,10 @@ def test_the_role_is_neither_too_large_nor_too_small(
     operator.start()  # finds its lease
     requests = list(control_plane.requests(Account.user))
     used = {right(found) for found in requests if found.code < 300}
-    assert set(granted()) - used == set(), "operator/rbac.yaml grants what nobody needs"
+    assert set(granted()) - used == set(), "the chart's files/rbac.yaml grants what nobody needs"
     # An API server that just began refuses everything with the same code, and a quota refuses creations.
     refused = {right(found) for found in requests if found.code == 403}
-    assert refused - used == set(), "operator/rbac.yaml lacks these"
+    assert refused - used == set(), "the chart's files/rbac.yaml lacks these"
 
 
 def right(request: Request) -> Right:

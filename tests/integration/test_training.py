@@ -47,6 +47,8 @@ def check_telling(run: Run) -> None:
         for name in ("loss", "accuracy_ratio", "learning_rate", "epoch", "step", "images_total"):
             assert f"resnetboost_{name}{labels}" in told, name
         assert 'convolution="' in told
+        for name in ("checkpoint_step", "checkpoint_timestamp_seconds", "checkpoint_every_steps"):
+            assert (f"resnetboost_{name}{labels}" in told) == (rank == 0), "only who writes checkpoints tells of them"
     progress = json.loads(run.ask(0, "/progress"))
     assert progress["slowestRank"] in (0, 1)
     assert progress["slowestComputeSeconds"] > 0

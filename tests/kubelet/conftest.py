@@ -7,12 +7,13 @@ from collections.abc import Generator, Iterator
 import pytest
 
 import kubeletbed
-from cluster import ClusterError
-from cluster.fixtures import CRD
+from cluster import ClusterError, build, monitoringkinds
 from kubeletbed import Bed, operatorpod
 from operatorbed import Space
 
 _PATIENCE_SECONDS = 420.0  # a gang starts in 20 s on idle cores, in minutes on busy ones
+# Beside the defaults: so that a test sees soon what Prometheus sees.
+SCRAPED_OFTEN = [f"--set=monitoring.{monitor}.interval=1s" for monitor in ("serviceMonitor", "podMonitor")]
 _BED = pytest.StashKey[Bed]()
 
 
@@ -23,7 +24,8 @@ def bed(pytestconfig: pytest.Config) -> Iterator[Bed]:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no node to test with: {reason}")
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # building takes minutes: its progress must be seen
-        bed = Bed(crds=[CRD])
+        build.programs(build.HELM)
+        bed = Bed()
         bed.__enter__()
     try:
         pytestconfig.stash[_BED] = bed
@@ -33,9 +35,12 @@ def bed(pytestconfig: pytest.Config) -> Iterator[Bed]:
 
 
 @pytest.fixture(scope="session")
-def operator(bed: Bed) -> None:
-    """The operator, as a pod."""
-    operatorpod.deploy(bed.plane)
+def operator(pytestconfig: pytest.Config, bed: Bed) -> None:
+    """The operator, as its users install it."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    monitoringkinds.create(bed.plane)
+    with capture.global_and_fixture_disabled():
+        operatorpod.deploy(bed.plane, *SCRAPED_OFTEN)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The node itself: pods find each other and the API server, and nothing of it stays, however it ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 PATIENCE_SECONDS = 60.0  # a guard removes the folders, which hold all files of the images
 TESTS = Path(__file__).parents[1]
+FOLDERS = re.compile(r"files are in (\S+) and (\S+)$")
 LOOK_UP = "import socket; print(socket.gethostbyname('kubernetes.default.svc'))"
 WRITE = "import pathlib; pathlib.Path('/tmp/mine').write_text('x'); pathlib.Path('/var/tmp/no').write_text('x')"
 
@@ -53,10 +55,11 @@ def test_the_trainers_image_needs_no_writable_root_and_no_root_user(space: Space
 @pytest.mark.parametrize("with_guard", [False, True], ids=["the-owner", "the-owner-and-its-guard"])
 def test_nothing_stays_of_a_node_after_a_kill_of(with_guard: bool) -> None:
     command = [sys.executable, "-m", "kubeletbed"]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout
-        folders = [Path(word.rstrip(":")) for word in owner.stdout.readline().split()[:2]]
+        told = next(found for line in owner.stdout if (found := FOLDERS.search(line)))
+        folders = [Path(folder) for folder in told.groups()]
         if with_guard:
             for child in Path(f"/proc/{owner.pid}/task/{owner.pid}/children").read_text().split():
                 if "guard.py" in command_line(child):

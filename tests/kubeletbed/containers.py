@@ -7,13 +7,13 @@ from kubeletbed.bed import Bed
 from resnetboost_operator import names
 
 
-def kill(bed: Bed, namespace: str, pod: str) -> None:
-    """SIGKILL the first process of a pod's trainer."""
+def kill(bed: Bed, namespace: str, pod: str, signal: str = "KILL") -> None:
+    """Send a signal to the first process of a pod's trainer."""
     wanted = container_id(bed, namespace, pod)
     for line in bed.run("ctr", "--namespace", "k8s.io", "tasks", "ls").splitlines()[1:]:
         task, process, *_ = line.split()
         if task == wanted:
-            bed.run("kill", "-KILL", process)
+            bed.run("kill", f"-{signal}", process)
             return
     raise AssertionError(f"no task {wanted} runs")
 

@@ -1,50 +1,38 @@
-"""The operator as users run it: a Deployment of its own image under its own account; what it does is not looked at."""
+"""The operator as users run it: the chart, installed by helm."""
 
-from typing import Any
+import time
 
 from cluster import ClusterError, ControlPlane
-from kubeletbed import images
-from operatorbed.account import NAME, NAMESPACE, Account
+from cluster.build import tell
+from cluster.helm import CHART, Helm
 
-_PATH = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
-_LABELS = {"app.kubernetes.io/name": NAME}
+RELEASE = "resnetboost"
+NAMESPACE = "resnetboost-system"
 
 
-def deploy(plane: ControlPlane) -> None:
-    """Give it its rights, start it, and wait until it is ready."""
-    Account(plane)
-    plane.client.send("POST", _PATH, _deployment())
-    plane.kubectl("rollout", "status", f"deployment/{NAME}", f"--namespace={NAMESPACE}", "--timeout=120s")
+def installation(chart: str) -> list[str]:
+    """What to tell helm. The images are on the node already, and no value says so: IfNotPresent is the default."""
+    return ["install", RELEASE, chart, "--namespace", NAMESPACE, "--create-namespace", "--wait"]
+
+
+def deploy(plane: ControlPlane, *options: str) -> None:
+    """Install it, which waits until it is ready, and tell how long that took. options: further ones of helm."""
+    started = time.monotonic()
+    Helm.of(plane)(*installation(str(CHART)), "--timeout=5m", *options)
+    tell(f"\ncluster: helm install ... ready after {time.monotonic() - started:.1f} s\n")
+
+
+def replace(plane: ControlPlane) -> None:
+    """Upgrade the release so that its pod gives way to another one; waits until that leads or stands by."""
+    where = (RELEASE, str(CHART), f"--namespace={NAMESPACE}")
+    Helm.of(plane)("upgrade", *where, "--reuse-values", "--set=log.level=debug", "--wait", "--timeout=5m")
 
 
 def log(plane: ControlPlane) -> str:
     """What it said so far, before its last restart too."""
-    command = ["logs", f"deployment/{NAME}", f"--namespace={NAMESPACE}", "--tail=60"]
+    command = ["logs", f"deployment/{RELEASE}", f"--namespace={NAMESPACE}", "--tail=60"]
     try:
         before = plane.kubectl(*command, "--previous")
     except ClusterError:
         before = ""
     return before + plane.kubectl(*command)
-
-
-def _deployment() -> dict[str, Any]:
-    container = {
-        "name": "operator",
-        "image": images.OPERATOR.tag,
-        "imagePullPolicy": "Never",
-        "ports": [{"name": "http", "containerPort": 8080}],
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 1},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
-    }
-    pod = {
-        "serviceAccountName": NAME,
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [container],
-    }
-    template = {"metadata": {"labels": _LABELS}, "spec": pod}
-    spec = {"replicas": 1, "selector": {"matchLabels": _LABELS}, "template": template}
-    return {"metadata": {"name": NAME}, "spec": spec}

@@ -19,6 +19,7 @@ _PROGRAMS = Path(__file__).parent
 _GROUPS = Path("/sys/fs/cgroup")
 _SERVICE_PORT = 443
 _PREFIX = "resnetboost-"
+_SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}  # eight processes'; the kernel's two versions of it
 
 
 class Sandbox:
@@ -37,6 +38,7 @@ class Sandbox:
             (self.folder / name).mkdir()
         for group in cgroups(self.name):
             group.mkdir(exist_ok=True)
+            _favour(group)
 
     @property
     def folders(self) -> Sequence[Path]:
@@ -49,7 +51,11 @@ class Sandbox:
         bridge = f"{texts.GATEWAY}/{texts.SUBNET.rpartition('/')[2]}"
         self._start(processes, "sandbox", "init.py", str(self.folder), bridge, identities.SERVICE)
         processes.wait_until((self.folder / "pid").exists, "a process in namespaces of its own")
-        self._start(processes, "relay", "relay.py", self._first, str(port), f"{identities.SERVICE}:{_SERVICE_PORT}")
+        self.let_in(processes, port, f"{identities.SERVICE}:{_SERVICE_PORT}")
+
+    def let_in(self, processes: Processes, port: int, inside: str) -> None:
+        """Make a loopback port of the inside this machine's too, and known to pods by an address and a port."""
+        self._start(processes, "relay", "relay.py", self._first, str(port), inside)
 
     def command(self, *command: str | Path) -> Sequence[str | Path]:
         """What runs a command inside."""
@@ -71,6 +77,13 @@ class Sandbox:
 def cgroups(name: str) -> list[Path]:
     """A group of this name in each hierarchy of this machine."""
     return [path / name for path in sorted(_hierarchies())]
+
+
+def _favour(group: Path) -> None:
+    """Else all pods together got as much of busy cores as one process beside them."""
+    for name, value in _SHARES.items():
+        if (group / name).exists():
+            (group / name).write_text(value)
 
 
 def _hierarchies() -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""The operator's service account: it may do what operator/rbac.yaml says and nothing else."""
+"""The operator's service account: it may do what the chart grants (its files/rbac.yaml) and nothing else."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import yaml
 
 from cluster import ControlPlane
 
-RULES = Path(__file__).parents[2] / "operator" / "rbac.yaml"
+RULES = Path(__file__).parents[2] / "charts" / "resnetboost" / "files" / "rbac.yaml"
 NAMESPACE = "resnetboost-system"
 NAME = "resnetboost-operator"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -7,6 +7,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from cluster import ControlPlane
@@ -23,6 +24,7 @@ class Operator:
 
     namespace: the only one it looks after; all of them without it.
     lease_namespace: operators with their leases in one namespace are replicas of each other.
+    options: further ones, which go before those.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class Operator:
         *,
         namespace: str = "",
         lease_namespace: str = NAMESPACE,
+        options: Sequence[str] = (),
     ) -> None:
         self._plane = plane
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._lease_namespace = lease_namespace
+        self._options = options
         self._ending = threading.Lock()
         self.name = name
         self.log_path = plane.folder / f"{name}.log"
@@ -51,6 +55,7 @@ class Operator:
         """Start it and do not wait."""
         self._address = f"127.0.0.1:{_free_port()}"
         options = [
+            *self._options,
             f"--listen={self._address}",
             f"--lease-namespace={self._lease_namespace}",
             f"--identity={self.name}",

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from resnetboost_operator import manifests, names
+from resnetboost_operator.devices import Images
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.terminal.runcommand import check_device
 from simulation import job
@@ -44,6 +45,22 @@ def test_a_pod_gets_one_device_and_the_image_of_its_type(
 
 def test_an_image_of_ones_own_is_for_every_type() -> None:
     assert container({"type": "GPU"}, image="mine:1")["image"] == "mine:1"
+
+
+@pytest.mark.parametrize(
+    ("template", "images", "expected"),
+    [
+        ({}, Images(), "resnetboost/trainer-gpu:0.1.0"),
+        ({}, Images("registry.example/mirror"), "registry.example/mirror/resnetboost/trainer-gpu:0.1.0"),
+        ({}, Images("registry.example", {"GPU": "theirs:2"}), "theirs:2"),
+        ({}, Images(by_type={"CPU": "theirs:2"}), "resnetboost/trainer-gpu:0.1.0"),
+        ({"image": "mine:1"}, Images("registry.example", {"GPU": "theirs:2"}), "mine:1"),
+    ],
+    ids=["published", "a mirror", "a name", "another type's name", "the job's own"],
+)
+def test_a_cluster_may_have_the_images_elsewhere(template: dict[str, Any], images: Images, expected: str) -> None:
+    found = images.filled_in(job(device={"type": "GPU"}, template=template))
+    assert manifests.pod(found, found.spec.stages[0], 0, 0)["spec"]["containers"][0]["image"] == expected
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,29 @@ def test_a_version_too_old_means_to_list_again_and_forget_what_is_gone(end: Answ
     assert len(queries(server, "limit=")) == 2
 
 
+def test_a_trouble_is_over_once_the_server_listens_again_though_it_says_nothing() -> None:
+    async def silence(request: web.Request) -> web.StreamResponse:
+        opened = web.StreamResponse()
+        await opened.prepare(request)
+        while request.transport is not None and not request.transport.is_closing():
+            await asyncio.sleep(0.01)
+        return opened
+
+    async def script(server: ScriptedServer) -> None:
+        found = Watch(server.client, PODS, Mirror(dict, lambda before, after: None))
+        task = asyncio.create_task(found.run())
+        async with asyncio.timeout(10):
+            for wanted in (True, False):
+                while bool(found.trouble) is not wanted or "not listed" in found.trouble:
+                    await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    result, server = played(script, page(7, "a"), *([refuses(503)] * 10), silence)
+    assert result is None
+    assert len(server.requests) == 12
+
+
 def test_a_watch_that_starts_over_lists_what_it_may_have_missed() -> None:
     async def script(server: ScriptedServer) -> None:
         mirror: Mirror[str] = Mirror(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)

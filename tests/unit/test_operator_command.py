@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from resnetboost_operator.decision import Event
+from resnetboost_operator.devices import Images
 from resnetboost_operator.kube import events, logs, main, options
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.metrics import Metrics
@@ -36,6 +37,8 @@ def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
         "LEASE_NAMESPACE": "ops",
         "LEASE_NAME": "second",
         "IDENTITY": "me",
+        "IMAGE_REGISTRY": "registry.example/mirror/",
+        "TRAINER_IMAGE": "GPU=mine:1 Ascend=theirs@sha256:0a=",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "WARNING",
     }
@@ -50,6 +53,7 @@ def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
         identity="me",
         log_format="json",
         log_level="warning",
+        images=Images("registry.example/mirror", {"GPU": "mine:1", "Ascend": "theirs@sha256:0a="}),
     )
 
 
@@ -58,6 +62,13 @@ def test_an_address_that_cannot_work_is_refused_with_the_remedy(address: str) ->
     done = CliRunner().invoke(main.main, ["--listen", address])
     assert done.exit_code == 2
     assert "write HOST:PORT, or :PORT for all addresses" in done.output
+
+
+@pytest.mark.parametrize("given", ["mine:1", "NPU=mine:1", "GPU="])
+def test_an_image_of_no_device_type_is_refused_with_the_remedy(given: str) -> None:
+    done = CliRunner().invoke(main.main, ["--trainer-image", given])
+    assert done.exit_code == 2
+    assert "write CPU=IMAGE, Ascend=IMAGE, GPU=IMAGE" in " ".join(done.output.split())
 
 
 def test_no_way_to_an_api_server_is_one_sentence(tmp_path: Path) -> None:

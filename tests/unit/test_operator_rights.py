@@ -1,4 +1,4 @@
-"""operator/rbac.yaml grants what the table of resources asks for, nothing more and nothing less."""
+"""The chart grants what the table of resources asks for, nothing more and nothing less."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,8 @@ from resnetboost_operator import names
 from resnetboost_operator.kube import resources
 from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, JOBS, LEASES, NODES, PODS, Resource
 
-ROLES: list[dict[str, Any]] = list(
-    yaml.safe_load_all((Path(__file__).parents[2] / "operator" / "rbac.yaml").read_text())
-)
+FILE = Path(__file__).parents[2] / "charts" / "resnetboost" / "files" / "rbac.yaml"
+ROLES: list[dict[str, Any]] = list(yaml.safe_load_all(FILE.read_text()))
 
 
 def granted(kind: str) -> set[tuple[str, str, str]]:

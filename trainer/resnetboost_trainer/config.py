@@ -80,9 +80,7 @@ class Dataset(_Struct, frozen=True):
     Without `augmentation` training images are as test images are.
     """
 
-    name: Literal[
-        "digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"
-    ]
+    name: Literal["digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"]
     path: str | None = None
     train_folder: str | None = None
     test_folder: str | None = None

@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from resnetboost_trainer import __version__
 from resnetboost_trainer.config import Config
@@ -11,11 +11,25 @@ LABELS = ("job_name", "job_namespace", "stage", "rank")
 # From a millisecond (a collective among threads) to minutes (a first step that compiles), factor 2 to 2.5.
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 
+# A second series for each counter and histogram, which nobody asks for.
+disable_created_metrics()
+
 # What an update of THOR's curvature does with a layer.
 DECISIONS = ("updated", "kept", "stopped", "failed")
 
 # What becomes of a direction within the principal subspace.
 OUTCOMES = ("full", "shortened", "rejected")
+
+
+class Level:
+    """A gauge that is not there before it has a value: a loss of 0 would be a lie."""
+
+    def __init__(self, gauge: Gauge, labels: tuple[str, ...]) -> None:
+        self._gauge, self._labels = gauge, labels
+
+    def set(self, value: float) -> None:
+        """It has that value now."""
+        self._gauge.labels(*self._labels).set(value)
 
 
 class Metrics:
@@ -34,7 +48,10 @@ class Metrics:
         )
         self.evaluation_seconds = self._histogram("evaluation_seconds", "An evaluation of the whole test set.")
         self.checkpoint_bytes = self._gauge("checkpoint_bytes", "Size of the newest checkpoint.")
-        self.checkpoint_step = self._gauge("checkpoint_step", "Step of the newest checkpoint.")
+        text = "Step of the newest checkpoint, from which a restart would go on."
+        self.checkpoint_step = self._gauge("checkpoint_step", text)
+        self.checkpoint_time = self._gauge("checkpoint_timestamp_seconds", "When the newest checkpoint was complete.")
+        self.checkpoint_every = self._gauge("checkpoint_every_steps", "Steps from one checkpoint to the next.")
         self.loss = self._gauge("loss", "Training loss, mean over the gang.")
         self.accuracy = self._gauge("accuracy_ratio", "Training top-1 accuracy, mean over the gang.")
         self.gradient_norm = self._gauge("gradient_norm", "Euclidean norm of the mean gradient.")
@@ -110,8 +127,8 @@ class Metrics:
         metric = Histogram(f"resnetboost_{name}", text, LABELS, registry=self.registry, buckets=SECONDS)
         return metric.labels(*self._labels)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"resnetboost_{name}", text, LABELS, registry=self.registry).labels(*self._labels)
+    def _gauge(self, name: str, text: str) -> Level:
+        return Level(Gauge(f"resnetboost_{name}", text, LABELS, registry=self.registry), self._labels)
 
     def _build_info(self, convolution: str) -> None:
         names = (*LABELS, "version", "mindspore", "convolution")

@@ -62,6 +62,11 @@ class Teller:
         """Training begins after that step."""
         self.board.update(step=step, epoch=self._epoch(step), percent=self._percent(step))
 
+    def saves(self, step: int, every_steps: int) -> None:
+        """This rank writes checkpoints; training goes on from that step, as it would after a restart."""
+        self.metrics.checkpoint_step.set(step)
+        self.metrics.checkpoint_every.set(every_steps)
+
     def step(self, step: Step) -> None:
         """A step is done. The one that compiled is no sample of anything and stays out of the histograms."""
         self.settle()
@@ -95,6 +100,7 @@ class Teller:
         self.metrics.checkpoint_seconds.observe(seconds)
         self.metrics.checkpoint_bytes.set(size_bytes)
         self.metrics.checkpoint_step.set(manifest.step)
+        self.metrics.checkpoint_time.set(time.time())
         self.board.update(checkpoint_step=manifest.step)
         log.info("checkpoint of step %d: %.1f MB in %.2f s", manifest.step, size_bytes / 1e6, seconds)
 

@@ -72,6 +72,8 @@ class Training:
         """Train to the end; returns the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
         self.step = first = resume.begin(self._source(), self.program.state, self.communicator)
         self.teller.resumed(first)
+        if self.saver is not None:
+            self.teller.saves(first, self.config.checkpoint.every_steps)
         self.teller.state("Compiling" if first < self.total else "Evaluating")
         if first == 0:
             self._snapshot()

@@ -96,7 +96,9 @@ class Client:
     def _check(self, request: "_Request") -> None:
         verb, resource = request.verb, request.resource
         if verb not in resource.verbs:
-            raise ValueError(f"nobody granted {verb} on {resource.plural}: add it to the table and to rbac.yaml")
+            raise ValueError(
+                f"nobody granted {verb} on {resource.plural}: add it to the table and to the chart's rbac.yaml"
+            )
         if verb not in resources.READING and resource is not resources.LEASES and not self.may_write():
             raise NotLeading(f"{request}: this process does not lead")
 
@@ -112,14 +114,31 @@ class Client:
         await asyncio.sleep(max(delay, error.retry_after_seconds or 0.0))
 
     async def lines(
-        self, resource: Resource, namespace: str, query: Mapping[str, str], timeout: aiohttp.ClientTimeout
+        self,
+        resource: Resource,
+        namespace: str,
+        query: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
+        opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch, until the server ends it. Raises one of `apierrors`; tries once."""
+        """The lines of a watch, until the server ends it; `opened` is called once it has agreed to tell.
+
+        Raises one of `apierrors`; tries once. Credentials that were not taken are read anew for the next time.
+        """
         request = _Request("watch", resource, resource.path(namespace), query, None, timeout)
         self._check(request)
-        async with self._exchange(request) as answer:
+        async with self._logging_in_again(), self._exchange(request) as answer:
+            opened()
             async for line in lines.split(answer.response.content.iter_any(), LINE_LIMIT_BYTES):
                 yield line
+
+    @contextlib.asynccontextmanager
+    async def _logging_in_again(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except Unauthorized:
+            await connection.log_in(self._api.configuration)
+            raise
 
     @contextlib.asynccontextmanager
     async def _exchange(self, request: "_Request") -> AsyncIterator[RESTResponse]:

@@ -57,7 +57,7 @@ class Cluster:
             raise JobGone from error
         written = _decode.decode(answer)
         self._store.jobs.answered(written)
-        return jobs.read(written)
+        return self._store.read_job(written)
 
     def remove(self, record: JobRecord, deletions: Sequence[Deletion], pods: Sequence[PodView]) -> None:
         """Begin to delete these of the job's pods; does not wait."""

@@ -5,6 +5,7 @@ import urllib.request
 from pathlib import Path
 
 import aiohttp
+import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
@@ -17,16 +18,18 @@ MOST_CONNECTIONS = 512
 _KUBECONFIG = "KUBECONFIG"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _DEFAULT_KUBECONFIG = Path("~/.kube/config")
+# What the loader raises for YAML that is something else.
+_NO_KUBECONFIG = (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError)
 _REMEDY = f"set {_KUBECONFIG}, or run in a pod with a service account"
 
 
-async def connect() -> ApiClient:
+async def connect(user_agent: str = USER_AGENT) -> ApiClient:
     """A client of the cluster around this process, or of the one that $KUBECONFIG or ~/.kube/config names."""
     configuration = Configuration(connection_pool_maxsize=MOST_CONNECTIONS)
     configuration.client_session_kwargs = {"trust_env": _behind_proxy()}
     await log_in(configuration)
     client = ApiClient(configuration)
-    client.user_agent = USER_AGENT
+    client.user_agent = user_agent
     return client
 
 
@@ -38,12 +41,33 @@ def _behind_proxy() -> bool:
 async def log_in(configuration: Configuration) -> None:
     """Read address and credentials, again too: tokens expire. Raises `UserError` if there are none."""
     try:
-        if _KUBECONFIG not in os.environ and _IN_CLUSTER in os.environ:
+        if _in_cluster():
             config.load_incluster_config(client_configuration=configuration)
         else:
             await config.load_kube_config(_kubeconfig(), client_configuration=configuration, persist_config=False)
     except (config.ConfigException, OSError) as error:
         raise UserError(f"no way to an API server is known: {error}; {_REMEDY}") from error
+    except _NO_KUBECONFIG as error:
+        raise _misread(error) from error
+
+
+def namespace() -> str:
+    """The namespace of the kubeconfig's context; '' if it names none, or in a pod. Raises as `log_in` does."""
+    if _in_cluster():
+        return ""
+    try:
+        _, current = config.list_kube_config_contexts(_kubeconfig())
+        return str(current["context"].get("namespace") or "")
+    except (config.ConfigException, OSError, *_NO_KUBECONFIG) as error:
+        raise _misread(error) from error
+
+
+def _misread(error: Exception) -> UserError:
+    return UserError(f"{_kubeconfig()} is no kubeconfig: {' '.join(str(error).split())}; correct it, or {_REMEDY}")
+
+
+def _in_cluster() -> bool:
+    return _KUBECONFIG not in os.environ and _IN_CLUSTER in os.environ
 
 
 def _kubeconfig() -> str:

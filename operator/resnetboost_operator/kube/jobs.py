@@ -7,6 +7,7 @@ import msgspec
 
 from resnetboost_operator import api, names
 from resnetboost_operator import status as statuses
+from resnetboost_operator.devices import PUBLISHED, Images
 from resnetboost_operator.kube.mirror import version_of
 from resnetboost_operator.status import Status
 
@@ -14,7 +15,8 @@ from resnetboost_operator.status import Status
 class JobRecord(msgspec.Struct, frozen=True):
     """One version of a job. `deleting`: only the garbage collector still has business with it.
 
-    `problem` says why `job` is None: definition and operator are of different versions.
+    `problem` says why `job` is None: definition and operator are of different versions. `created` is a time as
+    Kubernetes writes it.
     """
 
     uid: str
@@ -25,6 +27,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     job: api.Job | None
     status: Status
     problem: str
+    created: str = ""
 
     @property
     def label(self) -> str:
@@ -32,13 +35,13 @@ class JobRecord(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-def read(obj: Mapping[str, Any]) -> JobRecord:
+def read(obj: Mapping[str, Any], images: Images = PUBLISHED) -> JobRecord:
     """Read a job; what this operator does not understand becomes its `problem` and raises nothing."""
     metadata = obj["metadata"]
     job, status, problem = None, Status(), ""
     try:
         status = statuses.from_dict(obj.get("status"))
-        job = api.parse(dict(obj))
+        job = images.filled_in(api.parse(dict(obj)))
     except (msgspec.ValidationError, KeyError) as error:
         problem = f"this operator does not understand the job: {error}; bring operator and CRD to the same version"
     return JobRecord(
@@ -50,6 +53,7 @@ def read(obj: Mapping[str, Any]) -> JobRecord:
         job=job,
         status=status,
         problem=problem,
+        created=metadata.get("creationTimestamp", ""),
     )
 
 

@@ -28,7 +28,8 @@ def main(**given: Any) -> None:
     """Run the ResNetBoost operator: turn ResNetBoostJobs of a Kubernetes cluster into gangs of training pods.
 
     The cluster is the one around this process, or the one that $KUBECONFIG (else ~/.kube/config) names.
-    It needs the CRD (crds/resnetboostjobs.yaml) and the rights in operator/rbac.yaml, and waits for both.
+    It needs the CRD (crds/resnetboostjobs.yaml) and the rights in charts/resnetboost/files/rbac.yaml, and
+    waits for both.
 
     Several operators may run: a lease makes one the leader, the others stand by. SIGTERM or Ctrl-C ends
     it in good order: passes finish, the lease is given up. Jobs go on meanwhile, and the next operator

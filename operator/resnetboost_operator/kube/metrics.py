@@ -1,9 +1,9 @@
-"""The operator's own metrics; no label names a job, so none outlives one."""
+"""The operator's own metrics; no label names a job: what jobs have to tell is appended by who knows them."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics_core import Metric
@@ -11,8 +11,13 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from resnetboost_operator import verdicts
+
 PREFIX = "resnetboost_operator"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# A second series for each counter and histogram, which nobody asks for.
+disable_created_metrics()
+
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
@@ -22,6 +27,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._appended: list[Callable[[], bytes]] = []
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
         self.reconcile_seconds = Histogram(
@@ -51,15 +57,21 @@ class Metrics:
         self.restarts = Counter(
             f"{PREFIX}_restarts", "Restarts of gangs by failure class.", ["reason"], registry=self.registry
         )
+        for verdict in verdicts.RESTARTING:  # a series that begins with its first restart hides it from increase()
+            self.restarts.labels(verdict.name)
         self.leading = Gauge(f"{PREFIX}_leading", "1 while this process plans and writes.", registry=self.registry)
 
     def watch_phases(self, phases: Callable[[], Iterable[str]]) -> None:
         """Count the jobs by phase whenever somebody asks; `phases` tells one for each job."""
         self.registry.register(_Phases(phases))
 
+    def append(self, text: Callable[[], bytes]) -> None:
+        """Tell that as well, in Prometheus' text format, whenever somebody asks."""
+        self._appended.append(text)
+
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return b"".join((generate_latest(self.registry), *(text() for text in self._appended)))
 
 
 class _Phases(Collector):

@@ -2,14 +2,15 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import click
 import msgspec
 
-from resnetboost_operator import names
+from resnetboost_operator import api, devices, names
+from resnetboost_operator.devices import Images
 from resnetboost_operator.kube import logs
 
 PREFIX = "RESNETBOOST_OPERATOR"
@@ -27,6 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     log_format: logs.Format
     log_level: str
+    images: Images = devices.PUBLISHED
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -39,6 +41,21 @@ class _Address(click.ParamType[tuple[str, int]]):
         if not colon or not port.isdigit() or int(port) > 65535:
             self.fail(f"'{value}' is no address; write HOST:PORT, or :PORT for all addresses of this machine")
         return host.strip("[]"), int(port)
+
+
+class _TrainerImage(click.ParamType[tuple[api.DeviceType, str]]):
+    """TYPE=IMAGE."""
+
+    name = "image"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[api.DeviceType, str]:
+        kind, _, image = str(value).partition("=")
+        if kind not in devices.TYPES or not image:
+            known = ", ".join(f"{name}=IMAGE" for name in devices.TYPES)
+            self.fail(f"'{value}' names no image of a device type; write {known}")
+        return kind, image
 
 
 def own_namespace() -> str:
@@ -87,6 +104,21 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         help="This process in the lease; no two may share it.  [default: HOSTNAME_PID]",
     ),
     click.option(
+        "--image-registry",
+        metavar="NAME",
+        default="",
+        help="Registry, with a path perhaps, that has the trainers' images under our names: registry.example/mirror.",
+    ),
+    click.option(
+        "--trainer-image",
+        "trainer_images",
+        metavar="TYPE=IMAGE",
+        type=_TrainerImage(),
+        multiple=True,
+        envvar=f"{PREFIX}_TRAINER_IMAGE",
+        help="Image for the jobs of a device type that name none; may be repeated.",
+    ),
+    click.option(
         "--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True, help="Log lines."
     ),
     click.option(
@@ -106,10 +138,17 @@ def parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def parsed(*, listen: tuple[str, int], **given: Any) -> Options:
+def parsed(
+    *,
+    listen: tuple[str, int],
+    image_registry: str,
+    trainer_images: Iterable[tuple[api.DeviceType, str]],
+    **given: Any,
+) -> Options:
     """What click has made of them."""
     host, port = listen
-    return Options(host=host, port=port, **given)
+    images = Images(image_registry.rstrip("/"), dict(trainer_images))
+    return Options(host=host, port=port, images=images, **given)
 
 
 def from_environment() -> Options:

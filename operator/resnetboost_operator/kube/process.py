@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, NoReturn
 
 import aiohttp
@@ -17,6 +17,8 @@ from resnetboost_operator.kube.census import Census
 from resnetboost_operator.kube.client import ONCE, Client
 from resnetboost_operator.kube.cluster import Cluster
 from resnetboost_operator.kube.health import Health
+from resnetboost_operator.kube.jobmetrics import JobMetrics
+from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.leader import Leader, LeaseLost
 from resnetboost_operator.kube.metrics import Metrics
 from resnetboost_operator.kube.options import Options
@@ -52,8 +54,9 @@ class Operator:
         self._options = options
         self._metrics = Metrics()
         self._client = Client(api, self._metrics)
-        self._store = Store(options.namespaces, self._changed)
+        self._store = Store(options.namespaces, self._changed, options.images)
         self._metrics.watch_phases(lambda: [job.status.phase for job in self._store.jobs])
+        self._metrics.append(JobMetrics(self._jobs_led).text)
         self._polling = Polling(self._changed)
         self._cluster = Cluster(self._client, self._store, options.identity, self._changed)
         self._reconciler = Reconciler(self._store, self._cluster, self._polling, self._metrics)
@@ -106,6 +109,10 @@ class Operator:
         """A session for kopf."""
         return await self._client.session(self._census.trace())
 
+    def _jobs_led(self) -> Iterable[JobRecord]:
+        """Every job, or none while another process leads: two that told of the same jobs would double every sum."""
+        return self._store.jobs if self._leader.is_leading() else ()
+
     def _label(self, uid: str) -> str:
         record = self._store.jobs.get(uid)
         return record.label if record is not None else uid
@@ -134,7 +141,7 @@ class Operator:
         except NotFound:
             return f"the kind {names.KIND} is not installed; kubectl apply -f crds/resnetboostjobs.yaml"
         except Refused as error:
-            return f"{error.words}; grant what operator/rbac.yaml lists"
+            return f"{error.words}; grant what charts/resnetboost/files/rbac.yaml lists"
         except ApiError as error:
             return str(error)
         return ""

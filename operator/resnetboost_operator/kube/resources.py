@@ -1,4 +1,4 @@
-"""Which resources the operator asks for, with which verbs and under which paths; operator/rbac.yaml grants the same."""
+"""Which resources the operator asks for, with which verbs and under which paths; the chart grants the same."""
 
 from typing import Literal
 

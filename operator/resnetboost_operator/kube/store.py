@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import nodes, pods
 from resnetboost_operator.decision import Deletion
+from resnetboost_operator.devices import PUBLISHED, Images
 from resnetboost_operator.kube import jobs
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.mirror import Mirror
@@ -22,9 +23,10 @@ EXPECTED_SECONDS = 30.0
 class Store:
     """All mirrors. `changed` is called with the uid of each job that something changed for."""
 
-    def __init__(self, namespaces: Collection[str], changed: Callable[[str], None]) -> None:
+    def __init__(self, namespaces: Collection[str], changed: Callable[[str], None], images: Images = PUBLISHED) -> None:
         self._changed = changed
-        self.jobs = Mirror(jobs.read, self._job_changed)
+        self._images = images
+        self.jobs = Mirror(self.read_job, self._job_changed)
         self.pods = {namespace: Mirror(_pod, self._pod_changed) for namespace in namespaces or ("",)}
         self.nodes = Mirror(nodes.view, self._node_changed)
         self._pods_of: dict[str, dict[str, PodView]] = defaultdict(dict)
@@ -36,6 +38,10 @@ class Store:
     def filled(self) -> bool:
         """Whether everything there was has been seen once."""
         return self.jobs.filled and self.nodes.filled and all(pods.filled for pods in self.pods.values())
+
+    def read_job(self, obj: Mapping[str, Any]) -> JobRecord:
+        """A job as the API server has it, with what this cluster adds."""
+        return jobs.read(obj, self._images)
 
     def doubt_pods(self) -> None:
         """What is known of pods may be old: count as filled only after the next list."""

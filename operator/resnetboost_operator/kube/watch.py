@@ -12,7 +12,7 @@ import msgspec
 
 from resnetboost_operator.kube import apierrors
 from resnetboost_operator.kube.apierrors import ApiError, Gone
-from resnetboost_operator.kube.client import CONNECT_SECONDS, Client
+from resnetboost_operator.kube.client import CONNECT_SECONDS, PATIENT, Client, Patience
 from resnetboost_operator.kube.mirror import version_of
 from resnetboost_operator.kube.resources import Resource
 from resnetboost_operator.kube.retry import Backoff
@@ -71,14 +71,20 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 
 class Watch:
-    """One collection, in one namespace or all, by label; `heard_at` (monotonic) is its last sign of life."""
+    """One collection, in one namespace or all, by label or field.
 
-    def __init__(self, client: Client, resource: Resource, sink: Sink, namespace: str = "", labels: str = "") -> None:
+    `heard_at` (monotonic) is its last sign of life, `trouble` what keeps it from being up to date, or ''.
+    """
+
+    def __init__(
+        self, client: Client, resource: Resource, sink: Sink, namespace: str = "", labels: str = "", fields: str = ""
+    ) -> None:
         self._client = client
         self._resource = resource
         self._sink = sink
         self._namespace = namespace
-        self._selector = {"labelSelector": labels} if labels else {}
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        self._selector = {key: value for key, value in selectors.items() if value}
         self._version = 0
         self.name = f"{resource.plural} of {namespace or 'all namespaces'}"
         self.heard_at = time.monotonic()
@@ -96,7 +102,7 @@ class Watch:
             began, version = time.monotonic(), self._version
             try:
                 if not self._version:
-                    await self._list()
+                    await self.fill()
                 await self._watch()
             except Gone:
                 self._version = 0
@@ -115,11 +121,12 @@ class Watch:
         logger.log(level, "cannot watch the %s; trying again: %s", self.name, error)
         self.trouble = str(error)
 
-    async def _list(self) -> None:
+    async def fill(self, patience: Patience = PATIENT) -> None:
+        """List once; `run` goes on from there. Raises one of `apierrors`."""
         self._sink.list_begins()
         query = {**self._selector, "limit": str(PAGE)}
         while True:
-            answer = await self._client.request("list", self._resource, self._namespace, query=query)
+            answer = await self._client.request("list", self._resource, self._namespace, query=query, patience=patience)
             page = _page.decode(answer)
             for item in page.items:
                 self._sink.listed(_object.decode(item))
@@ -141,12 +148,15 @@ class Watch:
             "timeoutSeconds": str(seconds),
         }
         timeout = aiohttp.ClientTimeout(total=seconds + 30, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
-        lines = self._client.lines(self._resource, self._namespace, query, timeout)
+        lines = self._client.lines(self._resource, self._namespace, query, timeout, self._heard)
         async with contextlib.aclosing(lines):
             async for line in lines:
                 self._told(_event.decode(line))
-                self.heard_at = time.monotonic()
-                self.trouble = ""
+                self._heard()
+
+    def _heard(self) -> None:
+        self.heard_at = time.monotonic()
+        self.trouble = ""
 
     def _told(self, event: _Event) -> None:
         if event.type == "ERROR":

@@ -3,16 +3,18 @@
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from resnetboost_operator import __version__
 from resnetboost_operator.errors import UserError, storage_error
 from resnetboost_operator.terminal.ranktables import ranktable
+
+if TYPE_CHECKING:
+    from resnetboost_operator.terminal.statuscommand import Form
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -171,20 +173,48 @@ def report(folder: Path) -> None:
     click.echo(found.report_html)
 
 
-@main.command()
-@_FOLDER
-def status(folder: Path) -> None:
-    """Tell how the run in the folder DIR goes or went.
+@main.command(short_help="Tell how the jobs of a cluster go, or the run in a folder.")
+@click.argument("target", metavar="[JOB|DIR]", required=False, default="")
+@click.option("-w", "--watch", "follow", is_flag=True, help="Follow what changes; of one JOB until it is over.")
+@click.option("-n", "--namespace", metavar="NAME", default="", help="Look there.  [default: the context's namespace]")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Look in all namespaces.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["json", "yaml"]),
+    help="Print the objects as kubectl would, for programs; with -w one after another.",
+)
+@click.pass_context
+def status(
+    ctx: click.Context, target: str, follow: bool, namespace: str, everywhere: bool, form: "Form | None"
+) -> None:
+    """Tell how the JOB on the cluster goes or went, and what to type next; without JOB list them all.
+
+    The cluster is the one that $KUBECONFIG (else ~/.kube/config) names. It takes the verb list on
+    resnetboostjobs, and watch for -w; nothing is polled.
+
+    What is written with a / is a folder of `resnetboost run` on this machine: runs/digits, ./digits.
 
     \b
-    Example:
+    Exit codes:
+      0   told; with JOB -w: the job is complete
+      1   with JOB -w: the job has failed or was deleted
+      10  no cluster, no right, no such job or folder: the sentence says which
+      130 Ctrl-C
+
+    \b
+    Examples:
+      resnetboost status
+      resnetboost status digits -n team-a
+      resnetboost status digits -w && kubectl delete rbj digits
+      resnetboost status -A -o json | jq '.items[].status.phase'
       resnetboost status runs/digits
     """
-    from resnetboost_operator.runs import runfolder
-    from resnetboost_operator.terminal import summary
+    from resnetboost_operator.terminal import statuscommand
 
-    for line in summary.description(runfolder.open_existing(folder), time.time()):
-        click.echo(line)
+    wanted = statuscommand.Wanted(target, namespace, everywhere, follow, form or "text")
+    ctx.exit(statuscommand.run(wanted))
 
 
 @main.command()

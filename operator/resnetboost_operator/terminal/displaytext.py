@@ -108,7 +108,7 @@ def fit(phrases: Sequence[str], width: int) -> str:
 
 def attempt(ended: Attempt) -> str:
     """How an attempt ended, and who is to blame."""
-    who = f"rank {ended.rank}" if ended.rank is not None else None
+    who = f"rank {ended.rank}{f' on {ended.node}' if ended.node else ''}" if ended.rank is not None else None
     code = f"exit code {ended.exit_code}" if ended.exit_code is not None else None
     step = f"after step {ended.last_step}" if ended.last_step is not None else None
     killed = (ended.exit_code or 0) > 128  # the end of its log says what it did, not why it ended

@@ -1,7 +1,7 @@
 """The picture of a run on a terminal, laid out for its width; it keeps no state and writes nothing."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -46,7 +46,7 @@ class Frame(msgspec.Struct, frozen=True):
         width = options.max_width
         yield self._header(width)
         for stage in self.status.stages:
-            yield from self._stage(stage, width)
+            yield from stage_rows(stage, self.status, self.now, width, {})
         if self.events:
             yield Text()
             yield _event_table(self.events)
@@ -62,30 +62,37 @@ class Frame(msgspec.Struct, frozen=True):
         facts = displaytext.fit(displaytext.facts(self.job), width - len(name) - right.cell_len - 4)
         return _row(Text.assemble((name, "bold"), "  ", facts), right)
 
-    def _stage(self, stage: StageStatus, width: int) -> Iterator[RenderableType]:
-        current = stage.name == self.status.stage and stage.state not in ("Complete", "Failed")
-        mark, style = _MARKS["Running" if current else stage.state]
-        progress = displaytext.progress_of(stage, self.status)
-        names = max(len(found.name) for found in self.status.stages)
-        head = Text.assemble((mark, style), " ", (stage.name.ljust(names), "bold" if current else style))
-        yield Text()
-        if stage.state == "Pending" and not current:
-            yield Text.assemble(head, ("  waiting", "dim"))
-            return
-        yield _bar_row(head, stage, progress, width)
-        yield Padding(
-            Text(displaytext.fit(self._details(stage, progress), width - _INDENT)),
-            (0, 0, 0, _INDENT),
-        )
 
-    def _details(self, stage: StageStatus, progress: Progress | None) -> list[str]:
-        if stage.state == "Complete":
-            return [*displaytext.result(stage), readable.plural(stage.attempts, "attempt")]
-        if stage.state == "Failed":
-            return ["failed", *(displaytext.figures(progress) if progress is not None else [])]
-        waiting = displaytext.waiting(self.status, self.now)
-        figures = displaytext.figures(progress) if progress is not None else []
-        return [*([waiting] if waiting else []), *figures]
+def stage_rows(
+    stage: StageStatus, status: Status, now: float, width: int, algorithms: Mapping[str, str]
+) -> Iterator[RenderableType]:
+    """A stage's bar and figures under an empty line; `algorithms` are told by the names of their stages, if at all."""
+    current = stage.name == status.stage and stage.state not in ("Complete", "Failed")
+    mark, style = _MARKS["Running" if current else stage.state]
+    names = max(len(found.name) for found in status.stages)
+    head = Text.assemble((mark, style), " ", (stage.name.ljust(names), "bold" if current else style))
+    if stage.name in algorithms:
+        head.append("  " + algorithms[stage.name].ljust(max(map(len, algorithms.values()))), "dim")
+    yield Text()
+    if stage.state == "Pending" and not current:
+        yield Text.assemble(head, ("  waiting", "dim"))
+        return
+    progress = displaytext.progress_of(stage, status)
+    yield _bar_row(head, stage, progress, width)
+    yield Padding(
+        Text(displaytext.fit(_details(stage, status, progress, now), width - _INDENT)),
+        (0, 0, 0, _INDENT),
+    )
+
+
+def _details(stage: StageStatus, status: Status, progress: Progress | None, now: float) -> list[str]:
+    if stage.state == "Complete":
+        return [*displaytext.result(stage), readable.plural(stage.attempts, "attempt")]
+    if stage.state == "Failed":
+        return ["failed", *(displaytext.figures(progress) if progress is not None else [])]
+    waiting = displaytext.waiting(status, now)
+    figures = displaytext.figures(progress) if progress is not None else []
+    return [*([waiting] if waiting else []), *figures]
 
 
 def _bar_row(head: Text, stage: StageStatus, progress: Progress | None, width: int) -> RenderableType:

@@ -1,0 +1,73 @@
+{{/* The chart's name, as a label. */}}
+{{- define "resnetboost.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The name of all objects of a namespace; also the lease's, so that two releases are no replicas of each other. */}}
+{{- define "resnetboost.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name of objects of no namespace. Releases that serve some namespaces may have one name in several places; two
+that serve all would fight over every job, and the equal name lets helm refuse the second. */}}
+{{- define "resnetboost.clusterName" -}}
+{{- if .Values.watchNamespaces -}}
+{{- printf "%s-%s" .Release.Namespace (include "resnetboost.fullname" .) -}}
+{{- else -}}
+{{- include "resnetboost.fullname" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "resnetboost.serviceAccountName" -}}
+{{- default (ternary (include "resnetboost.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{/* What pods of this release are found by; may never change. */}}
+{{- define "resnetboost.selector" -}}
+app.kubernetes.io/name: {{ include "resnetboost.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "resnetboost.labels" -}}
+{{ include "resnetboost.selector" . }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The operator's image, from the mirror if there is one. */}}
+{{- define "resnetboost.image" -}}
+{{- with .Values.imageRegistry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{ .Values.image.repository }}
+{{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ default .Chart.AppVersion .Values.image.tag }}{{ end -}}
+{{- end -}}
+
+{{/* "true" where a monitoring object is wanted: dict "context" $ "enabled" (auto, true or false) "kind" its kind. */}}
+{{- define "resnetboost.monitored" -}}
+{{- if eq (toString .enabled) "auto" -}}
+{{- .context.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) | ternary "true" "" -}}
+{{- else -}}
+{{- ternary "true" "" .enabled -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The rules of one role of files/rbac.yaml, as {rules: [...]}: dict "context" $ "kind" Role or ClusterRole. */}}
+{{- define "resnetboost.rules" -}}
+{{- range splitList "\n---\n" (.context.Files.Get "files/rbac.yaml") -}}
+{{- $role := fromYaml . -}}
+{{- if eq $role.kind $.kind -}}
+{{- toYaml (dict "rules" $role.rules) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Writes what in the chart follows from elsewhere: the copy of the CRD, and the README's table from values.yaml.
+
+`chart_values.py [CHART]`; `make chart` runs it. It decides nothing about the chart.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+CRD = ROOT / "crds" / "resnetboostjobs.yaml"
+BEGIN, END = "<!-- values -->\n", "<!-- end of values -->\n"
+_KEY = re.compile(r"^( *)([A-Za-z]\w*):")
+_COMMENT = re.compile(r"^ *# ?(.*)$")
+
+
+def main(chart: Path) -> None:
+    """Write both."""
+    (chart / "files" / CRD.name).write_bytes(CRD.read_bytes())
+    readme = chart / "README.md"
+    before, _, rest = readme.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    readme.write_text(before + BEGIN + "\n" + table((chart / "values.yaml").read_text()) + "\n" + END + after)
+
+
+def table(text: str) -> str:
+    """A Markdown table of every value that has a comment: its path, default and meaning."""
+    values = yaml.safe_load(text)
+    rows = ["| value | default | |", "|---|---|---|"]
+    for path, meaning in described(text):
+        rows.append(f"| `{'.'.join(path)}` | `{json.dumps(at(values, path))}` | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def described(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Path and comment of each key under a comment that begins with `# --`."""
+    path: list[tuple[int, str]] = []
+    words: list[str] = []
+    for line in text.splitlines():
+        if comment := _COMMENT.match(line):
+            said = comment[1]
+            words = [said.removeprefix("-- ")] if said.startswith("-- ") else [*words, said] if words else []
+        elif key := _KEY.match(line):
+            indent = len(key[1])
+            path = [(depth, name) for depth, name in path if depth < indent] + [(indent, key[2])]
+            if words:
+                yield tuple(name for _, name in path), " ".join(words)
+            words = []
+
+
+def at(values: Any, path: tuple[str, ...]) -> Any:
+    """The value at a path."""
+    for name in path:
+        values = values[name]
+    return values
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "charts" / "resnetboost")

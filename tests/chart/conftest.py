@@ -1,0 +1,74 @@
+"""helm, and a control plane of its own that knows no ResNetBoostJobs: they come with the chart."""
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from cluster import ControlPlane, build
+from cluster.helm import Helm
+
+
+def build_programs(pytestconfig: pytest.Config, names: Sequence[str]) -> None:
+    """Skips if that is impossible, but never in CI."""
+    if reason := build.unavailable(names):
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no helm to test with: {reason}")
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():  # building takes minutes: its progress must be seen
+        build.programs(names)
+
+
+@pytest.fixture(scope="session")
+def offline_helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """helm without a cluster."""
+    build_programs(pytestconfig, build.HELM)
+    return Helm(tmp_path_factory.mktemp("helm"), {})
+
+
+@pytest.fixture(scope="module")
+def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
+    """A cluster whose pods kwok pretends to run."""
+    build_programs(pytestconfig, (*build.CONTROL_PLANE, *build.HELM, "kwok"))
+    with ControlPlane(with_audit=True) as plane:
+        plane.add_kwok_nodes(2)
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def helm(plane: ControlPlane) -> Helm:
+    """helm of the cluster's administrator."""
+    return Helm.of(plane)
+
+
+@pytest.fixture
+def release_namespace(plane: ControlPlane) -> Iterator[str]:
+    """A fresh namespace that takes no pod that is not "restricted"."""
+    name = add_namespace(plane, {"pod-security.kubernetes.io/enforce": "restricted"})
+    yield name
+    plane.client.send("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def namespaces(plane: ControlPlane) -> Iterator[Iterator[str]]:
+    """As many fresh namespaces as a test takes."""
+    names: list[str] = []
+
+    def fresh() -> Iterator[str]:
+        while True:
+            names.append(add_namespace(plane, {}))
+            yield names[-1]
+
+    yield fresh()
+    for name in names:
+        plane.client.send("DELETE", f"/api/v1/namespaces/{name}")
+        plane.client.send("DELETE", f"/api/v1/namespaces/{name}/pods", {"gracePeriodSeconds": 0})
+
+
+def add_namespace(plane: ControlPlane, labels: dict[str, str]) -> str:
+    """One that takes pods."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    plane.processes.wait_until(lambda: plane.client.answers(account), account)
+    return name

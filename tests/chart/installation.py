@@ -1,0 +1,83 @@
+"""Releases of the chart in a cluster, and an operator under the account and with the options that one gives it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from chart.rendered import Manifest
+from cluster import ControlPlane
+from cluster.helm import CHART, Helm
+from operatorbed import Operator
+
+DEFINITION = "resnetboostjobs.resnetboost.io"
+_COMMAND = ["python", "-m", "resnetboost_operator"]
+
+
+def install(helm: Helm, namespace: str, *options: str, release: str = "resnetboost", verb: str = "install") -> str:
+    """What helm prints; it waits until pods are ready."""
+    return helm(verb, release, CHART, f"--namespace={namespace}", "--wait", "--timeout=2m", *options)
+
+
+def clear(plane: ControlPlane, helm: Helm) -> None:
+    """No release is left, nor a definition, nor a job."""
+    for release in json.loads(helm("list", "--all-namespaces", "--output=json")):
+        helm("uninstall", release["name"], f"--namespace={release['namespace']}", "--wait")
+    plane.kubectl("delete", "crd", DEFINITION, "--ignore-not-found")
+
+
+@contextmanager
+def operator(plane: ControlPlane, namespace: str, release: str = "resnetboost") -> Iterator[Operator]:
+    """The operator of a release, as a process: kwok runs no containers."""
+    found = json.loads(plane.kubectl("get", "deployment", release, f"--namespace={namespace}", "--output=json"))
+    spec = found["spec"]["template"]["spec"]
+    args = spec["containers"][0]["args"]
+    assert args[:3] == _COMMAND
+    kubeconfig = plane.token_kubeconfig(namespace, spec["serviceAccountName"])
+    process = Operator(plane, kubeconfig, f"{release}-{namespace}", lease_namespace=namespace, options=args[3:])
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def refused(plane: ControlPlane, namespace: str, account: str = "resnetboost") -> set[tuple[str, str]]:
+    """(resource, verb) of what the account asked for and never got."""
+    asked = list(plane.requests(f"system:serviceaccount:{namespace}:{account}"))
+    rights = {code: {(found.resource, found.verb) for found in asked if found.code == code} for code in (403, 200, 201)}
+    return rights[403] - rights[200] - rights[201]
+
+
+def next_version(folder: Path) -> Path:
+    """The chart of a later release, whose jobs have one field more."""
+    chart = shutil.copytree(CHART, folder / "resnetboost")
+    about = yaml.safe_load((chart / "Chart.yaml").read_text())
+    (chart / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "0.2.0"}))
+    definition = chart / "files" / "resnetboostjobs.yaml"
+    content = yaml.safe_load(definition.read_text())
+    (version,) = content["spec"]["versions"]
+    version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["added"] = {"type": "string"}
+    definition.write_text(yaml.safe_dump(content))
+    return chart
+
+
+def has_added_field(plane: ControlPlane) -> bool:
+    """Whether the definition in the cluster is the later one."""
+    definition: dict[str, Any] = json.loads(plane.kubectl("get", "crd", DEFINITION, "--output=json"))
+    (version,) = definition["spec"]["versions"]
+    return "added" in version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+
+
+def has_definition(plane: ControlPlane) -> bool:
+    """Whether the cluster knows jobs."""
+    return bool(plane.kubectl("get", "crd", DEFINITION, "--ignore-not-found", "--output=name").strip())
+
+
+def uids(objects: list[Manifest]) -> dict[str, str]:
+    """Name and uid of each: the same names may be other objects."""
+    return {found["metadata"]["name"]: found["metadata"]["uid"] for found in objects}

@@ -1,0 +1,33 @@
+"""A real API server takes every object that any values give, also those of the Prometheus operator's kinds."""
+
+from pathlib import Path
+
+import pytest
+
+from chart.rendered import CI_VALUES
+from cluster import ControlPlane, monitoringkinds
+from cluster.helm import CHART, Helm
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def monitoring_kinds(plane: ControlPlane) -> None:
+    """As where a Prometheus operator is."""
+    monitoringkinds.create(plane)
+
+
+@pytest.mark.usefixtures("monitoring_kinds")
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem.removesuffix("-values"))
+def test_every_object_is_valid(plane: ControlPlane, helm: Helm, release_namespace: str, values: Path) -> None:
+    text = helm("template", "resnetboost", CHART, f"--namespace={release_namespace}", f"--values={values}")
+    said = plane.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", input=text)
+    assert len(said.splitlines()) == text.count("\n# Source: ")
+
+
+@pytest.mark.usefixtures("monitoring_kinds")
+def test_monitors_come_by_themselves_where_their_kinds_are(helm: Helm, release_namespace: str) -> None:
+    where = f"--namespace={release_namespace}"
+    text = helm("install", "resnetboost", CHART, where, "--dry-run=server", "--take-ownership")
+    for kind in monitoringkinds.KINDS:
+        assert f"\nkind: {kind}\n" in text

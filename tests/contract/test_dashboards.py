@@ -1,0 +1,125 @@
+"""Dashboards, rules and the documents speak of the metrics there are, of all of them and of no others."""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dashboardlint
+import exposedmetrics
+from exposedmetrics import Metric
+from resnetboost_operator.kube.jobs import JobRecord
+from resnetboost_operator.kube.jobseries import FAMILIES
+from resnetboost_operator.status import Attempt, Condition, Goodput, Loss, Progress, Status
+from simulation import job
+
+ROOT = Path(__file__).parents[2]
+DASHBOARDS = sorted((ROOT / "charts" / "resnetboost" / "dashboards").glob("*.json"))
+RULES = sorted((ROOT / "charts" / "resnetboost" / "rules").glob("*.yaml"))
+DOCUMENT = ROOT / "docs" / "monitoring.md"
+METRICS = (*exposedmetrics.operator(), *exposedmetrics.trainer())
+SERIES = {name: labels for metric in METRICS for name, labels in metric.series.items()}
+TIME = "2026-01-01T00:00:00Z"
+OURS = tuple(metric for metric in METRICS if metric.name.startswith("resnetboost_"))
+
+
+def dashboard(name: str) -> Any:
+    return json.loads((ROOT / "charts" / "resnetboost" / "dashboards" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_is_sound(path: Path) -> None:
+    found = json.loads(path.read_text())
+    assert dashboardlint.problems(found, SERIES) == []
+    assert found["uid"] == f"resnetboost-{path.stem}"
+    assert path.read_text() == json.dumps(found, indent=2, ensure_ascii=False) + "\n", "a diff must be readable"
+
+
+@pytest.mark.parametrize("metric", OURS, ids=lambda metric: metric.name)
+def test_what_is_exposed_is_shown_or_alerted_on(metric: Metric) -> None:
+    shown = {name for path in DASHBOARDS for name in dashboardlint.metrics(json.loads(path.read_text()))}
+    asked = " ".join(path.read_text() for path in RULES)
+    assert any(name in shown or re.search(rf"\b{name}\b", asked) for name in metric.series)
+
+
+@pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
+def test_a_rule_asks_for_nothing_that_nobody_exposes(path: Path) -> None:
+    rules = [rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    for rule in rules:
+        names = set(re.findall(r"[\w:]*\bresnetboost_[\w:]+", rule["expr"]))
+        assert names and names <= SERIES.keys() | recorded, rule
+
+
+def test_the_document_lists_every_metric_with_its_labels_and_words() -> None:
+    rows = re.findall(r"^\| `(resnetboost_\w+)` \| (\w+) \|(.*?)\| (.*?) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    told = {name: (kind, frozenset(re.findall(r"`(\w+)`", labels)), words) for name, kind, labels, words in rows}
+    assert len(told) == len(rows)
+    common = exposedmetrics.JOB | {"stage", "rank"}
+    for metric in OURS:
+        left_out = exposedmetrics.JOB if metric.name.startswith("resnetboost_job_") else common
+        assert told.get(metric.name) == (metric.kind, metric.labels - left_out, metric.help), metric.name
+    assert told.keys() == {metric.name for metric in OURS}
+
+
+def test_the_labels_of_jobs_series_are_those_the_dashboards_are_checked_by() -> None:
+    """By a job of which there is everything to tell at once, which no real one has."""
+    wanted = job(device={"type": "Ascend", "count": 2})
+    conditions = (Condition("Failed", "True", "A", "", TIME), Condition("Running", "False", "B", "", TIME))
+    status = Status(
+        phase="Running",
+        stage="base",
+        conditions=conditions,
+        attempts=(Attempt(0, "base", "Killed", TIME),),
+        goodput=Goodput(attempt_seconds=10, lost=(Loss("Killed", 20),)),
+        progress=Progress(stage="base", heartbeat=1, heartbeat_time=TIME),
+    )
+    record = JobRecord("u", "default", "digits", 1, False, wanted, status, problem="", created=TIME)
+    for family in FAMILIES:
+        told = [set(labels) for labels, _ in family.samples(record)]
+        assert told, f"{family.name} tells nothing"
+        assert told == [exposedmetrics.OF_JOBS.get(family.name.removeprefix("resnetboost_job_"), set())] * len(told)
+
+
+def _first_panel(found: Any) -> Any:
+    return next(panel for panel in found["panels"] if panel["type"] != "row")
+
+
+def _with_query(text: str) -> Callable[[Any], None]:
+    def change(found: Any) -> None:
+        _first_panel(found)["targets"][0]["expr"] = text
+
+    return change
+
+
+def _with_value_for_nothing(panel: Any) -> None:
+    panel["fieldConfig"]["defaults"]["noValue"] = "0"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (_with_query("sum(resnetboost_job_phases)"), "nobody exposes resnetboost_job_phases"),
+        (_with_query('resnetboost_job_phase{rank="0"}'), "resnetboost_job_phase has no label rank"),
+        (_with_query("sum by (colour) (resnetboost_loss)"), "none of its series has the label colour"),
+        (_with_query('resnetboost_loss{stage="$algorithm"}'), "there is no variable algorithm"),
+        (_with_query("sum(resnetboost_images_total)"), "a counter without its rate"),
+        (lambda found: _first_panel(found).pop("description"), "no description"),
+        (lambda found: _first_panel(found)["fieldConfig"]["defaults"].pop("unit"), "no unit"),
+        (lambda found: _first_panel(found).update(datasource={"uid": "prom-1"}), "a datasource of its own"),
+        (lambda found: _first_panel(found)["gridPos"].update(w=20), "it lies over"),
+        (lambda found: _with_value_for_nothing(found["panels"][1]), "ask instantly"),
+        (lambda found: found["panels"][1].update(id=1), "two panels have one id"),
+        (lambda found: found.update(uid="a8Xb"), "its uid is a8Xb"),
+        (lambda found: found.update(__inputs=[]), "exported for one Grafana"),
+    ],
+)
+def test_the_linter_sees_what_is_wrong(change: Callable[[Any], None], complaint: str) -> None:
+    broken = copy.deepcopy(dashboard("job"))
+    change(broken)
+    assert any(complaint in problem for problem in dashboardlint.problems(broken, SERIES))

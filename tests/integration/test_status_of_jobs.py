@@ -1,0 +1,271 @@
+"""`resnetboost status` against a real API server: who may only look, what is followed, at a terminal and in a pipe."""
+
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusterjobs
+from operatorbed import Kubelet, Proxy, Space
+from operatorbed.jobs import job
+from operatorbed.proxy import Call, Trouble
+from operatorbed.space import JOB
+from operatorbed.waiting import eventually
+from resnetboost_operator import names
+
+pytestmark = pytest.mark.slow
+
+RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
+ACCOUNT = "looker"
+PATIENCE_SECONDS = 60.0
+# Makes the terminal its controlling one, as a login does, so that keys become signals.
+LOGIN = """
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Looker:
+    """Somebody who may list and watch jobs in one namespace, and nothing else."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        plane, path = space.plane, f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space.namespace}"
+        plane.client.send(
+            "POST", f"/api/v1/namespaces/{space.namespace}/serviceaccounts", {"metadata": {"name": ACCOUNT}}
+        )
+        rule = {"apiGroups": [names.GROUP], "resources": [JOB], "verbs": ["list", "watch"]}
+        plane.client.send("POST", f"{path}/roles", {"metadata": {"name": ACCOUNT}, "rules": [rule]})
+        binding = {
+            "metadata": {"name": ACCOUNT},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ACCOUNT},
+            "subjects": [{"kind": "ServiceAccount", "namespace": space.namespace, "name": ACCOUNT}],
+        }
+        plane.client.send("POST", f"{path}/rolebindings", binding)
+        self.kubeconfig = plane.token_kubeconfig(space.namespace, ACCOUNT)
+
+    @property
+    def user(self) -> str:
+        return f"system:serviceaccount:{self._space.namespace}:{ACCOUNT}"
+
+    def through(self, proxy: Proxy) -> None:
+        """From now on by way of the proxy."""
+        content = json.loads(self.kubeconfig.read_text())
+        content["clusters"][0]["cluster"] = {"server": proxy.url}
+        self.kubeconfig.write_text(json.dumps(content))
+
+    def environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "KUBECONFIG": str(self.kubeconfig), "NO_PROXY": "*", "LANG": "C.UTF-8"}
+
+    def asks(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [RESNETBOOST, "status", *words],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
+    def follows(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [RESNETBOOST, "status", "-w", *words],
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def looker(space: Space) -> Looker:
+    return Looker(space)
+
+
+def tell(space: Space, status: dict[str, Any], name: str = "digits") -> None:
+    """Write a job's status as the operator would."""
+    found = space.get(JOB, name)
+    path = f"/apis/{names.API_VERSION}/namespaces/{space.namespace}/{JOB}/{name}/status"
+    space.plane.client.send("PUT", path, {**found, "status": status})
+
+
+def first_line(followed: subprocess.Popen[str], pattern: str) -> str:
+    """The first line like that. Raises AssertionError when it ends without one."""
+    assert followed.stdout is not None
+    for line in followed.stdout:
+        if re.search(pattern, line):
+            return line
+    raise AssertionError(f"it ended without {pattern!r}")
+
+
+def watching(proxy: Proxy) -> int:
+    return sum(call.is_watch for call in proxy.calls)
+
+
+def is_watch(call: Call) -> bool:
+    return call.is_watch
+
+
+def test_who_may_only_look_sees_everything_but_events(space: Space, looker: Looker) -> None:
+    space.create(job())
+    tell(space, clusterjobs.running())
+    table, page = looker.asks(), looker.asks("digits")
+    assert (table.returncode, table.stderr, page.returncode, page.stderr) == (0, "", 0, "")
+    assert table.stdout.splitlines()[1].split()[:3] == ["digits", "Running", "base"]
+    assert "may not list events" in page.stdout
+    everywhere = looker.asks("-A")
+    assert (everywhere.returncode, everywhere.stdout) == (10, "")
+    assert "cannot list resource" in everywhere.stderr
+    assert looker.asks("digit").stderr.endswith("did you mean digits?\n")
+    refused = {request.verb for request in space.plane.requests(looker.user) if request.resource == JOB}
+    assert refused <= {"list", "watch"}
+
+
+def test_a_script_can_wait_for_the_end(space: Space, looker: Looker) -> None:
+    space.create(job())
+    tell(space, clusterjobs.running())
+    followed = looker.follows("digits")
+    first_line(followed, "Running .* step 264/440")
+    tell(space, clusterjobs.complete())
+    assert followed.wait(PATIENCE_SECONDS) == 0
+    space.create(job("other"))
+    tell(space, clusterjobs.failed(), "other")
+    assert looker.follows("other").wait(PATIENCE_SECONDS) == 1
+
+
+def test_a_broken_connection_and_forgotten_versions_lose_nothing(space: Space, looker: Looker, proxy: Proxy) -> None:
+    space.create(job())
+    tell(space, clusterjobs.waiting())
+    looker.through(proxy)
+    followed = looker.follows("digits")
+    first_line(followed, "Starting")
+    eventually(lambda: watching(proxy), lambda count: count == 1, "it watches")
+    proxy.troubles += [Trouble(1, is_watch, code=410), Trouble(1, is_watch, code=503)]
+    tell(space, clusterjobs.running())
+    first_line(followed, "Running")
+    proxy.cut_watches()
+    eventually(lambda: watching(proxy), lambda count: count >= 4, "it watches again, three times")
+    tell(space, clusterjobs.complete())
+    assert followed.wait(PATIENCE_SECONDS) == 0
+
+
+def test_an_api_server_that_is_started_anew_is_waited_for(space: Space, looker: Looker) -> None:
+    space.create(job())
+    tell(space, clusterjobs.running())
+    followed = looker.follows()
+    first_line(followed, "Running")
+    space.plane.restart_apiserver(kill=True)
+    tell(space, clusterjobs.complete())
+    first_line(followed, "Complete")
+    space.delete(JOB, "digits")
+    first_line(followed, "digits  is deleted")
+    followed.send_signal(signal.SIGINT)
+    assert followed.wait(PATIENCE_SECONDS) == 130
+
+
+def test_nothing_is_asked_while_nothing_changes(space: Space, looker: Looker, proxy: Proxy) -> None:
+    space.create(job())
+    tell(space, clusterjobs.running())
+    looker.through(proxy)
+    followed = looker.follows()
+    first_line(followed, "Running")
+    eventually(lambda: watching(proxy), lambda count: count == 1, "it watches")
+    for step in range(265, 270):
+        tell(space, clusterjobs.running(progress=clusterjobs.PROGRESS | {"step": step}))
+        first_line(followed, f"step {step}/440")
+    assert [call.is_watch for call in proxy.calls] == [False, True]
+    followed.kill()
+    followed.wait()
+
+
+@pytest.mark.usefixtures("operator_behind_proxy")
+def test_a_job_is_followed_from_its_creation_to_its_end(space: Space, kubelet: Kubelet, looker: Looker) -> None:
+    kubelet.tell(step=7, totalSteps=44, loss=1.5)
+    space.create(job())
+    followed = looker.follows("digits")
+    first_line(followed, "Running .* step 7/44 .* loss 1.5")
+    for index in (1, 0):
+        kubelet.exit(f"digits-base-0-{index}", 0)
+    assert followed.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.usefixtures("operator_behind_proxy")
+def test_the_log_of_the_rank_that_failed_is_there_to_be_read(space: Space, kubelet: Kubelet, looker: Looker) -> None:
+    space.create(job())
+    space.until_started()
+    kubelet.exit("digits-base-0-1", 11, report={"class": "DataError", "message": "no such file"})
+    space.until_phase("Failed")
+    page = looker.asks("digits").stdout
+    command = page.splitlines()[-1].split()
+    assert command[:-1] == ["next", "kubectl", "logs", "-n", space.namespace]
+    assert command[-1] in space.names_of("pods")
+    assert "rank 1" in page
+    assert "no such file" in page
+
+
+class Terminal:
+    """A terminal of 100 x 30 with a command in it."""
+
+    def __init__(self, looker: Looker, *words: str) -> None:
+        self.screen = ""
+        self._keyboard, terminal = os.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LOGIN, RESNETBOOST, "status", *words],
+            env={**looker.environment(), "TERM": "xterm-256color"},
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+        )
+        os.close(terminal)
+
+    def until(self, pattern: str) -> None:
+        """Read until the pattern was on the screen."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not re.search(pattern, self.screen):
+            assert time.monotonic() < deadline, f"{pattern!r} never came:\n{self.screen}"
+            if select.select([self._keyboard], [], [], 0.1)[0]:
+                self.screen += os.read(self._keyboard, 65536).decode(errors="replace")
+
+    def type(self, keys: str) -> None:
+        os.write(self._keyboard, keys.encode())
+
+    def close(self) -> None:
+        os.close(self._keyboard)
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def terminal(space: Space, looker: Looker) -> Iterator[Terminal]:
+    space.create(job())
+    tell(space, clusterjobs.running())
+    found = Terminal(looker, "-w")
+    yield found
+    found.close()
+
+
+def test_the_picture_is_redrawn_and_ctrl_c_leaves_the_last_one(space: Space, terminal: Terminal) -> None:
+    terminal.until("264/440")
+    tell(space, clusterjobs.running(progress=clusterjobs.PROGRESS | {"step": 301}))
+    terminal.until("301/440")
+    terminal.type("\x03")
+    terminal.until(re.escape("\x1b[?25h"))  # the cursor is back
+    assert terminal.process.wait(PATIENCE_SECONDS) == 130
+    assert "Traceback" not in terminal.screen
+    assert "301/440" in terminal.screen.rpartition("NAME")[2]

@@ -1,0 +1,217 @@
+"""What people see in Grafana, and what wakes them, is there: a real Prometheus scrapes real runs and the operator.
+
+It scrapes what the chart's monitors select and evaluates the chart's rules. Every query of every dashboard, and all
+that a rule compares, must have had data while the fleet ran.
+"""
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+import prometheusbed
+from cluster.helm import CHART
+from deviceplugin import ASCEND, DevicePlugin
+from kubeletbed import Bed, operatorpod
+from operatorbed import Space
+from operatorbed.space import JOB
+from prometheusbed import Prometheus, fleet, monitors
+from prometheusbed.dashboards import Dashboard, choices, filled
+from prometheusbed.discovery import Discovery
+from prometheusbed.node import OnNode
+from prometheusbed.picture import Moment, draw
+from prometheusbed.promql import compared
+
+pytestmark = pytest.mark.slow
+
+DASHBOARDS = [Dashboard(path) for path in sorted(CHART.glob("dashboards/*.json"))]
+KINDS = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
+FLEET = "fleet"
+STEP_SECONDS = 2.0
+PATIENCE_SECONDS = 420.0
+SOON_SECONDS = 60.0
+LEADING = "resnetboost_operator_leading"
+DOWN = "ResNetBoostOperatorDown"
+
+
+class Watched(NamedTuple):
+    """A fleet that ran from `start` to `end` while Prometheus looked on."""
+
+    prometheus: Prometheus
+    space: Space
+    start: float
+    end: float
+
+    def had(self, query: str) -> bool:
+        """Whether there was data at any time."""
+        return bool(self.prometheus.api.range(query, self.start, self.end, STEP_SECONDS))
+
+
+ALERTS = {
+    ("ResNetBoostJobStuckPending", "no-devices"),
+    ("ResNetBoostRankTableNotReady", "no-rank-table"),
+    ("ResNetBoostJobHung", "hangs"),
+    ("ResNetBoostLossNotFinite", "diverges"),
+    ("ResNetBoostCheckpointFailing", "disk-full"),
+}
+
+
+class Picture(NamedTuple):
+    """What docs show of a dashboard: its panels above a line, with these values of its variables."""
+
+    dashboard: str
+    lowest: int
+    choice: dict[str, str]
+
+
+PICTURES = [Picture("fleet", 30, {}), Picture("job", 34, {"job": "digits"})]
+
+
+@pytest.fixture(scope="module")
+def watched(bed: Bed, operator: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    if reason := prometheusbed.unavailable():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    bed.plane.kubectl("create", "namespace", FLEET)
+    space = Space(bed.plane, FLEET, PATIENCE_SECONDS)
+    rules, found = hurried_rules(bed, tmp_path_factory.mktemp("rules")), tmp_path_factory.mktemp("found")
+    with (
+        DevicePlugin(bed.plugins, ASCEND.resource, ASCEND.devices(2), ASCEND.give),
+        Discovery(bed.plane.client, found),
+        Prometheus(configuration(bed, found), rules, OnNode(bed.sandbox)) as prometheus,
+    ):
+        start = time.time()
+        fleet.start(bed, space)
+        fleet.play(bed, space)
+        yield Watched(prometheus, space, start, time.time())
+        space.clear()
+
+
+def installed(bed: Bed, plural: str) -> list[dict[str, Any]]:
+    """The chart's objects of one of the Prometheus operator's kinds, as they are in the cluster."""
+    items = json.loads(bed.plane.client.get(f"/apis/monitoring.coreos.com/v1/{plural}"))["items"]
+    assert items, f"the chart has installed no {plural}"
+    return [{**item, "kind": KINDS[plural]} for item in items]
+
+
+def configuration(bed: Bed, found: Path) -> dict[str, Any]:
+    """All monitors in Prometheus' own words."""
+    given = installed(bed, "podmonitors") + installed(bed, "servicemonitors")
+    scrapes = [scrape for monitor in given for scrape in monitors.scrapes(monitor, found)]
+    return {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": scrapes}
+
+
+def hurried_rules(bed: Bed, folder: Path) -> list[Path]:
+    """The chart's rules; only how long something must last before it alerts is another time: a second."""
+    for number, rule in enumerate(installed(bed, "prometheusrules")):
+        text = yaml.safe_dump({"groups": rule["spec"]["groups"]}, width=1000)
+        (folder / f"{number}.yaml").write_text(re.sub(r"^(\s+for:) \S+$", r"\1 1s", text, flags=re.MULTILINE))
+    return sorted(folder.iterdir())
+
+
+def sum_of(watched: Watched, query: str) -> float:
+    """Over all series there are now."""
+    return sum(series.last for series in watched.prometheus.api.instant(query))
+
+
+@contextlib.contextmanager
+def operators(bed: Bed, watched: Watched, count: int) -> Iterator[None]:
+    """So many of them, all seen by Prometheus; afterwards one, which leads."""
+    deployment = (f"deployment/{operatorpod.RELEASE}", f"--namespace={operatorpod.NAMESPACE}")
+
+    def scale(wanted: int) -> None:
+        bed.plane.kubectl("scale", *deployment, f"--replicas={wanted}")
+        until(watched, lambda: sum_of(watched, f"count({LEADING})") == wanted, f"{wanted} operators")
+
+    scale(count)
+    try:
+        yield
+    finally:
+        scale(1)
+        until(watched, lambda: sum_of(watched, LEADING) == 1, "a leader")
+
+
+def until(watched: Watched, condition: Callable[[], bool], what: str) -> None:
+    watched.prometheus.processes.wait_until(condition, what, SOON_SECONDS)
+
+
+def test_all_ranks_of_all_attempts_and_stages_are_scraped(watched: Watched) -> None:
+    found = watched.prometheus.api.range(
+        'resnetboost_step{job_name="digits"}', watched.start, watched.end, STEP_SECONDS
+    )
+    ranks = {(one.labels["stage"], one.labels["rank"], one.labels["pod"]) for one in found}
+    assert ranks == {
+        (stage, str(rank), f"digits-{stage}-{attempt}-{rank}")
+        for stage, attempt in (("base", 0), ("base", 1), ("fine", 2))
+        for rank in (0, 1)
+    }
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.name)
+def test_no_panel_stays_empty(watched: Watched, dashboard: Dashboard) -> None:
+    ways = choices(dashboard, watched.prometheus.api)
+    assert ways, f"nothing can be chosen for {', '.join(variable.name for variable in dashboard.variables)}"
+    empty = [
+        f"{query.title}: {query.text}"
+        for query in dashboard.queries
+        if not any(watched.had(filled(query.text, way)) for way in ways)
+    ]
+    assert not empty, "without data:\n" + "\n".join(empty)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.dashboard)
+def test_a_picture_of_a_dashboard_is_small(watched: Watched, picture: Picture, tmp_path: Path) -> None:
+    folder = Path(os.environ.get("DASHBOARD_PICTURES") or tmp_path)  # `make pictures`
+    file = folder / f"dashboard-{picture.dashboard}.png"
+    (dashboard,) = (one for one in DASHBOARDS if one.name == picture.dashboard)
+    api = watched.prometheus.api
+    way = next(way for way in choices(dashboard, api) if picture.choice.items() <= way.items())
+    draw(dashboard, api, Moment(watched.start, watched.end, STEP_SECONDS, way), file, picture.lowest)
+    assert 10_000 < file.stat().st_size < 200_000
+
+
+def test_what_rules_compare_is_there(watched: Watched) -> None:
+    rules = watched.prometheus.api.rules()
+    assert rules
+    parts = [(rule["name"], part) for rule in rules for part in compared(rule["query"])]
+    empty = [f"{name}: {part}" for name, part in parts if not watched.had(part)]
+    assert not empty, "without data:\n" + "\n".join(empty)
+
+
+def test_alerts_name_the_jobs_they_are_for(watched: Watched) -> None:
+    found = watched.prometheus.api.range("ALERTS", watched.start, watched.end, STEP_SECONDS)
+    assert {(one.labels["alertname"], one.labels.get("job_name")) for one in found} >= ALERTS
+
+
+def test_rules_can_be_evaluated(watched: Watched) -> None:
+    rules = watched.prometheus.api.rules()
+    assert [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"] == []
+
+
+def test_series_of_a_deleted_job_go(watched: Watched) -> None:
+    series = f'count({{job_namespace="{FLEET}", job_name="no-devices"}})'
+    assert sum_of(watched, series) > 0
+    watched.space.delete(JOB, "no-devices")
+    until(watched, lambda: sum_of(watched, series) == 0, "the end of its series")
+
+
+def test_two_operators_do_not_count_a_job_twice(bed: Bed, watched: Watched) -> None:
+    with operators(bed, watched, 2):
+        assert sum_of(watched, LEADING) == 1
+        assert sum_of(watched, f'resnetboost_job_phase{{job_namespace="{FLEET}"}}') == len(watched.space.all(JOB))
+
+
+def test_it_alerts_while_there_is_no_operator(bed: Bed, watched: Watched) -> None:
+    def alerts() -> bool:
+        return "firing" in watched.prometheus.api.alerts(DOWN)
+
+    assert not alerts()
+    with operators(bed, watched, 0):
+        until(watched, alerts, "an alert")
+    until(watched, lambda: not alerts(), "its end")

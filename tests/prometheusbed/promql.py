@@ -1,0 +1,59 @@
+"""What a rule compares, taken out of its expression: series that must be there for it to tell anything, ever.
+
+It knows as much of the language as a rule needs to be taken apart: brackets, quotes, comparisons and set operators.
+"""
+
+import re
+from collections.abc import Iterator
+
+_TOKEN = re.compile(
+    r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`)
+      | (?P<open>[([{]) | (?P<close>[)\]}])
+      | (?P<compare>==|!=|>=|<=|>|<)(?:\s*bool\b)?
+      | \b(?P<set>and|or|unless)\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_MATCHING = re.compile(r"\s*(?:on|ignoring|group_left|group_right)\s*\([^)]*\)", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:[-+\d.eE_x*/^()\s]|Inf|NaN)+", re.IGNORECASE)
+
+
+def compared(expression: str) -> list[str]:
+    """Its parts without comparisons and set operators, and without plain numbers.
+
+    Of a function or an aggregation of what is compared, these parts alone.
+    """
+    expression = expression.strip()
+    pieces = [piece.strip() for piece in _split(expression)]
+    if len(pieces) > 1:
+        return [part for piece in pieces for part in compared(piece)]
+    groups = list(_groups(expression))
+    if groups == [expression[1:-1]]:
+        return compared(groups[0])
+    inside = [part for group in groups if len(list(_split(group))) > 1 for part in compared(group)]
+    return inside or ([] if _NUMBER.fullmatch(expression) else [expression])
+
+
+def _split(expression: str) -> Iterator[str]:
+    """At operators outside all brackets."""
+    depth, start = 0, 0
+    for token in _TOKEN.finditer(expression):
+        depth += bool(token["open"]) - bool(token["close"])
+        if depth == 0 and (token["compare"] or token["set"]):
+            yield expression[start : token.start()]
+            start = token.end()
+            while matching := _MATCHING.match(expression, start):
+                start = matching.end()
+    yield expression[start:]
+
+
+def _groups(expression: str) -> Iterator[str]:
+    """What its outermost round brackets hold."""
+    depth, start = 0, 0
+    for token in _TOKEN.finditer(expression):
+        if token["open"]:
+            depth += 1
+            start = token.end() if depth == 1 else start
+        elif token["close"]:
+            depth -= 1
+            if depth == 0 and token["close"] == ")":
+                yield expression[start : token.start()]

@@ -1,0 +1,54 @@
+"""Divides tests among the workers of `make test` (pytest-xdist); a pytest without workers only changes their order."""
+
+import gc
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+# A control plane takes a minute and a gigabyte: one worker has one for all of them.
+_OF_THE_CONTROL_PLANE = tuple(
+    f"tests/integration/test_{name}" for name in ("api_server_verdicts", "control_plane", "operator_", "status_of_jobs")
+)
+_BY_FILE = ("contract", "golden", "integration", "unit")
+
+
+def group(nodeid: str) -> str:
+    """What one worker does in one go: a file, so that it prepares once what its tests share, or more for that reason.
+
+    pytest-xdist 3.8 knows groups, too, but in vain with pytest 9.2, whose ids of tests cannot be changed any more.
+    """
+    path = nodeid.partition("::")[0]
+    if path.startswith(_OF_THE_CONTROL_PLANE):
+        return "control plane"
+    folder = path.split("/")[1]
+    return path if folder in _BY_FILE else folder
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """One group after the other, whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The control plane's first, since they mostly wait while another worker computes; what is quick fills the end."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if group(item.nodeid) == "control plane":
+        return 0
+    return 1 if item.get_closest_marker("slow") else 2
+
+
+def pytest_collection_finish() -> None:
+    """MindSpore collects garbage for every graph; three thousand tests and all that they import are none."""
+    gc.collect()
+    gc.freeze()

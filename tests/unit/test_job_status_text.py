@@ -1,0 +1,259 @@
+"""What `resnetboost status` says of a cluster's jobs, at every width and in every state."""
+
+import io
+import shlex
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+import clusterjobs
+from clusterjobs import KILLED, NOW, UNSCHEDULABLE, complete, condition, failed, job, running, waiting
+from resnetboost_operator.kube.reader import Happening
+from resnetboost_operator.terminal import jobfacts, jobtable, jobview
+from resnetboost_operator.terminal.jobpage import JobPage
+from resnetboost_operator.terminal.jobtable import JobTable
+from resnetboost_operator.terminal.jobview import JobView
+
+HOSTILE = "\x1b[31mred\x1b[0m \x1b]0;title\x07not\x1b[2J a\x08 zip\x9b5A \u202efile\tend"
+HARMLESS = "red not a\\x08 zip\\x9b5A \\u202efile end"
+EVERY_STATE = {
+    "running": running(attempts=[KILLED], restarts=1, goodput={"percent": 80, "attemptSeconds": 620}),
+    "waiting": waiting(),
+    "failed": failed(attempts=[KILLED | {"message": HOSTILE}]),
+    "complete": complete(),
+    "unseen": None,
+}
+
+
+def view(status: dict[str, Any] | None, name: str = "digits", **changes: Any) -> JobView:
+    return jobview.read(job(name, status, **changes))
+
+
+def drawn(shown: RenderableType, width: int = 0) -> list[str]:
+    """The lines on a terminal of that width; 0: in a file."""
+    file = io.StringIO()
+    terminal = {"force_terminal": True, "width": width, "color_system": None} if width else {}
+    Console(file=file, highlight=False, markup=False, **terminal).print(shown, soft_wrap=not width)  # type: ignore[arg-type]
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def table(*jobs: JobView, width: int = 0, namespaces: bool = False) -> list[str]:
+    return drawn(JobTable(jobtable.in_order(jobs), NOW, namespaces), width)
+
+
+def page(found: JobView, width: int = 0) -> list[str]:
+    return drawn(JobPage(found, (), NOW), width)
+
+
+def test_a_file_gets_every_column_and_a_line_for_each_job() -> None:
+    lines = table(view(running()), view(waiting(), "waits"))
+    assert lines[0].split() == [
+        *("NAME", "PHASE", "STAGE", "ALGORITHM", "DONE", "STEP", "LOSS", "ACCURACY", "TOP-1", "IMAGES/S"),
+        *("RANKS", "RESTARTS", "GOODPUT", "ETA", "AGE", "WHY"),
+    ]
+    assert lines[1].split() == [
+        *("digits", "Running", "base", "Momentum", "60", "%", "264/440", "0.512", "97.8", "%", "1234"),
+        *("2/2", "0", "0:42", "5:00"),
+    ]
+    assert lines[2].endswith(UNSCHEDULABLE)
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 140, 200])
+def test_nothing_is_wider_than_its_terminal(width: int) -> None:
+    jobs = [view(status, f"{name}-{'x' * 30}") for name, status in EVERY_STATE.items()]
+    lines = table(*jobs, width=width, namespaces=True) + [line for found in jobs for line in page(found, width)]
+    wide = [line for line in lines if len(line) > width and not line.startswith(("  →", "    "))]
+    assert wide == []
+
+
+@pytest.mark.parametrize(
+    ("width", "there", "gone"),
+    [
+        (60, ("NAME", "PHASE", "DONE", "LOSS", "AGE"), ("ETA", "GOODPUT", "ALGORITHM")),
+        (100, ("STEP", "ACCURACY", "RANKS", "RESTARTS"), ("GOODPUT",)),
+        (200, ("STAGE", "ALGORITHM", "IMAGES/S", "GOODPUT", "ETA", "━━━━━━────"), ("WHY",)),
+    ],
+    ids=["narrow", "usual", "wide"],
+)
+def test_the_columns_that_matter_most_stay(width: int, there: tuple[str, ...], gone: tuple[str, ...]) -> None:
+    text = "\n".join(table(view(running()), width=width))
+    assert [word for word in there if word not in text] == []
+    assert [word for word in gone if word in text] == []
+
+
+def test_trouble_stands_whole_under_its_job() -> None:
+    lines = table(view(waiting()), view(running(), "zeta"), width=50)
+    under = lines[2 : lines.index(next(line for line in lines if line.startswith("zeta")))]
+    assert " ".join(line.strip() for line in under) == UNSCHEDULABLE
+    assert all(line.startswith("  ") for line in under)
+
+
+def test_what_may_still_change_comes_first() -> None:
+    lines = table(view(complete(), "a"), view(failed(), "b"), view(running(), "y"), view(waiting(), "x"))
+    assert [line.split()[0] for line in lines[1:]] == ["x", "y", "a", "b"]
+
+
+def test_namespaces_have_a_column_where_all_are_shown() -> None:
+    assert table(view(running()), namespaces=True)[1].split()[:2] == ["team-a", "digits"]
+
+
+def test_a_later_stage_is_counted_and_named_by_its_algorithm() -> None:
+    stages = [{"name": "first", "state": "Complete"}, {"name": "base", "state": "Running"}]
+    assert " base 2/2  Momentum " in table(view(running(stages=stages)))[1]
+
+
+def test_what_is_over_has_no_time_left_and_no_speed() -> None:
+    row = " ".join(table(view(complete()))[1].split())
+    assert row == "digits Complete base Momentum 100 % 440/440 0.512 97.8 % 99.4 % 2 0 5:00"
+
+
+def test_progress_of_the_stage_before_is_not_this_ones() -> None:
+    assert "264/440" not in table(view(running(progress=clusterjobs.PROGRESS | {"stage": "first"})))[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (running(), ""),
+        (complete(), ""),
+        (None, jobview.UNSEEN),
+        (waiting(), UNSCHEDULABLE),
+        (waiting("Restarting", "rank 1 ended;\n the gang restarts in 10 s"), "rank 1 ended; the gang restarts in 10 s"),
+        (failed("attempt 0: rank 1 ended"), "attempt 0: rank 1 ended"),
+        (waiting("Suspended", "stopped on request", "Suspended"), "stopped on request"),
+        (
+            clusterjobs.status("Running", condition("Running", True, "RankUnreachable", "no connection")),
+            "no connection",
+        ),
+        ({"phase": "Dancing", "stage": "base"}, jobview.UNKNOWN),
+    ],
+    ids=["trains", "complete", "unseen", "waits", "restarts", "failed", "suspended", "unheard", "of another version"],
+)
+def test_why_a_job_does_not_train(status: dict[str, Any] | None, expected: str) -> None:
+    assert jobview.why(view(status)) == expected
+
+
+def test_a_spec_of_another_version_costs_no_status() -> None:
+    found = view(running(), stages=[{"name": "base", "algorithm": "Magic"}])
+    assert "264/440" in table(found)[1]
+    assert jobview.UNKNOWN in table(found)[1]
+    assert page(found)[0] == "digits in team-a: Running, 5:00 old"
+
+
+def test_a_job_that_goes_says_so() -> None:
+    manifest = job(status=running())
+    manifest["metadata"]["deletionTimestamp"] = "2023-11-14T22:13:20Z"
+    assert jobview.why(jobview.read(manifest)) == jobview.DELETING
+
+
+def test_text_of_the_cluster_moves_no_cursor() -> None:
+    assert jobview.legible(HOSTILE) == HARMLESS
+    found = view(failed(HOSTILE, attempts=[KILLED | {"exitCode": 11, "message": HOSTILE}]))
+    for lines in (table(found), table(found, width=100), page(found), page(found, 100)):
+        text = "".join(lines)
+        assert HARMLESS.split()[-2] in text
+        assert text.isprintable()
+    assert jobtable.change(found, namespaces=True).isprintable()
+
+
+def test_the_page_has_every_fact() -> None:
+    status = running(
+        attempts=[KILLED],
+        restarts=1,
+        restartsCountTowardsMax=1,
+        goodput={
+            "percent": 80,
+            "attemptSeconds": 620,
+            "repeatedSteps": 31,
+            "lost": [{"reason": "Overhead", "deviceSeconds": 44}, {"reason": "Killed", "deviceSeconds": 120}],
+        },
+    )
+    assert page(view(status)) == [
+        "digits in team-a: Running, 5:00 old",
+        "  resnet20 on digits · 2 CPU ranks · global batch 64 · seed 0",
+        "  stage base  Running · Momentum · epoch 13/20 · step 264/440 · loss 0.512 · accuracy 97.8 % · 1234 images/s"
+        " · ETA 0:42 · 1 attempt",
+        "  ranks       2/2 run · 2 ready",
+        "  checkpoint  step 250",
+        "  slowest     rank 1, 41.2 ms to compute a step",
+        "  heartbeat   0:07 ago, after 10:00 without one the gang restarts",
+        "  restarts    1 (1 of maxRestarts: 5 used)",
+        "  goodput     80 % of 10:20 in attempts that ended · 31 steps done twice · device time lost to Killed 2:00, "
+        "starting, compiling and saving 0:44",
+        "  attempt 0   base ended with Killed · rank 1 on node-b · exit code 137 · after step 131 · "
+        "checkpoint of step 100 · 3:40 ago",
+    ]
+
+
+def test_a_terminal_gets_a_bar_for_each_stage() -> None:
+    lines = page(view(running()), 100)
+    assert any("━━━━" in line and line.endswith("epoch 13/20  step 264/440") for line in lines)
+
+
+def test_the_rank_table_says_what_is_missing() -> None:
+    missing = condition("RankTableReady", False, "AnnotationsMissing", "1 of 2 pods have no annotation")
+    status = waiting()
+    lines = page(view(status | {"conditions": [*status["conditions"], missing]}))
+    assert "  rank table  AnnotationsMissing: 1 of 2 pods have no annotation" in lines
+
+
+def test_the_newest_attempts_are_shown_and_the_others_counted() -> None:
+    lines = page(view(running(attempts=[KILLED | {"attempt": number} for number in range(12)])))
+    shown = [line.split()[1] for line in lines if line.startswith("  attempt")]
+    assert shown == ["11", "10", "9", "8", "7", "6", "5", "4"]
+    assert lines[-1].strip() == "4 more in status.attempts"
+
+
+def test_events_come_newest_first_and_harmless() -> None:
+    told = [Happening("Normal", "Old", "first"), Happening("Warning", "GangRestart", HOSTILE, "2023-11-14T22:13:10Z")]
+    facts = list(jobfacts.events(told, NOW))
+    assert facts == [("event", f"GangRestart: {HARMLESS} (0:10 ago)"), ("event", "Old: first")]
+    assert "may not" in "".join(text for _, text in jobfacts.events(None, NOW))
+
+
+LOGS = "kubectl logs -n team-a digits-base-0-1"
+
+
+@pytest.mark.parametrize(
+    ("status", "spec", "expected"),
+    [
+        (running(), {}, ""),
+        (complete(), {}, ""),
+        (waiting("Starting", "1/2 ranks run"), {}, ""),
+        (waiting(), {}, "kubectl describe pods -n team-a -l resnetboost.io/job=digits"),
+        (waiting("PodsRefused", "quota"), {}, "kubectl describe resourcequotas -n team-a"),
+        (failed(attempts=[KILLED]), {}, LOGS),
+        (failed(attempts=[KILLED]), {"runPolicy": {"cleanPodPolicy": "All"}}, "kubectl describe rbj -n team-a digits"),
+        (failed(), {}, "kubectl describe rbj -n team-a digits"),
+        (None, {}, "kubectl get pods -A | grep resnetboost"),
+    ],
+    ids=["trains", "complete", "starts", "waits", "quota", "failed", "no pods left", "no attempt", "no operator"],
+)
+def test_what_to_type_next(status: dict[str, Any] | None, spec: dict[str, Any], expected: str) -> None:
+    found = job(status=status)
+    found["spec"] |= {key: found["spec"][key] | value for key, value in spec.items()}
+    assert " ".join(jobfacts.advice(jobview.read(found))) == expected
+
+
+def test_a_suspended_job_can_be_resumed_by_what_is_said() -> None:
+    manifest = job(status=waiting("Suspended", "stopped on request", "Suspended"))
+    manifest["spec"]["runPolicy"]["suspend"] = True
+    words = shlex.split(" ".join(jobfacts.advice(jobview.read(manifest))))
+    assert words[-2:] == ["-p", '{"spec": {"runPolicy": {"suspend": false}}}']
+
+
+def test_a_command_that_is_too_long_goes_on_as_a_shell_wants_it() -> None:
+    lines = page(view(waiting()), 40)
+    command = "\n".join(lines[next(number for number, line in enumerate(lines) if "→" in line) :])
+    assert len(command.splitlines()) > 1
+    assert shlex.split(command.replace("→", "").replace("\\\n", ""))[-1] == "resnetboost.io/job=digits"
+
+
+def test_a_change_is_a_line_without_clocks() -> None:
+    line = jobtable.change(view(running()), namespaces=True)
+    assert line == (
+        "team-a/digits  Running  base  epoch 13/20  step 264/440  loss 0.512  accuracy 97.8 %  1234 images/s  ETA 0:42"
+    )
+    assert line == jobtable.change(view(running(), age=9000), namespaces=True)

@@ -1,0 +1,45 @@
+"""What a rank tells Prometheus before there is anything to tell, and of checkpoints."""
+
+import msgspec
+from prometheus_client import generate_latest
+
+from resnetboost_trainer.config import Config
+from resnetboost_trainer.history import History
+from resnetboost_trainer.metrics import Metrics
+from resnetboost_trainer.progress import Board, Progress
+from resnetboost_trainer.telling import Teller
+from trainerconfig import GOOD
+
+
+def started() -> tuple[Metrics, Teller]:
+    metrics = Metrics(msgspec.convert(GOOD, Config), 0, "GEMM")
+    board = Board(Progress(state="Starting", stage="base", attempt=0))
+    return metrics, Teller(board, metrics, History(None), total=66, per_epoch=22, batch=64, ranks=2)
+
+
+def series(metrics: Metrics) -> dict[str, float]:
+    """The value of each series that is there, by its name."""
+    lines = [line for line in generate_latest(metrics.registry).decode().splitlines() if not line.startswith("#")]
+    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_no_loss_is_told_before_there_is_one() -> None:
+    metrics, _ = started()
+    found = series(metrics)
+    assert not {"resnetboost_loss", "resnetboost_test_top1_ratio", "resnetboost_checkpoint_step"} & found.keys()
+    assert found["resnetboost_steps_planned"] == 66
+    assert found["resnetboost_images_total"] == 0, "a counter that begins with its first image hides it from rate()"
+    metrics.loss.set(2.5)
+    assert series(metrics)["resnetboost_loss"] == 2.5
+
+
+def test_who_saves_tells_where_a_restart_would_go_on_also_before_its_first_checkpoint() -> None:
+    metrics, teller = started()
+    teller.saves(44, every_steps=20)
+    found = series(metrics)
+    assert (found["resnetboost_checkpoint_step"], found["resnetboost_checkpoint_every_steps"]) == (44, 20)
+    assert "resnetboost_checkpoint_timestamp_seconds" not in found
+
+
+def test_no_time_of_creation_is_told() -> None:
+    assert not [name for name in series(started()[0]) if name.endswith("_created")]
