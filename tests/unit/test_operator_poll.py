@@ -56,7 +56,11 @@ def test_a_rank_that_answers_is_understood() -> None:
     assert told.step == 7
 
 
-@pytest.mark.parametrize("talk", [saying(b"nonsense"), saying(b""), saying(b"HTTP/1.0 500 \r\n\r\n"), silent], ids=repr)
+@pytest.mark.parametrize(
+    "talk",
+    [saying(b"nonsense"), saying(b""), saying(b"HTTP/1.0 500 \r\n\r\n"), silent],
+    ids=["nonsense", "nothing", "an-error", "silence"],
+)
 def test_a_rank_that_can_be_reached_and_tells_nothing_useful_has_not_answered(talk: Talk) -> None:
     assert asked(talk) is None
 

@@ -81,8 +81,8 @@ PROBLEMS = {
         f"spec.seed: {2**80} is not a whole number; use a whole number from 0 to 2147483647",
     ),
     "an unlikely word": (
-        job(dataset={"name": "cifar"}),
-        "spec.dataset.name: 'cifar' is not known; use digits or npz",
+        job(device={"type": "quantum"}),
+        "spec.device.type: 'quantum' is not known; use CPU, Ascend or GPU",
     ),
     "a likely word": (
         stage(learningRate={"schedule": "Cosin"}),
@@ -111,8 +111,8 @@ PROBLEMS = {
         "a letter or digit",
     ),
     "a long text is cut": (
-        job(dataset={"name": "x" * 200}),
-        f"spec.dataset.name: '{'x' * 55}...' is not known; use digits or npz",
+        job(device={"type": "x" * 200}),
+        f"spec.device.type: '{'x' * 55}...' is not known; use CPU, Ascend or GPU",
     ),
     "too many keys": (
         job(template={"nodeSelector": {f"k{i}": "" for i in range(17)}}),
