@@ -19,6 +19,7 @@ GOOD: dict[str, Any] = {
     "algorithm": "Momentum",
     "epochs": 3,
     "localBatchSize": 32,
+    "accumulationSteps": 1,
     "labelSmoothing": 0.1,
     "lossScale": 1,
     "evaluateEveryEpochs": 1,

@@ -24,6 +24,7 @@ __all__ = [
     "FailurePolicy",
     "Init",
     "Job",
+    "Lars",
     "LearningRate",
     "LineSearch",
     "Model",
@@ -185,6 +186,12 @@ class Momentum(_Api, frozen=True):
     nesterov: bool
 
 
+class Lars(_Api, frozen=True):
+    """Settings of the rate that each weight matrix has of its own, in a stage of Momentum."""
+
+    trust_coefficient: float
+
+
 class Damping(_Api, frozen=True):
     """What is added to the curvature before it is inverted: `initial`, times `decay` in each `decay_epochs`."""
 
@@ -284,6 +291,8 @@ class StartFrom(_Api, frozen=True):
 class Stage(_Api, frozen=True):
     """One part of the training; `local_batch_size` is per rank, and `device_count` the ranks, always filled in.
 
+    A step takes `accumulation_steps` micro batches of that size on each.
+
     `thor` is there for the algorithm THOR and may be for Adasum; `adasum` and `pca` are there exactly for those.
     """
 
@@ -291,11 +300,14 @@ class Stage(_Api, frozen=True):
     algorithm: Algorithm
     epochs: int
     local_batch_size: int
+    accumulation_steps: int
     label_smoothing: float
     loss_scale: float
     evaluate_every_epochs: int
     learning_rate: LearningRate
     momentum: Momentum
+    clip_norm: float | None = None
+    lars: Lars | None = None
     thor: Thor | None = None
     adasum: Adasum | None = None
     pca: Pca | None = None

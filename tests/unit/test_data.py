@@ -339,8 +339,27 @@ def test_more_than_there_are_samples(world_size: int, local: int, says: str) -> 
     assert str(caught.value) == says
 
 
+@pytest.mark.parametrize(
+    ("local", "parts", "says"),
+    [
+        (
+            64,
+            16,
+            "localBatchSize: 64 on each of 2 ranks and accumulationSteps: 16 is a global batch of 2048, .*; use at"
+            " most 44",
+        ),
+        (1, 1000, "accumulationSteps: 1000 on each of 2 ranks are more micro batches than .*; use at most 718"),
+    ],
+    ids=["micro batches", "their number"],
+)
+def test_more_in_micro_batches_than_there_are_samples(local: int, parts: int, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        data.check_batch(1437, 2, local, accumulation_steps=parts)
+
+
 def test_as_many_as_there_are_samples() -> None:
     data.check_batch(1437, 1437, 1)
+    data.check_batch(1437, 3, 59, accumulation_steps=8)
     data.check_batch(1437, 1, 1437)
 
 

@@ -40,10 +40,13 @@ def dataset(root: Path, **changes: Any) -> data.Dataset:
     )
 
 
-def train(found: data.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2) -> list[Batch]:
+def train(
+    found: data.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2, parts: int = 1
+) -> list[Batch]:
     feed = Feed(found.train, Corrupt(100), workers, found.mixing)
     try:
-        return list(feed.batches(Share(5, GLOBAL, rank, ranks, len(found.train.labels)).steps(first, STEPS)))
+        share = Share(5, GLOBAL, rank, ranks, len(found.train.labels), parts)
+        return list(feed.batches(share.steps(first, STEPS)))
     finally:
         feed.close()
 
@@ -70,6 +73,16 @@ def test_a_global_batch_has_the_same_bits_on_any_number_of_ranks(ranks: int, roo
         images = np.concatenate([part[step].images for part in parts])
         np.testing.assert_array_equal(images, batch.images)
         np.testing.assert_array_equal(np.concatenate([part[step].labels for part in parts]), batch.labels)
+
+
+@pytest.mark.parametrize(("ranks", "parts"), [(1, 2), (1, 6), (2, 3)])
+def test_the_micro_batches_of_a_step_are_the_bits_of_its_whole_batch(ranks: int, parts: int, root: Path) -> None:
+    found = dataset(root, **CHANGES, mixup_alpha=0.2, cutmix_alpha=1)
+    small = train(found, ranks - 1, ranks, first=1, parts=parts)
+    for step, batch in enumerate(train(found, ranks - 1, ranks, first=1)):
+        own = small[step * parts : (step + 1) * parts]
+        np.testing.assert_array_equal(np.concatenate([part.images for part in own]), batch.images)
+        np.testing.assert_array_equal(np.concatenate([part.labels for part in own]), batch.labels)
 
 
 def test_an_image_is_augmented_anew_in_every_epoch(root: Path) -> None:

@@ -77,7 +77,8 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
     dataset = data.load(settings.dataset, settings.model.num_classes)
     mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
-    data.check_batch(samples, environment.world_size, settings.local_batch_size, mixes)
+    batch, accumulated = settings.local_batch_size, settings.accumulation_steps
+    data.check_batch(samples, environment.world_size, batch, mixes, accumulated)
     pretrained.check(settings, environment, dataset.channels)
     environment = ranktable.place(environment, lambda: bool(stop))
     rendezvous = Rendezvous(environment)

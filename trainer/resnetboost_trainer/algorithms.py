@@ -10,6 +10,8 @@ from resnetboost_trainer.config import Config, Thor
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.loss import CrossEntropy
 from resnetboost_trainer.optimizers.adasum.delta import Apply, Change
+from resnetboost_trainer.optimizers.clipping import Clipped
+from resnetboost_trainer.optimizers.lars import Lars
 from resnetboost_trainer.optimizers.momentum import Momentum
 from resnetboost_trainer.optimizers.pca.descent import Basis, Descent
 from resnetboost_trainer.optimizers.thor.curvature import Curvature
@@ -54,8 +56,13 @@ def _averaging(given: Given) -> Parts:
     """Momentum, or THOR: both take the mean of the gradients."""
     curvature = _curvature(given, given.config.thor)
     parameters = curvature.parameters if curvature is not None else given.parameters
-    momentum = Momentum(parameters, given.config.momentum)
-    combination = Average(parameters, _preconditioned(momentum, curvature), given.communicator)
+    config = given.config
+    if config.lars is None:
+        momentum: Momentum | Lars = Momentum(parameters, config.momentum)
+    else:
+        momentum = Lars(parameters, config.momentum, config.lars)
+    optimizer = momentum if config.clip_norm is None else Clipped(momentum, config.clip_norm)
+    combination = Average(parameters, _preconditioned(optimizer, curvature), given.communicator)
     state = State(given.network, momentum.state() + _state(curvature), given.communicator)
     return Parts(parameters, combination, state, _lower_rate if curvature is None else _raise_damping, curvature)
 

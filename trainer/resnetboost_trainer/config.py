@@ -112,6 +112,12 @@ class Momentum(_Struct, frozen=True):
     nesterov: bool
 
 
+class Lars(_Struct, frozen=True):
+    """A learning rate of its own for each weight matrix, by its length over its gradient's, times the coefficient."""
+
+    trust_coefficient: float
+
+
 class Damping(_Struct, frozen=True):
     """What is added to the diagonals of the factors: `initial`, times `decay` in each `decay_epochs`."""
 
@@ -199,7 +205,8 @@ class Checkpoint(_Struct, frozen=True):
 class Config(_Struct, frozen=True):
     """One attempt of one stage.
 
-    `pca` and `adasum` are there exactly for those algorithms, `thor` for THOR and maybe for Adasum.
+    `pca` and `adasum` are there exactly for those algorithms, `thor` for THOR and maybe for Adasum, `clip_norm`
+    and `lars` maybe for Momentum. A step takes `accumulation_steps` micro batches of `local_batch_size` on each rank.
     """
 
     job: Job
@@ -212,12 +219,15 @@ class Config(_Struct, frozen=True):
     algorithm: Literal["Momentum", "THOR", "Adasum", "PCA"]
     epochs: int
     local_batch_size: int
+    accumulation_steps: int
     label_smoothing: float
     loss_scale: float
     evaluate_every_epochs: int
     learning_rate: LearningRate
     momentum: Momentum
     checkpoint: Checkpoint
+    clip_norm: float | None = None
+    lars: Lars | None = None
     thor: Thor | None = None
     adasum: Adasum | None = None
     pca: Pca | None = None

@@ -239,7 +239,9 @@ def _moments(values: NDArray[np.float32] | NDArray[np.uint8]) -> tuple[float, fl
     return mean, deviation if deviation > 1e-6 * abs(mean) else 1.0
 
 
-def check_batch(samples: int, world_size: int, local_batch_size: int, mixing: bool = False) -> None:
+def check_batch(
+    samples: int, world_size: int, local_batch_size: int, mixing: bool = False, accumulation_steps: int = 1
+) -> None:
     """Raises ConfigError when the training set does not fill a single global batch, or pairs cannot be mixed."""
     if mixing and local_batch_size % 2:
         raise ConfigError(f"localBatchSize: {local_batch_size} is odd, and mixup and cutmix mix pairs; use an even one")
@@ -247,11 +249,18 @@ def check_batch(samples: int, world_size: int, local_batch_size: int, mixing: bo
         raise ConfigError(
             f"device.count: {world_size} is more ranks than there are training samples; use at most {samples}"
         )
-    global_batch = world_size * local_batch_size
-    if global_batch > samples:
+    if world_size * accumulation_steps > samples:
         raise ConfigError(
-            f"localBatchSize: {local_batch_size} on each of {world_size} ranks is a global batch of"
-            f" {global_batch}, more than the {samples} training samples; use at most {samples // world_size}"
+            f"accumulationSteps: {accumulation_steps} on each of {world_size} ranks are more micro batches than there"
+            f" are training samples; use at most {samples // world_size}"
+        )
+    global_batch = world_size * local_batch_size * accumulation_steps
+    if global_batch > samples:
+        times = f" and accumulationSteps: {accumulation_steps}" if accumulation_steps > 1 else ""
+        most = samples // (world_size * accumulation_steps)
+        raise ConfigError(
+            f"localBatchSize: {local_batch_size} on each of {world_size} ranks{times} is a global batch of"
+            f" {global_batch}, more than the {samples} training samples; use at most {most}"
         )
 
 
@@ -277,27 +286,33 @@ def batch_indices(
 
 
 class Share(NamedTuple):
-    """What a rank is given of every global batch, and how many of them an epoch of `n` samples has."""
+    """What a rank is given of every global batch, and how many of them an epoch of `n` samples has.
+
+    It comes in `parts` of equal size, one after another, which together are what it would be as one.
+    """
 
     seed: int
     global_batch: int
     rank: int
     world_size: int
     n: int
+    parts: int = 1
 
     @property
     def per_epoch(self) -> int:
         return self.n // self.global_batch
 
     def steps(self, first: int, total: int) -> Iterator[Wanted]:
-        """The batches of the steps from `first` on: functions of seed and position, whatever was before."""
+        """The parts of the steps from `first` on: functions of seed and position, whatever was before."""
         local = self.global_batch // self.world_size
+        size = local // self.parts
         for step in range(first, total):
             epoch, batch = divmod(step, self.per_epoch)
             start, own = batch * self.global_batch, self.rank * local
             whole = order(self.seed, epoch, self.n)[start : start + self.global_batch]
             augmentation = _draws(self.seed, epoch, "augmentation")
-            yield Wanted(whole, own, local, augmentation, (_draws(self.seed, epoch, "mixing"), start + own))
+            for part in range(own, own + local, size):
+                yield Wanted(whole, part, size, augmentation, (_draws(self.seed, epoch, "mixing"), start + part))
 
 
 @functools.lru_cache(maxsize=4)

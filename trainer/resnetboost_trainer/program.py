@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from resnetboost_trainer import algorithms, loss
+from resnetboost_trainer.accumulation import Accumulation
 from resnetboost_trainer.algorithms import Given
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed import Communicator, Floats
@@ -63,19 +64,32 @@ class Program:
         probes = self.curvature.capture.probes if self.curvature is not None else ()
         self.gradient = Gradient(network, entropy, parts.parameters, config.loss_scale)
         self.capturing = Gradient(network, entropy, parts.parameters, config.loss_scale, probes)
+        values = sum(parameter.size for parameter in parts.parameters) + 2
+        self.accumulation = Accumulation(values, config.accumulation_steps)
         self._compiled: set[bool] = set()
-        self._seconds = 0.0
+        self._compiling = False
+        self._accumulated_seconds = self._seconds = 0.0
+
+    def accumulate(self, images: Tensor, labels: Tensor) -> None:
+        """Take in a micro batch of a step that has several; `step` is given the last one. Not a collective."""
+        begun = time.perf_counter()
+        self.gradient.set_train(True)
+        flat, _ = self.gradient(images, labels, Tensor(np.zeros(1 + self.communicator.size, np.float32)))
+        self.accumulation.add(flat)
+        self._compiling |= self._first_use(False)
+        self._accumulated_seconds += time.perf_counter() - begun
 
     def step(self, images: Tensor, labels: Tensor, moment: Moment, stop: bool) -> Outcome:
-        """Gradient, reduction, finite check, update. A collective.
+        """Gradient, reduction, finite check, update. A collective. THOR's factors are those of this last micro batch.
 
         Raises NumericsError before a bad gradient can reach the weights, CommunicationError when the gang is broken.
         """
-        begun = time.perf_counter()
+        begun = time.perf_counter() - self._accumulated_seconds
         due = self.curvature is not None and self.curvature.due(moment.step)
         flat, captured = self._gradient(images, labels, Tensor(self._tail(stop)), due)
+        whole = self.accumulation.mean(flat)
         computed = time.perf_counter()
-        gradients, scalars = self.combination.reduce(flat)
+        gradients, scalars = self.combination.reduce(whole)
         reduced = time.perf_counter()
         _check_numbers(scalars, self.classes, self._remedy(moment))
         update = None
@@ -85,7 +99,8 @@ class Program:
         combined = self.combination.update(gradients, batch, moment.learning_rate)
         updated = time.perf_counter()
         across = combined.across_seconds if isinstance(combined, Summed) else 0.0
-        self._seconds = computed - begun
+        self._accumulated_seconds, self._seconds = 0.0, computed - begun
+        compiled, self._compiling = self._first_use(due) or self._compiling, False
         slowest = int(scalars[SECONDS:].argmax())
         return Outcome(
             loss=float(scalars[LOSS]),
@@ -99,7 +114,7 @@ class Program:
             slowest_compute_seconds=float(scalars[SECONDS + slowest]),
             curvature=update,
             combined=combined,
-            compiled=self._first_use(due),
+            compiled=compiled,
         )
 
     def _gradient(self, images: Tensor, labels: Tensor, tail: Tensor, due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:

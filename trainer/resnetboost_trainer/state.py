@@ -167,7 +167,8 @@ def _unflatten_into(flat: Floats, parameters: Mapping[str, Parameter]) -> None:
 
 def _pick(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Floats:
     _check(arrays, parameters)
-    return np.concatenate([arrays[name].reshape(-1) for name in parameters])
+    pieces = [arrays[name].reshape(-1) for name in parameters]
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)  # all of BN may be frozen
 
 
 def _set(parameters: Mapping[str, Parameter], arrays: Mapping[str, Any]) -> None:

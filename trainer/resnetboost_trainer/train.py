@@ -43,11 +43,16 @@ class Training:
         stop: StopRequest,
     ) -> None:
         self.config, self.environment, self.dataset, self.stop = config, environment, dataset, stop
-        self.global_batch = environment.world_size * config.local_batch_size
-        share = data.Share(
-            config.seed, self.global_batch, environment.rank, environment.world_size, len(dataset.train.labels)
+        self.global_batch = environment.world_size * config.local_batch_size * config.accumulation_steps
+        self.share = data.Share(
+            config.seed,
+            self.global_batch,
+            environment.rank,
+            environment.world_size,
+            len(dataset.train.labels),
+            config.accumulation_steps,
         )
-        self.share, self.per_epoch = share, share.per_epoch
+        self.per_epoch = self.share.per_epoch
         self.total = config.epochs * self.per_epoch
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
         network = model.configured(config.model, dataset.channels, config.seed)
@@ -78,8 +83,9 @@ class Training:
         if first == 0:
             self._snapshot()
         result: Result | None = None
-        for images, labels, waited in self._batches(first):
-            outcome = self._train_step(images, labels, waited)
+        batches = self._batches(first)
+        while self.step < self.total:
+            outcome = self._train_step(batches)
             result = self._evaluate() if self._evaluation_is_due() else None
             self._snapshot()
             if outcome.stop or self._checkpoint_is_due():
@@ -91,17 +97,26 @@ class Training:
         return result
 
     def _batches(self, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """(images, labels, seconds waited) after `first` steps; what is in them depends on seed and step alone."""
+        """(images, labels, seconds waited) after `first` steps, one for each micro batch of a step.
+
+        What is in them depends on seed and step alone.
+        """
         batches = self.feed.batches(self.share.steps(first, self.total))
-        for _ in range(first, self.total):
+        for _ in range((self.total - first) * self.share.parts):
             started = time.perf_counter()
             batch = next(batches)
             images, labels = Tensor(batch.images), Tensor(batch.labels)
             yield images, labels, time.perf_counter() - started
 
-    def _train_step(self, images: Tensor, labels: Tensor, waited: float) -> Outcome:
+    def _train_step(self, batches: Iterator[tuple[Tensor, Tensor, float]]) -> Outcome:
         started = time.perf_counter()
         moment = schedule.moment(self.config, self.step, self.per_epoch)
+        images, labels, waited = next(batches)
+        for _ in range(self.share.parts - 1):
+            self.program.accumulate(images, labels)
+            self.teller.board.beat()
+            images, labels, seconds = next(batches)
+            waited += seconds
         outcome = self.program.step(images, labels, moment, bool(self.stop))
         self.step += 1
         self.teller.step(
@@ -111,7 +126,7 @@ class Training:
                 loss=outcome.loss,
                 accuracy=outcome.accuracy,
                 gradient_norm=outcome.gradient_norm,
-                step_seconds=waited + time.perf_counter() - started,
+                step_seconds=time.perf_counter() - started,
                 data_wait_seconds=waited,
                 compute_seconds=outcome.gradient_seconds + outcome.update_seconds,
                 collective_seconds=outcome.collective_seconds,

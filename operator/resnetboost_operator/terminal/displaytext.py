@@ -21,7 +21,7 @@ def facts(job: api.Job) -> list[str]:
     """What a reader wants to know of the job before anything happens."""
     spec = job.spec
     ranks = readable.ranks(spec.device.type, [stage.device_count for stage in spec.stages])
-    batches = {stage.device_count * stage.local_batch_size for stage in spec.stages}
+    batches = {stage.device_count * stage.local_batch_size * stage.accumulation_steps for stage in spec.stages}
     batch = "/".join(str(size) for size in sorted(batches))
     return [f"{spec.model.name} on {spec.dataset.name}", ranks, f"global batch {batch}", f"seed {spec.seed}"]
 

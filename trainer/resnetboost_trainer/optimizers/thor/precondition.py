@@ -10,11 +10,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-import mindspore
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from numpy.typing import NDArray
 
+from resnetboost_trainer.optimizers.clipping import Clipped
 from resnetboost_trainer.optimizers.thor.blocks import Blocks
 from resnetboost_trainer.optimizers.thor.layers import Layer
 
@@ -138,15 +138,12 @@ class Preconditioned(nn.Cell):
 
     def __init__(self, preconditioner: Preconditioner, optimizer: nn.Cell, clip_norm: float | None) -> None:
         super().__init__(auto_prefix=False)
-        self.preconditioner, self.optimizer, self.clip_norm = preconditioner, optimizer, clip_norm
+        self.preconditioner = preconditioner
+        self.optimizer = optimizer if clip_norm is None else Clipped(optimizer, clip_norm)
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
         """One update from the flat mean gradient (parameters,); the direction is no longer than `clip_norm`."""
-        direction = self.preconditioner(gradients)
-        if self.clip_norm is not None:
-            norm = ops.sqrt(ops.square(direction).sum())
-            direction = direction * ops.minimum(self.clip_norm / (norm + 1e-20), Tensor(1.0, mindspore.float32))
-        return self.optimizer(direction, learning_rate)
+        return self.optimizer(self.preconditioner(gradients), learning_rate)
 
 
 def _identities(matrices: int, cut: Blocks) -> Tensor:

@@ -1,0 +1,95 @@
+"""Steps of several micro batches against steps of one big batch, which they must equal where there is no BN."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from mindspore import Tensor
+from numpy.typing import NDArray
+
+import thornetworks
+import trainerconfig
+from resnetboost_trainer import config, device
+from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.program import Outcome, Program
+from resnetboost_trainer.schedule import Moment
+from resnetboost_trainer.verdict import NumericsError
+
+BATCH = 12
+Weights = dict[str, NDArray[Any]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def graphs() -> None:
+    device.prepare()
+
+
+class Trainee:
+    """A small network trained alone, each step in so many micro batches."""
+
+    def __init__(self, parts: int, **changes: Any) -> None:
+        model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}
+        settings = trainerconfig.GOOD | {"model": model, "accumulationSteps": parts} | changes
+        self.parts, self.network = parts, thornetworks.Chain()
+        converted = msgspec.convert(settings, config.Config, strict=False)
+        self.program = Program(converted, self.network, Communicator(0, 1))
+
+    def step(self, step: int, images: NDArray[np.float32] | None = None) -> Outcome:
+        images = thornetworks.images(BATCH, seed=step) if images is None else images
+        labels = np.roll(thornetworks.labels(BATCH), step)
+        *before, last = zip(np.split(images, self.parts), np.split(labels, self.parts), strict=True)
+        for some, theirs in before:
+            self.program.accumulate(Tensor(some), Tensor(theirs))
+        return self.program.step(Tensor(last[0]), Tensor(last[1]), Moment(step, 0.1, 0.1), stop=False)
+
+    def weights(self) -> Weights:
+        return {parameter.name: parameter.asnumpy().copy() for parameter in self.network.trainable_params()}
+
+
+ADASUM = {"algorithm": "Adasum", "adasum": {"reduce": "Delta", "ranksPerNode": 1}}
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("changes", [{}, {"lossScale": 64}, ADASUM], ids=["Momentum", "scaled", "Adasum"])
+def test_micro_batches_teach_what_their_whole_batch_does(parts: int, changes: dict[str, Any]) -> None:
+    whole, small = Trainee(1, **changes), Trainee(parts, **changes)
+    for step in range(3):
+        theirs, ours = whole.step(step), small.step(step)
+        for name in ("loss", "accuracy", "gradient_norm"):
+            assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-4), name
+    for name, value in whole.weights().items():
+        np.testing.assert_allclose(small.weights()[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_thor_rescales_the_whole_batchs_gradient_by_the_curvature_of_the_last_micro_batch() -> None:
+    thor = {"algorithm": "THOR", "thor": trainerconfig.THOR | {"frequency": 2}}
+    trainee = Trainee(3, **thor)
+    first, second = trainee.step(0), trainee.step(1)
+    assert first.curvature is not None
+    assert trainee.program.curvature is not None
+    assert (first.curvature.updated, first.curvature.failed) == (len(trainee.program.curvature.layers), 0)
+    assert second.curvature is None
+    assert (first.compiled, second.compiled) == (True, False)
+
+
+def test_one_bad_micro_batch_keeps_the_step_from_the_weights() -> None:
+    trainee = Trainee(3)
+    before, images = trainee.weights(), thornetworks.images(BATCH)
+    images[0] = np.nan
+    with pytest.raises(NumericsError, match="not finite"):
+        trainee.step(0, images)
+    for name, value in before.items():
+        np.testing.assert_array_equal(trainee.weights()[name], value)
+
+
+def test_a_step_that_is_gone_on_with_is_the_same_to_the_bit() -> None:
+    undisturbed = Trainee(3)
+    undisturbed.step(0)
+    saved = undisturbed.program.state.snapshot()
+    undisturbed.step(1)
+    resumed = Trainee(3)
+    resumed.program.state.restore(saved)
+    resumed.step(1)
+    for name, value in undisturbed.weights().items():
+        np.testing.assert_array_equal(resumed.weights()[name], value)

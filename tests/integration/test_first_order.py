@@ -1,0 +1,95 @@
+"""What may stand before Momentum - clipping and layer-wise rates - against their formulas in float64."""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor
+from numpy.typing import NDArray
+
+from resnetboost_trainer import config, device
+from resnetboost_trainer.optimizers.clipping import Clipped
+from resnetboost_trainer.optimizers.lars import Lars
+from resnetboost_trainer.optimizers.momentum import Momentum
+
+MU, DECAY, RATE, TRUST = 0.75, 0.125, 0.5, 0.25
+SETTINGS = config.Momentum(momentum=MU, weight_decay=DECAY, nesterov=False)
+Floats = NDArray[np.float64]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def graphs() -> None:
+    device.prepare()
+
+
+def parameters(value: float = 2) -> list[Parameter]:
+    shapes = {"convolution": (2, 3, 1, 1), "dense": (3, 2), "bias": (3,)}
+    generator = np.random.default_rng(1)
+    return [
+        Parameter(Tensor((value * generator.standard_normal(shape)).astype(np.float32)), name=name)
+        for name, shape in shapes.items()
+    ]
+
+
+def flat(trained: list[Parameter]) -> Floats:
+    return np.concatenate([parameter.asnumpy().reshape(-1) for parameter in trained]).astype(np.float64)
+
+
+def gradient(step: int, size: float = 1) -> NDArray[np.float32]:
+    return (size * np.random.default_rng(step).standard_normal(15)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("clip_norm", "is_shorter"), [(0.5, True), (1e6, False)])
+def test_a_longer_gradient_is_scaled_down_before_weight_decay_and_another_is_left_alone(
+    clip_norm: float, is_shorter: bool
+) -> None:
+    trained, free = parameters(), parameters()
+    clipped, reference = Clipped(Momentum(trained, SETTINGS), clip_norm), Momentum(free, SETTINGS)
+    for step in range(3):
+        given = gradient(step)
+        norm = np.linalg.norm(given.astype(np.float64))
+        assert (norm > clip_norm) == is_shorter
+        clipped(Tensor(given), Tensor(RATE, mindspore.float32))
+        reference(Tensor((given * min(1, clip_norm / norm)).astype(np.float32)), Tensor(RATE, mindspore.float32))
+    if is_shorter:
+        np.testing.assert_allclose(flat(trained), flat(free), rtol=1e-5, atol=1e-6)
+    else:
+        np.testing.assert_array_equal(flat(trained), flat(free))
+
+
+def scaled(weights: Floats, given: Floats, matrix: bool) -> Floats:
+    """What momentum is given of a parameter's gradient."""
+    length, steepness = np.linalg.norm(weights), np.linalg.norm(given)
+    if not matrix:
+        return given
+    rate = TRUST * length / (steepness + DECAY * length) if length > 0 and steepness > 0 else 1.0
+    return np.asarray(rate * (given + DECAY * weights))
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [(2, 1), (2, 1e-12), (2, 0), (0, 1)],
+    ids=["usual", "small gradients", "no gradient", "no weight"],
+)
+def test_every_weight_matrix_has_a_rate_of_its_own_and_biases_have_none(value: float, size: float) -> None:
+    trained = parameters(value)
+    optimizer = Lars(trained, SETTINGS, config.Lars(trust_coefficient=TRUST))
+    weights, velocity = flat(trained), np.zeros(15)
+    for step in range(3):
+        given = gradient(step, size)
+        optimizer(Tensor(given), Tensor(RATE, mindspore.float32))
+        parts = zip(np.split(weights, [6, 12]), np.split(given.astype(np.float64), [6, 12]), range(3), strict=True)
+        velocity = MU * velocity + np.concatenate([scaled(w, g, k < 2) for w, g, k in parts])
+        weights = weights - RATE * velocity
+    np.testing.assert_allclose(flat(trained), weights, rtol=1e-5, atol=1e-6)
+
+
+def test_the_length_of_a_gradient_does_not_matter_where_nothing_decays() -> None:
+    free = config.Momentum(momentum=MU, weight_decay=0, nesterov=True)
+    ends = []
+    for size in (1, 1024):
+        trained = parameters()[:2]
+        optimizer = Lars(trained, free, config.Lars(trust_coefficient=TRUST))
+        for step in range(3):
+            optimizer(Tensor(gradient(step, size)[:12]), Tensor(RATE, mindspore.float32))
+        ends.append(flat(trained))
+    np.testing.assert_allclose(ends[1], ends[0], rtol=1e-5)
