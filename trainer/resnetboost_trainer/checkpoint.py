@@ -16,13 +16,15 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
+
+from resnetboost_trainer.datasets.preparation import Preparation
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 # A checkpoint; a stage's snapshot; a snapshot of another job, in the stage that trains in their subspace.
@@ -69,6 +71,9 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     layout: str = ""
     basis: str = ""
     weights: str = ""
+    preparation: Preparation | None = None
+    config: dict[str, Any] = {}
+    versions: dict[str, str] = {}
     written: float = 0.0
     files: dict[str, File] = {}
 
@@ -199,6 +204,15 @@ def newest(
 
 def read_manifest(path: Path) -> Manifest:
     """What the checkpoint in that place says it is; its files remain to be verified. Raises Damaged."""
+    manifest = told(path)
+    place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
+    if path not in [place / f"{kind}-{manifest.step:08d}" for kind in _PLACES]:
+        raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
+    return manifest
+
+
+def told(path: Path) -> Manifest:
+    """What the manifest of a checkpoint's folder says, wherever that was moved. Raises Damaged."""
     try:
         encoded = _read_limited(path / MANIFEST, MANIFEST_LIMIT_BYTES)
         manifest = msgspec.json.decode(encoded, type=Manifest)
@@ -206,9 +220,6 @@ def read_manifest(path: Path) -> Manifest:
         raise Damaged(f"{MANIFEST}: {error}") from error
     if manifest.format != FORMAT:
         raise Damaged(f"{MANIFEST}: format {manifest.format} is not {FORMAT}, the one this trainer reads")
-    place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
-    if path not in [place / f"{kind}-{manifest.step:08d}" for kind in _PLACES]:
-        raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
     return manifest
 
 

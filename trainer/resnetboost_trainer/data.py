@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config, npz
-from resnetboost_trainer.datasets import folder, labelled, mindrecord, recipe
+from resnetboost_trainer.datasets import folder, labelled, mindrecord, preparation, recipe
 from resnetboost_trainer.datasets.draws import Draws, Purpose
 from resnetboost_trainer.datasets.feed import Wanted
 from resnetboost_trainer.datasets.mixing import Mixing
 from resnetboost_trainer.datasets.photosplit import PhotoSplit
+from resnetboost_trainer.datasets.preparation import Preparation
 from resnetboost_trainer.datasets.recipe import Recipe
 from resnetboost_trainer.datasets.split import ArraySplit, Channels, Split
 from resnetboost_trainer.npz import Arrays
@@ -36,8 +37,9 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """Images to train on and to test with, float32 (channels, h, w) each, and int32 labels below `classes`.
 
     Over training images in memory each channel has mean 0 and standard deviation 1, before they are augmented.
-    `fingerprint` tells apart data sets that a checkpoint must not be carried between. `workers` threads make
-    batches, by default one for each core; a rank puts up with `max_corrupt_images`.
+    `fingerprint` tells apart data sets that a checkpoint must not be carried between; `preparation` says how a picture
+    becomes like them. `workers` threads make batches, by default one for each core; a rank puts up with
+    `max_corrupt_images`.
     """
 
     train: Split
@@ -45,6 +47,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     classes: int
     channels: int
     fingerprint: str
+    preparation: Preparation | None = None
     mixing: Mixing | None = None
     workers: int | None = None
     max_corrupt_images: int = 0
@@ -96,29 +99,34 @@ class EvaluationBatch(NamedTuple):
     mask: NDArray[np.float32]
 
 
-def load(dataset: config.Dataset, classes: int) -> Dataset:
-    """Read the job's data set. Raises ConfigError or DataError: one sentence saying what would be right."""
+def load(dataset: config.Dataset, classes: int, channels: Channels | None = None) -> Dataset:
+    """Read the job's data set. Raises ConfigError or DataError: one sentence saying what would be right.
+
+    With `channels` arrays are normalised by these, else by their own training images'.
+    """
     chosen = recipe.recipe(dataset, classes)
     if dataset.name == "digits":
-        return _normalised(dataset, _digits(classes), "digits", chosen, classes)
+        return _normalised(dataset, _digits(classes), "digits", chosen, classes, channels)
     if dataset.name == "mnist_5k":
-        return _pixels(dataset, labelled.mnist_5k(classes), chosen, classes)
+        return _pixels(dataset, labelled.mnist_5k(classes), chosen, classes, channels)
     if dataset.name == "Synthetic":
-        return _pixels(dataset, labelled.synthetic(chosen.size, classes, SYNTHETIC_SEED), chosen, classes)
+        return _pixels(dataset, labelled.synthetic(chosen.size, classes, SYNTHETIC_SEED), chosen, classes, channels)
     if dataset.path is None:
         raise ConfigError(f"dataset.path: missing; dataset.name: {dataset.name} needs {_NEEDS[dataset.name]}")
     path = Path(dataset.path)
     if dataset.name == "npz":
-        return _normalised(dataset, npz.read(path, classes), dataset.path, chosen, classes)
+        return _normalised(dataset, npz.read(path, classes), dataset.path, chosen, classes, channels)
     if dataset.name in _READERS:
-        return _pixels(dataset, _READERS[dataset.name](path, classes), chosen, classes)
+        return _pixels(dataset, _READERS[dataset.name](path, classes), chosen, classes, channels)
     train, test = _photos(dataset, path, classes)
+    names = train.classes if isinstance(train, folder.FolderContents) else mindrecord.classes(path)
     return Dataset(
         train=PhotoSplit(train, chosen.augmented, chosen.size),
         test=PhotoSplit(test, chosen.evaluated, chosen.size),
         classes=classes,
         channels=3,
         fingerprint=f"{dataset.name}:{train.digest()}:{test.digest()}",
+        preparation=preparation.of_photographs(chosen.evaluated, names[:classes]),
         mixing=chosen.mixing,
         workers=dataset.workers,
         max_corrupt_images=dataset.max_corrupt_images or 0,
@@ -131,31 +139,44 @@ def _photos(dataset: config.Dataset, path: Path, classes: int) -> tuple[_Files, 
     return folder.contents(path, dataset.train_folder or "train", dataset.test_folder or "val", classes)
 
 
-def _normalised(dataset: config.Dataset, arrays: Arrays, source: str, chosen: Recipe, classes: int) -> Dataset:
+def _normalised(
+    dataset: config.Dataset, arrays: Arrays, source: str, chosen: Recipe, classes: int, channels: Channels | None
+) -> Dataset:
     """Arrays of any type and scale, kept as they are used: normalised."""
     x_train, x_test = _as_nchw(arrays.x_train), _as_nchw(arrays.x_test)
     for name, images in (("x_train", x_train), ("x_test", x_test)):
         _check_finite(source, name, images)
-    blank = _normalise(x_train, x_test)
+    white = _brightest(x_train)
+    channels = _channels(x_train, channels)
+    blank = _normalise(x_train, x_test, channels)
     train = ArraySplit(x_train, arrays.y_train.astype(np.int32), None, blank, chosen.arrays)
     test = ArraySplit(x_test, arrays.y_test.astype(np.int32))
-    return _of_arrays(dataset, arrays, train, test, chosen, classes)
+    prepared = preparation.of_arrays(x_train.shape[2:], channels, white, labelled.class_names(dataset, classes))
+    return _of_arrays(dataset, arrays, train, test, chosen, prepared, classes)
 
 
-def _pixels(dataset: config.Dataset, arrays: Arrays, chosen: Recipe, classes: int) -> Dataset:
+def _pixels(
+    dataset: config.Dataset, arrays: Arrays, chosen: Recipe, classes: int, channels: Channels | None
+) -> Dataset:
     """Arrays of bytes, kept as such, a quarter of the memory, and normalised when they are used."""
     x_train, x_test = (
         np.ascontiguousarray(x.reshape(*x.shape[:3], -1).transpose(0, 3, 1, 2)) for x in (arrays[0], arrays[2])
     )
-    moments = np.array([_moments(x_train[:, channel]) for channel in range(x_train.shape[1])], np.float32)
-    channels = Channels(moments[:, 0], moments[:, 1])
+    channels = _channels(x_train, channels)
     train = ArraySplit(x_train, arrays.y_train.astype(np.int32), channels, None, chosen.arrays)
     test = ArraySplit(x_test, arrays.y_test.astype(np.int32), channels)
-    return _of_arrays(dataset, arrays, train, test, chosen, classes)
+    prepared = preparation.of_arrays(x_train.shape[2:], channels, 255.0, labelled.class_names(dataset, classes))
+    return _of_arrays(dataset, arrays, train, test, chosen, prepared, classes)
 
 
 def _of_arrays(
-    dataset: config.Dataset, arrays: Arrays, train: ArraySplit, test: ArraySplit, chosen: Recipe, classes: int
+    dataset: config.Dataset,
+    arrays: Arrays,
+    train: ArraySplit,
+    test: ArraySplit,
+    chosen: Recipe,
+    prepared: Preparation,
+    classes: int,
 ) -> Dataset:
     return Dataset(
         train=train,
@@ -163,6 +184,7 @@ def _of_arrays(
         classes=classes,
         channels=train.shape[0],
         fingerprint=f"{dataset.name}:{_digest(arrays)}",
+        preparation=prepared,
         mixing=chosen.mixing,
         workers=dataset.workers,
     )
@@ -215,19 +237,28 @@ def _check_finite(source: str, name: str, images: NDArray[np.float32]) -> None:
             raise DataError(f"{source}: {name}: sample {sample} holds a value that is not finite as float32")
 
 
-def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32]) -> NDArray[np.float32]:
-    """In place: subtract the training set's mean of each channel, divide by its standard deviation.
-
-    Returns what a zero becomes, by channel (c,).
-    """
-    blank = np.zeros(x_train.shape[1], np.float32)
-    for channel in range(x_train.shape[1]):
-        mean, deviation = _moments(x_train[:, channel])
-        blank[channel] = -mean / deviation
+def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32], channels: Channels) -> NDArray[np.float32]:
+    """In place: subtract each channel's mean, divide by its deviation. Returns what a zero becomes, by channel (c,)."""
+    for channel, (mean, deviation) in enumerate(zip(*channels, strict=True)):
         for images in (x_train, x_test):
-            images[:, channel] -= np.float32(mean)
-            images[:, channel] /= np.float32(deviation)
+            images[:, channel] -= mean
+            images[:, channel] /= deviation
+    blank: NDArray[np.float32] = -channels.mean / channels.deviation
     return blank
+
+
+def _channels(images: NDArray[np.float32] | NDArray[np.uint8], given: Channels | None) -> Channels:
+    """Those given, if they are of as many channels, else mean and standard deviation of each."""
+    if given is not None and len(given.mean) == images.shape[1]:
+        return given
+    moments = np.array([_moments(images[:, channel]) for channel in range(images.shape[1])], np.float32)
+    return Channels(moments[:, 0], moments[:, 1])
+
+
+def _brightest(images: NDArray[np.float32]) -> float:
+    """The largest value, which is taken for a white pixel's; 1 where none is above 0."""
+    largest = float(images.max())
+    return largest if largest > 0 else 1.0
 
 
 def _moments(values: NDArray[np.float32] | NDArray[np.uint8]) -> tuple[float, float]:

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_trainer.datasets import folder, photos
+from resnetboost_trainer.datasets import folder, mindrecord, photos
 from resnetboost_trainer.datasets.folder import FolderContents
 from resnetboost_trainer.datasets.split import Unreadable
 from resnetboost_trainer.verdict import DataError, StorageError, classify
 
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "name": {"type": "string"}}
-CLASSES = "classes.txt"
 _ROWS_AT_ONCE = 256
 
 
@@ -53,7 +52,7 @@ def convert(source: Path, target: Path, train: str, test: str, shards: int, skip
     making.mkdir(parents=True)
     try:
         told = [_write(part, making, name, shards, skip) for part, name in zip(parts, ("train", "val"), strict=True)]
-        (making / CLASSES).write_text("".join(f"{name}\n" for name in names))
+        (making / mindrecord.CLASSES).write_text("".join(f"{name}\n" for name in names))
         making.rename(target)
     finally:
         shutil.rmtree(making, ignore_errors=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 from mindspore import Tensor
 
-from resnetboost_trainer import bases, checkpoint, data, model, pretrained, resume, schedule, snapshots
+from resnetboost_trainer import bases, checkpoint, data, model, pretrained, resume, schedule, snapshots, versions
 from resnetboost_trainer.checkpoint import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import Dataset
@@ -268,3 +268,6 @@ def _algorithm(config: Config) -> str:
         return thor or config.algorithm
     summed = "gradients" if config.adasum.reduce == "Gradient" else "changes"
     return f"Adasum of {summed}" if thor is None else f"Adasum of {summed} by {thor}"
+            preparation=self.dataset.preparation,
+            config=msgspec.to_builtins(config),
+            versions=versions.installed(),

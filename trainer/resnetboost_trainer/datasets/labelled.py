@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from resnetboost_trainer import config
 from resnetboost_trainer.npz import Arrays
 from resnetboost_trainer.verdict import ConfigError, DataError
 
@@ -17,6 +18,11 @@ Bytes = NDArray[np.uint8]
 CIFAR10_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _CIFAR_PIXELS = 3 * 32 * 32
 _MNIST_5K_TEST_ONE_IN = 5
+_DIGITS = ("digits", "MNIST", "mnist_5k")
+# In CIFAR's folders, a name on each line; training does without.
+_NAMES = {"CIFAR10": "batches.meta.txt", "CIFAR100": "fine_label_names.txt"}
+_INNER = {"CIFAR10": "cifar-10-batches-bin", "CIFAR100": "cifar-100-binary"}
+_MOST_NAMES_BYTES = 1 << 18
 
 
 def check_classes(name: str, has: int, num_classes: int) -> None:
@@ -25,10 +31,30 @@ def check_classes(name: str, has: int, num_classes: int) -> None:
         raise ConfigError(f"model.numClasses: {num_classes} is too few for {name}; use at least {has}")
 
 
+def class_names(dataset: config.Dataset, classes: int) -> tuple[str, ...]:
+    """What its classes are called, as far as that is known."""
+    if dataset.name in _DIGITS:
+        return tuple("0123456789")
+    if dataset.path is None or dataset.name not in _NAMES:
+        return ()
+    return names(_inner(Path(dataset.path), _INNER[dataset.name]) / _NAMES[dataset.name])[:classes]
+
+
+def names(path: Path) -> tuple[str, ...]:
+    """The lines of a file of class names; none where there is none, or one that is too long or not of text."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_NAMES_BYTES + 1)
+        lines = data.decode().splitlines() if len(data) <= _MOST_NAMES_BYTES else []
+    except (OSError, UnicodeDecodeError):
+        return ()
+    return tuple(line.strip() for line in lines if line.strip())
+
+
 def cifar10(root: Path, num_classes: int) -> Arrays:
     """The binary layout: records of a label and 3072 bytes. Images uint8 (n, 32, 32, 3)."""
     check_classes("CIFAR10", 10, num_classes)
-    root = _inner(root, "cifar-10-batches-bin")
+    root = _inner(root, _INNER["CIFAR10"])
     parts = [_cifar(root / name, labels=1, classes=10) for name in CIFAR10_TRAIN]
     train = [np.concatenate([part[side] for part in parts]) for side in (0, 1)]
     return Arrays(train[0], train[1], *_cifar(root / "test_batch.bin", labels=1, classes=10))
@@ -37,7 +63,7 @@ def cifar10(root: Path, num_classes: int) -> Arrays:
 def cifar100(root: Path, num_classes: int) -> Arrays:
     """The binary layout: records of a coarse label, a fine one, which is taken, and 3072 bytes."""
     check_classes("CIFAR100", 100, num_classes)
-    root = _inner(root, "cifar-100-binary")
+    root = _inner(root, _INNER["CIFAR100"])
     return Arrays(*(part for name in ("train.bin", "test.bin") for part in _cifar(root / name, labels=2, classes=100)))
 
 

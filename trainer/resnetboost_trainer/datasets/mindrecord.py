@@ -18,9 +18,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from resnetboost_trainer.datasets import labelled
 from resnetboost_trainer.verdict import DataError
 
 LABEL = "label"
+CLASSES = "classes.txt"  # their names, a line each
 IMAGE = ("image", "data")  # what the field is called, the first of these, where several are binary
 _LENGTH, _FIELD_LENGTH = struct.Struct("<Q"), struct.Struct(">Q")
 _ROWS = """select PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB,
@@ -168,6 +170,11 @@ def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindReco
                 f" (model.numClasses: {num_classes})"
             )
     return found
+
+
+def classes(root: Path) -> tuple[str, ...]:
+    """The names of the classes, if they lie beside the files as `resnetboost data to-mindrecord` leaves them."""
+    return labelled.names(root / CLASSES)
 
 
 def _files(root: Path, beginnings: tuple[str, ...]) -> list[Path]:

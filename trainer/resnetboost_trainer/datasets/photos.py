@@ -59,22 +59,37 @@ class Augmented(msgspec.Struct, frozen=True):
     colour: Colour | None
 
 
-def fill(out: Images, data: bytes, transform: Evaluated | Augmented, draw: Generator | None) -> None:
-    """The image of a file's content, transformed, into `out` (3, size, size). Raises Unreadable."""
+def fill(
+    out: Images,
+    data: bytes,
+    transform: Evaluated | Augmented,
+    draw: Generator | None,
+    channels: Channels = IMAGENET,
+) -> None:
+    """The image of a file's content, transformed and normalised, into `out` (3, size, size). Raises Unreadable."""
     size = out.shape[1]
     if draw is None or isinstance(transform, Evaluated):
         evaluated = transform if isinstance(transform, Evaluated) else transform.crop
         assert isinstance(evaluated, Evaluated)
         pixels = _decoded(data)
         box = evaluated.box(pixels.shape[1], pixels.shape[0])
-        _normalise(out, np.asarray(_resized(pixels, box, size)))
+        normalise(out, np.asarray(_resized(pixels, box, size)), channels)
         return
     image = _cropped(data, transform.crop, size, draw)
     flipped = draw.random() < transform.flip
     for name, factor in transform.colour.factors(draw) if transform.colour is not None else ():
         image = _ENHANCERS[name](image).enhance(factor)
     array = np.asarray(image)
-    _normalise(out, array[:, ::-1] if flipped else array)
+    normalise(out, array[:, ::-1] if flipped else array, channels)
+
+
+def whole(data: bytes, width: int, height: int, grey: bool) -> Pixels:
+    """All of the image in that size, (height, width, 1 or 3), as it is where it has it. Raises Unreadable."""
+    image = Image.fromarray(_decoded(data))
+    image = image.convert("L") if grey else image
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image).reshape(height, width, -1)
 
 
 def check(data: bytes) -> None:
@@ -167,6 +182,7 @@ def _resized(pixels: Pixels, box: Box, size: int) -> Image.Image:
     return image.resize((size, size), Image.Resampling.BILINEAR, box=(x, y, *corner))
 
 
-def _normalise(out: Images, pixels: Pixels) -> None:
-    np.subtract(pixels.transpose(2, 0, 1), IMAGENET.mean[:, None, None], out=out)
-    np.divide(out, IMAGENET.deviation[:, None, None], out=out)
+def normalise(out: Images, pixels: NDArray[Any], channels: Channels) -> None:
+    """Pixels (h, w, c) into `out` (c, h, w): by channel, minus the mean and divided by the deviation."""
+    np.subtract(pixels.transpose(2, 0, 1), channels.mean[:, None, None], out=out)
+    np.divide(out, channels.deviation[:, None, None], out=out)
