@@ -10,6 +10,7 @@ from bench import entries
 SUITES = {
     "step": "a resnet20 training step against stock nn.Conv2d",
     "pytorch": "training step and inference of resnet20 and resnet18 on CPU against PyTorch",
+    "mindcv": "training step and inference of resnet20 and resnet18 on CPU against MindCV",
     "scaling": "2 ranks x 1 thread against 1 x 1 and 1 x 2",
     "checkpoint": "how long training stands still for a checkpoint",
     "overhead": "the share of a step outside the compiled graphs",
