@@ -322,6 +322,7 @@ class Checkpoint(_Api, frozen=True):
     every_steps: int
     keep: int
     resume: Resume
+    keep_compiled_graphs: bool
     claim_name: str | None = None
 
 

@@ -73,6 +73,7 @@ def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
             "everySteps": spec.checkpoint.every_steps,
             "keep": spec.checkpoint.keep,
             "resume": spec.checkpoint.resume,
+            "keepCompiledGraphs": spec.checkpoint.keep_compiled_graphs,
         },
     }
     config |= {key: value for key, value in _plain(stage).items() if key not in ("name", "deviceCount")}

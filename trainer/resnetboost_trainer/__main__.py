@@ -14,6 +14,7 @@ from resnetboost_trainer import __version__, commands, config, verdict
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.progress import Board, Progress
 from resnetboost_trainer.signals import StopRequest
+from resnetboost_trainer.starting import Start
 from resnetboost_trainer.verdict import CommunicationError, TrainingError, Verdict
 
 log = logging.getLogger("resnetboost_trainer")
@@ -71,7 +72,7 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     from resnetboost_trainer.distributed import Rendezvous
     from resnetboost_trainer.server import Server
 
-    stop = StopRequest()
+    start, stop = Start(), StopRequest()
     stop.install(lambda: _moves(board), lambda: _give_up(environment, board))
     server = Server(environment.bind_address, environment.metrics_port, board)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
@@ -80,14 +81,17 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
     data.check_batch(samples, environment.world_size, batch, mixes, accumulated)
     pretrained.check(settings, environment, dataset.channels)
+    start.done("data")
     environment = ranktable.place(environment, lambda: bool(stop))
     rendezvous = Rendezvous(environment)
+    start.done("rank table and coordinator")
 
     from resnetboost_trainer import device
     from resnetboost_trainer.train import Training
 
     device.prepare(settings.device.type)
-    result = Training(settings, environment, dataset, board, server, stop).run()
+    start.done("import")
+    result = Training(settings, environment, dataset, board, server, stop, start).run()
     rendezvous.close()
     message = f"{settings.epochs} epochs; top-1 {result.top1:.2%} on the test set"
     done = _verdict(environment, board, "Succeeded", message, 0)

@@ -195,11 +195,15 @@ class StartFrom(_Struct, frozen=True):
 
 
 class Checkpoint(_Struct, frozen=True):
-    """How often to save, how many to keep, and whether to go on from those of an earlier job of this name."""
+    """How often to save, how many to keep, and whether to go on from those of an earlier job of this name.
+
+    `keep_compiled_graphs` too, so that a restart does not compile again; left out, it does.
+    """
 
     every_steps: int
     keep: int
     resume: Literal["Never", "IfPresent", "Required"]
+    keep_compiled_graphs: bool = False
 
 
 class Config(_Struct, frozen=True):

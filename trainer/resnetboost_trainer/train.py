@@ -16,6 +16,7 @@ from resnetboost_trainer.datasets.corrupt import Corrupt
 from resnetboost_trainer.datasets.feed import Feed
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.evaluate import Evaluation, Result
+from resnetboost_trainer.graphs import Graphs
 from resnetboost_trainer.history import History
 from resnetboost_trainer.metrics import Metrics
 from resnetboost_trainer.optimizers.pca.descent import Basis
@@ -24,6 +25,7 @@ from resnetboost_trainer.progress import Board
 from resnetboost_trainer.saving import Keeping, Saver
 from resnetboost_trainer.server import Server
 from resnetboost_trainer.signals import StopRequest
+from resnetboost_trainer.starting import Start
 from resnetboost_trainer.telling import Step, Teller
 from resnetboost_trainer.verdict import Interrupted
 
@@ -41,8 +43,10 @@ class Training:
         board: Board,
         server: Server,
         stop: StopRequest,
+        start: Start,
     ) -> None:
         self.config, self.environment, self.dataset, self.stop = config, environment, dataset, stop
+        self.start = start
         self.global_batch = environment.world_size * config.local_batch_size * config.accumulation_steps
         self.share = data.Share(
             config.seed,
@@ -55,6 +59,8 @@ class Training:
         self.per_epoch = self.share.per_epoch
         self.total = config.epochs * self.per_epoch
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
+        start.done("gang")
+        self.graphs = Graphs.of_stage(config, self.communicator, environment.checkpoints)
         network = model.configured(config.model, dataset.channels, config.seed)
         self.weights = list(network.trainable_params())
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
@@ -65,6 +71,7 @@ class Training:
         corrupt = Corrupt(dataset.max_corrupt_images)
         self.feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing)
         self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size, corrupt)
+        self.graphs.watch(self.program, self.program.combination, self.evaluation)
         convolution = model.convolution_forms(network)
         log.info("%s, convolutions: %s", config.model.name, convolution)
         metrics = Metrics(config, environment.rank, convolution)
@@ -72,11 +79,13 @@ class Training:
         server.expose(metrics.registry)
         self.teller = self._teller(board, metrics)
         self.saver = self._saver()
+        start.done("network")
 
     def run(self) -> Result:
         """Train to the end; returns the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
         self.step = first = resume.begin(self._source(), self.program.state, self.communicator)
         self.teller.resumed(first)
+        self.start.done("checkpoint")
         if self.saver is not None:
             self.teller.saves(first, self.config.checkpoint.every_steps)
         self.teller.state("Compiling" if first < self.total else "Evaluating")
@@ -86,6 +95,8 @@ class Training:
         batches = self._batches(first)
         while self.step < self.total:
             outcome = self._train_step(batches)
+            if self.step == first + 1:
+                self._tell_of_start()
             result = self._evaluate() if self._evaluation_is_due() else None
             self._snapshot()
             if outcome.stop or self._checkpoint_is_due():
@@ -141,6 +152,12 @@ class Training:
             self.saver.check()
         return outcome
 
+    def _tell_of_start(self) -> None:
+        graphs = self.graphs
+        self.start.done("first step", graphs.seconds, "compiling")
+        if self.communicator.leads:
+            log.info("start: %s; graphs compiled %d, kept ones used %d", self.start, graphs.compiled, graphs.reused)
+
     def _evaluation_is_due(self) -> bool:
         epoch, batch = divmod(self.step, self.per_epoch)
         return batch == 0 and (epoch % self.config.evaluate_every_epochs == 0 or self.step == self.total)
@@ -186,6 +203,7 @@ class Training:
         """The leader, whom the others meet at, goes last; everything it has is on disk."""
         self.communicator.leave()
         self.feed.close()
+        self.graphs.close()
         if self.saver is not None:
             self.saver.wait()
         self.teller.state("Finished")
@@ -256,6 +274,9 @@ class Training:
             algorithm=_algorithm(config),
             basis=self.basis_digest,
             weights=self.weights_fingerprint,
+            preparation=self.dataset.preparation,
+            config=msgspec.to_builtins(config),
+            versions=versions.installed(),
         )
 
 
@@ -268,6 +289,3 @@ def _algorithm(config: Config) -> str:
         return thor or config.algorithm
     summed = "gradients" if config.adasum.reduce == "Gradient" else "changes"
     return f"Adasum of {summed}" if thor is None else f"Adasum of {summed} by {thor}"
-            preparation=self.dataset.preparation,
-            config=msgspec.to_builtins(config),
-            versions=versions.installed(),

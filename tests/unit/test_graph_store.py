@@ -1,0 +1,96 @@
+"""Files of compiled graphs: what was written comes back, and nothing else is taken for a graph."""
+
+from pathlib import Path
+
+import pytest
+
+from resnetboost_trainer import graphstore
+from resnetboost_trainer.graphstore import Damaged, Graph, Store
+
+GRAPH: Graph = {"compile_cache#.mindir": b"a graph", "compile_dependency.hash": b"of this code"}
+KEY = "0" * 64
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The one file of a store in `tmp_path`."""
+    Store(tmp_path / "graphs", "ours").write(KEY, GRAPH)
+    [file] = tmp_path.glob("graphs/*/*.graph")
+    return file
+
+
+def read(folder: Path, environment: str = "ours") -> dict[str, Graph]:
+    return Store(folder / "graphs", environment).read()
+
+
+def test_what_was_written_comes_back(file: Path, tmp_path: Path) -> None:
+    assert read(tmp_path) == {KEY: GRAPH}
+    Store(tmp_path / "graphs", "ours").write("1" * 64, GRAPH)
+    assert set(read(tmp_path)) == {KEY, "1" * 64}
+
+
+def test_where_nothing_was_written_nothing_is_found(tmp_path: Path) -> None:
+    assert read(tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_environment_has_graphs_of_its_own_which_take_the_place(file: Path, tmp_path: Path) -> None:
+    assert read(tmp_path, "theirs") == {}
+    Store(tmp_path / "graphs", "theirs").write(KEY, GRAPH)
+    assert read(tmp_path, "theirs") == {KEY: GRAPH}
+    assert read(tmp_path) == {}
+
+
+@pytest.mark.parametrize("place", [0, 40, -1], ids=["hash", "middle", "end"])
+def test_a_changed_byte_is_noticed(file: Path, tmp_path: Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+    assert read(tmp_path) == {}
+
+
+def test_half_a_file_is_noticed(file: Path, tmp_path: Path) -> None:
+    file.write_bytes(file.read_bytes()[:60])
+    assert read(tmp_path) == {}
+
+
+def test_a_graph_under_the_name_of_another_is_not_taken(file: Path, tmp_path: Path) -> None:
+    file.rename(file.with_stem("1" * 64))
+    assert read(tmp_path) == {}
+
+
+def test_what_anybody_could_have_written_is_not_taken(file: Path, tmp_path: Path) -> None:
+    file.chmod(0o606)
+    assert read(tmp_path) == {}
+
+
+def test_a_link_is_not_followed(file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    file.rename(target)
+    file.symlink_to(target)
+    assert read(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["../compile_cache#.mindir", "/etc/passwd", "compile_cache#.mindir\n", "a/b.c"])
+def test_only_names_that_mindspore_gives_are_taken(name: str) -> None:
+    with pytest.raises(Damaged):
+        graphstore.decode(graphstore.encode({KEY: {name: b""}}))
+
+
+def test_after_a_trial_without_an_end_nothing_is_taken(file: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "graphs", "ours")
+    store.try_out(True)
+    store.try_out(False)
+    assert read(tmp_path) == {KEY: GRAPH}
+    store.try_out(True)
+    assert read(tmp_path) == {}
+    assert not file.exists()
+    assert read(tmp_path) == {}
+    store.write(KEY, GRAPH)
+    assert read(tmp_path) == {KEY: GRAPH}
+
+
+def test_a_full_or_unwritable_disk_costs_no_training(tmp_path: Path) -> None:
+    (tmp_path / "graphs").write_text("in the way")
+    Store(tmp_path / "graphs", "ours").write(KEY, GRAPH)
+    assert read(tmp_path) == {}
