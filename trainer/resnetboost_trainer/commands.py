@@ -7,7 +7,7 @@ has a command's name is given as ./NAME.
 import importlib
 from collections.abc import Sequence
 
-ALL = ("convert", "tomindrecord")
+ALL = ("convert", "profile", "tomindrecord")
 
 
 def run(command: str, words: Sequence[str]) -> int:

@@ -30,7 +30,7 @@ _DECISIONS = {"updated": "#56B4E9", "kept": "#DDDDDD", "stopped": "#999999", "fa
 _DAMPING = "#CC79A7"
 _COSINE, _LEAST_COSINE = "#009E73", "#E69F00"
 _GRADIENT_SHARE = "#E69F00"
-_STYLE: Any = {
+STYLE: Any = {
     "axes.grid": True,
     "grid.color": "#e6e6e6",
     "axes.spines.top": False,
@@ -62,7 +62,7 @@ def draw(measured: Measured, title: str, did: Did) -> bytes:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         panels = 3 + len(did.names)
         figure = Figure(figsize=(10, 3.5 * panels), dpi=110, layout="constrained")
         loss, accuracy, time, *more = figure.subplots(panels, 1, sharex=True)

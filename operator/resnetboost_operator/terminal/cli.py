@@ -241,6 +241,45 @@ def convert(ctx: click.Context, source: Path, target: Path, to: str | None, mode
     ctx.exit(trainercommand.run("convert", [*given, "--", str(source), str(target)]))
 
 
+@main.command(short_help="Show where the time of a training step goes.")
+@_FILE
+@_SET
+@click.option("--stage", metavar="NAME", help="Profile this stage.  [default: the first one]")
+@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks on this machine.")
+@click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Steps to measure.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder. [default: profiles/<job name>]")
+@click.option("-o", "--output", "form", type=click.Choice(["json"]), help="Print profile.json instead of tables.")
+@click.pass_context
+def profile(
+    ctx: click.Context,
+    file: Path,
+    assignments: tuple[str, ...],
+    stage: str | None,
+    ranks: int,
+    steps: int,
+    out: Path | None,
+    form: str | None,
+) -> None:
+    """Train some steps of the job FILE on this machine and show where rank 0's time goes.
+
+    By part of a step (data, forward, backward, reduction, optimizer) and by operator, as tables, profile.json and
+    profile.png; what MindSpore's own profiler wrote stays in DIR/mindspore. Weights are fresh, nothing is kept of them.
+
+    \b
+    Exit codes are those of `resnetboost run`; Ctrl-C: 130.
+
+    \b
+    Examples:
+      resnetboost profile examples/digits.yaml
+      resnetboost profile examples/digits.yaml --ranks 2 --set stages[0].localBatchSize=64
+      resnetboost profile job.yaml -o json | jq '.times.parts[] | {name, ms: (.seconds.mean * 1000)}'
+    """
+    from resnetboost_operator.terminal import profilecommand
+
+    wanted = profilecommand.Wanted(file, assignments, stage, ranks, steps, out, json=form == "json")
+    ctx.exit(profilecommand.run(wanted))
+
+
 @main.group(cls=_Group)
 def data() -> None:
     """Prepare data sets."""

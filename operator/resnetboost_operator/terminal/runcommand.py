@@ -27,7 +27,7 @@ RANK_BYTES = 600 << 20  # resident memory of a rank that trains a small network,
 def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, command: str) -> int:
     """Run or resume, report, and return the exit code."""
     began = time.monotonic()
-    wanted = _with_absolute_paths(loadjob.load(file, assignments))
+    wanted = with_absolute_paths(loadjob.load(file, assignments))
     check_device(wanted["spec"])
     check_room(wanted["spec"], machine.memory_bytes())
     check_starts(wanted["spec"])
@@ -81,7 +81,7 @@ def _largest_gang(spec: Manifest) -> tuple[int, str]:
     return max(found or (int(spec["device"]["count"]), "device.count") for found in given)
 
 
-def _with_absolute_paths(job: Manifest) -> Manifest:
+def with_absolute_paths(job: Manifest) -> Manifest:
     """Relative paths of data and weights are meant from here, not from the folders the pods run in."""
     spec = {**job["spec"], "dataset": _absolute(job["spec"]["dataset"])}
     if "weights" in spec["model"]:
