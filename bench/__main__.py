@@ -12,6 +12,7 @@ SUITES = {
     "pytorch": "training step and inference of resnet20 and resnet18 on CPU against PyTorch",
     "mindcv": "training step and inference of resnet20 and resnet18 on CPU against MindCV",
     "scaling": "2 ranks x 1 thread against 1 x 1 and 1 x 2",
+    "warmstart": "a restart of a resnet18 rank that finds its graphs compiled, against the first start",
     "checkpoint": "how long training stands still for a checkpoint",
     "overhead": "the share of a step outside the compiled graphs",
     "thor": "what THOR adds to a training step and to memory, and its cost model against a measurement",

@@ -1,0 +1,57 @@
+"""A restart with kept graphs against the first start: a resnet18 rank from the process' first moment to its first step.
+
+Each pair is of two processes, one after the other, with a folder of their own. The first compiles, and writes what it
+compiled; the second finds it. Both are given the same numbers, and must come to the same loss.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import msgspec
+
+from bench.entries import Entry, speedup
+from bench.warmstartworker import Started
+
+PAIRS = 7
+COMPILING, STEP = "compiling", "first step"
+
+
+def measure() -> list[Entry]:
+    """Compiling and the first step, and the whole start; all parts are printed."""
+    pairs = [_pair() for _ in range(PAIRS)]
+    first, second = [list(started) for started in zip(*pairs, strict=True)]
+    assert all(cold.loss == warm.loss for cold, warm in pairs), "a kept graph computes something else"
+    _show("first start", first)
+    _show("second start", second)
+    title = "of the first start of resnet18, 3x64x64, batch 32"
+    return [
+        speedup("warm_start_speedup", _seconds(second), _seconds(first), f"compiling and first step {title}"),
+        speedup("warm_start_whole_speedup", _whole(second), _whole(first), f"the whole start {title}"),
+    ]
+
+
+def _pair() -> tuple[Started, Started]:
+    with tempfile.TemporaryDirectory() as folder:
+        return _start(folder), _start(folder)
+
+
+def _start(folder: str) -> Started:
+    command = [sys.executable, "-m", "bench.warmstartworker", folder]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Started)
+
+
+def _seconds(starts: list[Started]) -> list[float]:
+    return [started.parts[COMPILING] + started.parts[STEP] for started in starts]
+
+
+def _whole(starts: list[Started]) -> list[float]:
+    return [sum(started.parts.values()) for started in starts]
+
+
+def _show(name: str, starts: list[Started]) -> None:
+    parts = {part: statistics.median(started.parts[part] for started in starts) for part in starts[0].parts}
+    text = ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
+    print(f"{name}, seconds: {text}; graphs compiled {starts[0].compiled}, kept ones used {starts[0].reused}")
