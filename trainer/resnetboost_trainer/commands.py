@@ -7,7 +7,7 @@ has a command's name is given as ./NAME.
 import importlib
 from collections.abc import Sequence
 
-ALL = ("convert", "profile", "tomindrecord")
+ALL = ("card", "convert", "eval", "export", "predict", "profile", "tomindrecord")
 
 
 def run(command: str, words: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ import click
 
 from resnetboost_operator import __version__
 from resnetboost_operator.errors import UserError, storage_error
+from resnetboost_operator.terminal import afterwards
 from resnetboost_operator.terminal.ranktables import ranktable
 
 if TYPE_CHECKING:
@@ -313,3 +314,5 @@ def to_mindrecord(
 
 
 main.add_command(ranktable)
+for _command in (afterwards.evaluate, afterwards.predict, afterwards.export, afterwards.card):
+    main.add_command(_command)

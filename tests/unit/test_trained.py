@@ -1,0 +1,210 @@
+"""A trained network is found, held against its manifest and the family, and refused in one sentence."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import safetensors.numpy
+from PIL import Image
+
+import smallcheckpoints
+import trainerconfig
+from resnetboost_trainer import checkpoint, config, data, family, naming, predict, trained
+from resnetboost_trainer.datasets import photos, preparation
+from resnetboost_trainer.datasets.photos import Evaluated
+from resnetboost_trainer.datasets.preparation import Preparation
+from resnetboost_trainer.datasets.split import Unreadable
+from resnetboost_trainer.verdict import ConfigError
+
+GREY = Preparation(height=8, width=8, mean=(5.0,), deviation=(2.0,), white=16.0, classes=("zero", "one"))
+
+
+def weights(classes: int = 10, channels: int = 1) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    shapes = family.parameters("resnet20", classes, channels)
+    return {key: generator.uniform(0.1, 1, shape).astype(np.float32) for key, shape in shapes.items()}
+
+
+def save(root: Path, step: int, **changes: Any) -> Path:
+    return smallcheckpoints.save(root, step, {"model.safetensors": weights()}, preparation=GREY, **changes)
+
+
+def sentence(path: Path, model: str | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        trained.read(path, model)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "above",
+    [".", "checkpoints", "checkpoints/uid", "checkpoints/uid/base", "checkpoints/uid/base/attempt-0"],
+    ids=["run", "checkpoints", "job", "stage", "attempt"],
+)
+def test_of_a_folder_the_checkpoint_that_was_written_last_is_taken(above: str, tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 40)
+    newest = save(tmp_path / "checkpoints", 20)
+    found = trained.read(tmp_path / above)
+    assert found.path == newest
+    assert str(found.network) == "resnet20 with 10 classes for images of 1 channel"
+    assert found.told() == "resnet20 with 10 classes for images of 1 channel, step 20 of stage base of digits"
+
+
+def test_a_stage_that_came_later_wins(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 40)
+    later = save(tmp_path / "checkpoints", 4, stage="anneal")
+    assert trained.read(tmp_path).path == later
+
+
+def test_a_damaged_checkpoint_is_passed_over_in_a_folder_and_refused_by_its_name(tmp_path: Path) -> None:
+    whole = save(tmp_path, 20)
+    damaged = save(tmp_path, 40)
+    with (damaged / "model.safetensors").open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\1\2\3\4")
+    assert trained.read(tmp_path).path == whole
+    assert "is not the file that manifest.json tells of" in sentence(damaged)
+    shutil.rmtree(whole)
+    assert "there is no whole checkpoint in it" in sentence(tmp_path)
+
+
+def test_a_checkpoint_may_be_moved_and_named_by_its_file(tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(save(tmp_path / "checkpoints", 20), tmp_path / "elsewhere"))
+    assert trained.read(moved).preparation == GREY
+    assert trained.read(moved / "model.safetensors").preparation == GREY
+
+
+def test_a_checkpoint_of_before_preparations_were_kept_still_loads(tmp_path: Path) -> None:
+    path = save(tmp_path, 20)
+    manifest = json.loads((path / "manifest.json").read_text())
+    for field in ("preparation", "config", "versions"):
+        del manifest[field]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert trained.read(path).preparation is None
+    assert checkpoint.verify(path).config == {}
+
+
+def test_pytorchs_names_are_read_too(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.safetensors"
+    file.write_bytes(safetensors.numpy.save({naming.torch(key): array for key, array in weights().items()}))
+    found = trained.read(file)
+    assert found.manifest is None
+    assert found.arrays.keys() == weights().keys()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ({"height": 0}, "images of 8 x 0 pixels"),
+        ({"width": 10**9}, "pixels"),
+        ({"mean": [1, 2, 3]}, "3 means and 1 deviations for 1 channels"),
+        ({"deviation": [0]}, "not finite and above 0"),
+        ({"resize": 9}, "cut out of 9"),
+        ({"classes": ["a"] * 11}, "11 names for 10 classes"),
+    ],
+)
+def test_what_a_manifest_says_of_pictures_is_not_believed(damage: dict[str, Any], told: str, tmp_path: Path) -> None:
+    path = save(tmp_path, 20)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["preparation"] |= damage
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert told in sentence(path)
+
+
+def test_another_network_than_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    assert "it is no resnet32 with 10 classes" in sentence(save(tmp_path, 20), "resnet32")
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert sentence(tmp_path / "gone").endswith("name a run's folder, a checkpoint's, or a file of weights")
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "neither safetensors nor a zip archive" in sentence(tmp_path / "notes.txt")
+
+
+def picture(folder: Path, pixels: Any) -> bytes:
+    path = folder / "picture.png"
+    Image.fromarray(pixels).save(path)
+    return path.read_bytes()
+
+
+def test_a_picture_of_a_digit_becomes_what_the_data_set_has_of_it(tmp_path: Path) -> None:
+    digits = data.load(config.Dataset(name="digits"), 10)
+    assert digits.preparation is not None
+    assert digits.preparation.classes == tuple("0123456789")
+    (mean,), (deviation,) = digits.preparation.mean, digits.preparation.deviation
+    for image in digits.x_test[:20]:
+        pixels = np.round((image[0] * deviation + mean) * 255 / 16).astype(np.uint8)
+        found = digits.preparation.picture(picture(tmp_path, pixels))
+        np.testing.assert_allclose(found, image, atol=0.04 / deviation)
+
+
+def test_a_coloured_and_larger_picture_is_made_grey_and_small(tmp_path: Path) -> None:
+    pixels = np.zeros((80, 40, 3), np.uint8)
+    pixels[..., 1] = 255  # pure green is 150 in grey, by ITU-R 601
+    found = GREY.picture(picture(tmp_path, pixels))
+    np.testing.assert_allclose(found, np.full((1, 8, 8), (150 * 16 / 255 - 5) / 2), atol=1e-5)
+
+
+def test_a_photograph_is_prepared_as_for_evaluation_to_the_bit(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
+    content = picture(tmp_path, pixels)
+    expected = np.empty((3, 32, 32), np.float32)
+    photos.fill(expected, content, Evaluated(32, 36), None)
+    kept = msgspec.json.encode(preparation.of_photographs(Evaluated(32, 36), ["a"]))
+    found = msgspec.json.decode(kept, type=Preparation).picture(content)
+    assert found.tobytes() == expected.tobytes()
+    with pytest.raises(Unreadable):
+        GREY.picture(b"no picture")
+
+
+def test_a_label_is_one_plain_line_whatever_a_checkpoint_calls_it() -> None:
+    hostile = msgspec.structs.replace(GREY, classes=("a\x1b[31m\nb", "\udcff"))
+    assert [hostile.label(number) for number in range(3)] == ["a?[31m?b", "?", "class 2"]
+
+
+def test_names_too_long_for_a_manifest_are_left_out() -> None:
+    assert preparation.named(["a" * 250] * 2000) == ()
+    assert len(preparation.named(["a" * 10] * 10000)) == 10000
+
+
+def test_what_is_no_picture_is_named_before_anything_slow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(tmp_path, 20)
+    (tmp_path / "notes.txt").write_text("hello")
+    names = [str(tmp_path / "gone.png"), str(tmp_path / "notes.txt"), str(tmp_path)]
+    assert predict.main([str(path), *names]) == 11
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2].removeprefix(name) for line, name in zip(told, names, strict=True)] == [
+        ": it cannot be read: No such file or directory",
+        ": it cannot be decoded: cannot identify image file",
+        ": it is a folder; name the images in it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "does not say how its images were prepared"),
+        (["--dataset", "CIFAR10"], "dataset.path: missing"),
+        (["--dataset", "Synthetic", "--image-size", "8"], "those of Synthetic have 3 channels"),
+        (["--dataset", "digits", "--classes", "names.txt"], "tells apart 10 classes"),
+        (["--dataset", "digits", "--resize", "9"], "--resize: 9 is for photographs"),
+    ],
+)
+def test_options_that_do_not_fit_a_file_of_weights(
+    options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("names.txt").write_text("one\ntwo\n")
+    Path("weights.safetensors").write_bytes(safetensors.numpy.save(weights()))
+    assert predict.main(["weights.safetensors", "picture.png", *options]) == 10
+    assert told in capsys.readouterr().err
+
+
+def test_the_manifest_keeps_a_config_that_can_be_read_again() -> None:
+    settings = msgspec.convert(trainerconfig.GOOD, config.Config, strict=False)
+    kept = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(settings)))
+    assert msgspec.convert(kept, config.Config) == settings

@@ -1,0 +1,26 @@
+"""`python -m resnetboost_trainer card SOURCE [OUT]`: the model card of a trained network."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from resnetboost_trainer import commandline, modelcard, trained
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the card, or write it; the exit code."""
+    made = commandline.parser("card", __doc__)
+    made.add_argument("target", metavar="OUT", nargs="?", type=Path, help="file to write (default: print it)")
+    arguments = made.parse_args(words)
+    return commandline.main("card", lambda: _card(arguments))
+
+
+def _card(arguments: argparse.Namespace) -> int:
+    network = trained.read(arguments.source, arguments.model)
+    text = modelcard.text(modelcard.facts(network, network.preparation))
+    if arguments.target is None:
+        print(text, end="")
+    else:
+        arguments.target.write_text(text)
+        print(f"{arguments.target}: the model card of {network.told()}")
+    return 0
