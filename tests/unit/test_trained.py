@@ -13,11 +13,12 @@ from PIL import Image
 
 import smallcheckpoints
 import trainerconfig
-from resnetboost_trainer import checkpoint, config, data, family, naming, predict, trained
+from resnetboost_trainer import checkpoint, config, data, family, naming, predict, preparing, trained
 from resnetboost_trainer.datasets import photos, preparation
 from resnetboost_trainer.datasets.photos import Evaluated
 from resnetboost_trainer.datasets.preparation import Preparation
 from resnetboost_trainer.datasets.split import Unreadable
+from resnetboost_trainer.fitting import Network
 from resnetboost_trainer.verdict import ConfigError
 
 GREY = Preparation(height=8, width=8, mean=(5.0,), deviation=(2.0,), white=16.0, classes=("zero", "one"))
@@ -142,6 +143,16 @@ def test_a_picture_of_a_digit_becomes_what_the_data_set_has_of_it(tmp_path: Path
         np.testing.assert_allclose(found, image, atol=0.04 / deviation)
 
 
+def test_arrays_of_another_scale_become_what_the_network_was_trained_on(tmp_path: Path) -> None:
+    digits = data.load(config.Dataset(name="digits"), 10)
+    arrays = data._digits(10)._asdict()
+    bright = {name: array * np.float32(10) if name[0] == "x" else array for name, array in arrays.items()}
+    bright["x_train"], bright["y_train"] = bright["x_train"][:99], bright["y_train"][:99]  # of another mean
+    np.savez(tmp_path / "bright.npz", **bright)
+    found = data.load(config.Dataset(name="npz", path=str(tmp_path / "bright.npz")), 10, digits.preparation)
+    np.testing.assert_allclose(found.x_test, digits.x_test, atol=1e-5)
+
+
 def test_a_coloured_and_larger_picture_is_made_grey_and_small(tmp_path: Path) -> None:
     pixels = np.zeros((80, 40, 3), np.uint8)
     pixels[..., 1] = 255  # pure green is 150 in grey, by ITU-R 601
@@ -202,6 +213,16 @@ def test_options_that_do_not_fit_a_file_of_weights(
     Path("weights.safetensors").write_bytes(safetensors.numpy.save(weights()))
     assert predict.main(["weights.safetensors", "picture.png", *options]) == 10
     assert told in capsys.readouterr().err
+
+
+def test_pytorchs_networks_are_given_what_torchvision_gives_them() -> None:
+    network = trained.Trained(path=Path("x.pth"), network=Network("resnet50", 1000, 3), arrays={}, sha256="")
+    given = predict.parser().parse_args(["x.pth", "a.jpg"])
+    found = preparing.choose(network, given)
+    assert (found.width, found.height, found.resize, found.classes) == (224, 224, 256, ())
+    np.testing.assert_allclose(np.array(found.mean) / 255, [0.485, 0.456, 0.406], rtol=1e-6)
+    larger = preparing.choose(network, predict.parser().parse_args(["x.pth", "a.jpg", "--image-size", "288"]))
+    assert (larger.width, larger.resize) == (288, 329)
 
 
 def test_the_manifest_keeps_a_config_that_can_be_read_again() -> None:

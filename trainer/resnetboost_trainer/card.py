@@ -9,10 +9,15 @@ from resnetboost_trainer import commandline, modelcard, trained
 
 def main(words: Sequence[str]) -> int:
     """Print the card, or write it; the exit code."""
+    arguments = parser().parse_args(words)
+    return commandline.main("card", lambda: _card(arguments))
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
     made = commandline.parser("card", __doc__)
     made.add_argument("target", metavar="OUT", nargs="?", type=Path, help="file to write (default: print it)")
-    arguments = made.parse_args(words)
-    return commandline.main("card", lambda: _card(arguments))
+    return made
 
 
 def _card(arguments: argparse.Namespace) -> int:

@@ -30,6 +30,7 @@ DIGITS_TEST_ONE_IN = 5
 
 SYNTHETIC_SEED = 0
 
+_WHITE = 255.0  # of a byte
 _CHUNK = 1024  # samples worked on at a time, so that temporary arrays stay small
 
 
@@ -99,25 +100,25 @@ class EvaluationBatch(NamedTuple):
     mask: NDArray[np.float32]
 
 
-def load(dataset: config.Dataset, classes: int, channels: Channels | None = None) -> Dataset:
+def load(dataset: config.Dataset, classes: int, known: Preparation | None = None) -> Dataset:
     """Read the job's data set. Raises ConfigError or DataError: one sentence saying what would be right.
 
-    With `channels` arrays are normalised by these, else by their own training images'.
+    With `known` arrays are normalised as a network wants them that was trained on others, else by their own.
     """
     chosen = recipe.recipe(dataset, classes)
     if dataset.name == "digits":
-        return _normalised(dataset, _digits(classes), "digits", chosen, classes, channels)
+        return _normalised(dataset, _digits(classes), "digits", chosen, classes, known)
     if dataset.name == "mnist_5k":
-        return _pixels(dataset, labelled.mnist_5k(classes), chosen, classes, channels)
+        return _pixels(dataset, labelled.mnist_5k(classes), chosen, classes, known)
     if dataset.name == "Synthetic":
-        return _pixels(dataset, labelled.synthetic(chosen.size, classes, SYNTHETIC_SEED), chosen, classes, channels)
+        return _pixels(dataset, labelled.synthetic(chosen.size, classes, SYNTHETIC_SEED), chosen, classes, known)
     if dataset.path is None:
         raise ConfigError(f"dataset.path: missing; dataset.name: {dataset.name} needs {_NEEDS[dataset.name]}")
     path = Path(dataset.path)
     if dataset.name == "npz":
-        return _normalised(dataset, npz.read(path, classes), dataset.path, chosen, classes, channels)
+        return _normalised(dataset, npz.read(path, classes), dataset.path, chosen, classes, known)
     if dataset.name in _READERS:
-        return _pixels(dataset, _READERS[dataset.name](path, classes), chosen, classes, channels)
+        return _pixels(dataset, _READERS[dataset.name](path, classes), chosen, classes, known)
     train, test = _photos(dataset, path, classes)
     names = train.classes if isinstance(train, folder.FolderContents) else mindrecord.classes(path)
     return Dataset(
@@ -140,14 +141,14 @@ def _photos(dataset: config.Dataset, path: Path, classes: int) -> tuple[_Files, 
 
 
 def _normalised(
-    dataset: config.Dataset, arrays: Arrays, source: str, chosen: Recipe, classes: int, channels: Channels | None
+    dataset: config.Dataset, arrays: Arrays, source: str, chosen: Recipe, classes: int, known: Preparation | None
 ) -> Dataset:
     """Arrays of any type and scale, kept as they are used: normalised."""
     x_train, x_test = _as_nchw(arrays.x_train), _as_nchw(arrays.x_test)
     for name, images in (("x_train", x_train), ("x_test", x_test)):
         _check_finite(source, name, images)
     white = _brightest(x_train)
-    channels = _channels(x_train, channels)
+    channels = _channels(x_train, white, known)
     blank = _normalise(x_train, x_test, channels)
     train = ArraySplit(x_train, arrays.y_train.astype(np.int32), None, blank, chosen.arrays)
     test = ArraySplit(x_test, arrays.y_test.astype(np.int32))
@@ -156,16 +157,16 @@ def _normalised(
 
 
 def _pixels(
-    dataset: config.Dataset, arrays: Arrays, chosen: Recipe, classes: int, channels: Channels | None
+    dataset: config.Dataset, arrays: Arrays, chosen: Recipe, classes: int, known: Preparation | None
 ) -> Dataset:
     """Arrays of bytes, kept as such, a quarter of the memory, and normalised when they are used."""
     x_train, x_test = (
         np.ascontiguousarray(x.reshape(*x.shape[:3], -1).transpose(0, 3, 1, 2)) for x in (arrays[0], arrays[2])
     )
-    channels = _channels(x_train, channels)
+    channels = _channels(x_train, _WHITE, known)
     train = ArraySplit(x_train, arrays.y_train.astype(np.int32), channels, None, chosen.arrays)
     test = ArraySplit(x_test, arrays.y_test.astype(np.int32), channels)
-    prepared = preparation.of_arrays(x_train.shape[2:], channels, 255.0, labelled.class_names(dataset, classes))
+    prepared = preparation.of_arrays(x_train.shape[2:], channels, _WHITE, labelled.class_names(dataset, classes))
     return _of_arrays(dataset, arrays, train, test, chosen, prepared, classes)
 
 
@@ -247,10 +248,11 @@ def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32], channe
     return blank
 
 
-def _channels(images: NDArray[np.float32] | NDArray[np.uint8], given: Channels | None) -> Channels:
-    """Those given, if they are of as many channels, else mean and standard deviation of each."""
-    if given is not None and len(given.mean) == images.shape[1]:
-        return given
+def _channels(images: NDArray[np.float32] | NDArray[np.uint8], white: float, known: Preparation | None) -> Channels:
+    """Mean and standard deviation of each channel; or the known ones, for as many, in units of these images' white."""
+    if known is not None and known.resize is None and len(known.mean) == images.shape[1]:
+        scale = np.float32(white / known.white)
+        return Channels(known.channels.mean * scale, known.channels.deviation * scale)
     moments = np.array([_moments(images[:, channel]) for channel in range(images.shape[1])], np.float32)
     return Channels(moments[:, 0], moments[:, 1])
 

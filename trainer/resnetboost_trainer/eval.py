@@ -20,11 +20,12 @@ BATCH = 64
 
 def main(words: Sequence[str]) -> int:
     """Evaluate, and print it; the exit code."""
-    arguments = _parser().parse_args(words)
+    arguments = parser().parse_args(words)
     return commandline.main("eval", lambda: _evaluate(arguments))
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
     made = commandline.parser("eval", __doc__)
     made.add_argument("--dataset", choices=preparing.DATASETS, help="the data set (default: the one it was trained on)")
     made.add_argument("--path", help="where it is (default: where it was in training)")
@@ -41,17 +42,16 @@ def _parser() -> argparse.ArgumentParser:
 def _evaluate(arguments: argparse.Namespace) -> int:
     network = trained.read(arguments.source, arguments.model)
     dataset = load(network, chosen(network, arguments))
-    from resnetboost_trainer import device
+    from resnetboost_trainer import inference
     from resnetboost_trainer.datasets.corrupt import Corrupt
     from resnetboost_trainer.distributed import Communicator
     from resnetboost_trainer.evaluate import Evaluation
-    from resnetboost_trainer.inference import network as built
 
-    device.prepare(arguments.device)
+    inference.on(arguments.device)
     batch = max(1, min(arguments.batch, len(dataset.test.labels)))
     corrupt, skipped = Corrupt(dataset.max_corrupt_images), list[str]()
     corrupt.counted = lambda: skipped.append("image")
-    evaluation = Evaluation(built(network), dataset, Communicator(0, 1), batch, corrupt)
+    evaluation = Evaluation(inference.network(network), dataset, Communicator(0, 1), batch, corrupt)
     started = time.perf_counter()
     result = evaluation.run(lambda: None)
     evaluation.feed.close()
@@ -118,8 +118,7 @@ def _alone(dataset: config.Dataset) -> config.Dataset:
 def load(network: Trained, dataset: config.Dataset) -> Dataset:
     """The data, normalised as the network's were. Raises ConfigError or DataError where they do not fit."""
     known = network.preparation
-    plain = known is not None and known.resize is None
-    found = data.load(dataset, network.network.classes, known.channels if known is not None and plain else None)
+    found = data.load(dataset, network.network.classes, known)
     preparing.check_channels(network, dataset.name, found.channels)
     names = found.preparation.classes if found.preparation is not None else ()
     if dataset.name in PHOTOS and known is not None and known.classes and names and names != known.classes:

@@ -17,11 +17,12 @@ FORMATS: dict[str, Format] = {".onnx": "ONNX", ".mindir": "MINDIR", ".air": "AIR
 
 def main(words: Sequence[str]) -> int:
     """Export as the command line says; the exit code, after a line on what was written or why not."""
-    arguments = _parser().parse_args(words)
+    arguments = parser().parse_args(words)
     return commandline.main("export", lambda: _export(arguments))
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
     made = commandline.parser("export", __doc__)
     made.add_argument("target", metavar="OUT", type=Path, help="the file to write; OUT.md is its model card")
     made.add_argument("--format", choices=tuple(FORMATS.values()), help="what it becomes (default: by OUT's ending)")
@@ -51,9 +52,9 @@ def _export(arguments: argparse.Namespace) -> int:
             partial.unlink(missing_ok=True)
         shape = f"(batch, {network.network.channels}, {size[0]}, {size[1]})"
     else:
-        from resnetboost_trainer import device, mindirfile
+        from resnetboost_trainer import inference, mindirfile
 
-        device.prepare(arguments.device)
+        inference.on(arguments.device)
         batch = max(1, arguments.batch)
         mindirfile.write(target, network, size, batch, kind)
         shape = f"({batch}, {network.network.channels}, {size[0]}, {size[1]})"

@@ -28,11 +28,12 @@ class Guess(msgspec.Struct, frozen=True):
 
 def main(words: Sequence[str]) -> int:
     """Predict, and print it; the exit code, which is DataError's where one of the pictures is none."""
-    arguments = _parser().parse_args(words)
+    arguments = parser().parse_args(words)
     return commandline.main("predict", lambda: _predict(arguments))
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
     made = commandline.parser("predict", __doc__)
     made.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="JPEG, PNG or whatever Pillow reads")
     made.add_argument("--top", type=int, default=5, help="how many classes to name (default: 5)")
@@ -60,12 +61,11 @@ def guesses(
     network: Trained, pictures: dict[Path, Images], prepared: Preparation, top: int, device_type: str
 ) -> Iterator[tuple[Path, list[Guess]]]:
     """The most probable classes of each picture, in their order."""
-    from resnetboost_trainer import device
-    from resnetboost_trainer.inference import Classifier
+    from resnetboost_trainer import inference
 
-    device.prepare(device_type)
+    inference.on(device_type)
     batch = min(BATCH, len(pictures))
-    classifier = Classifier(network, batch)
+    classifier = inference.Classifier(network, batch)
     paths = list(pictures)
     for start in range(0, len(paths), batch):
         part = paths[start : start + batch]

@@ -1,0 +1,48 @@
+"""The command line and the trainer's commands that it starts take the same options, with the same choices."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+
+from resnetboost_operator.terminal import afterwards
+from resnetboost_trainer import card, commands, export, predict
+from resnetboost_trainer import eval as evaluating
+
+COMMANDS: dict[str, tuple[click.Command, Callable[[], argparse.ArgumentParser]]] = {
+    "card": (afterwards.card, card.parser),
+    "eval": (afterwards.evaluate, evaluating.parser),
+    "export": (afterwards.export, export.parser),
+    "predict": (afterwards.predict, predict.parser),
+}
+
+
+def of_trainer(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Choices by option."""
+    return {
+        option: sorted(action.choices) if action.choices else None
+        for action in parser._actions
+        for option in action.option_strings
+        if option.startswith("--") and option != "--help"
+    }
+
+
+def of_command_line(command: click.Command) -> dict[str, Any]:
+    return {
+        option: sorted(parameter.type.choices) if isinstance(parameter.type, click.Choice) else None
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_and_choices_are_the_same(name: str) -> None:
+    command, parser = COMMANDS[name]
+    theirs = of_trainer(parser()) | {"--model": None}  # the trainer says which networks there are
+    assert of_command_line(command) == theirs
+    assert name in commands.ALL
+    assert command.name == name
