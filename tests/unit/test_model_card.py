@@ -81,6 +81,18 @@ def test_a_damaged_history_leaves_the_results_out(tmp_path: Path) -> None:
     assert "model-index" not in front(of(path))
 
 
+def test_averaged_weights_have_their_own_results(tmp_path: Path) -> None:
+    path = save(tmp_path, 44)
+    (path.parent / "metrics.csv").write_text(
+        "step,top1,top5,test_loss,ema_top1,ema_top5,ema_test_loss\n44,0.5,0.6,0.7,0.8,0.9,0.1\n"
+    )
+    found = trained.read(path)
+    for averaged, top1 in ((False, 0.5), (True, 0.8)):
+        network = msgspec.structs.replace(found, averaged=averaged)
+        (result,) = front(modelcard.text(modelcard.facts(network, None)))["model-index"][0]["results"]
+        assert result["metrics"][0]["value"] == top1
+
+
 def test_a_checkpoint_that_was_moved_has_a_card_of_its_own_stage(tmp_path: Path) -> None:
     moved = save(tmp_path / "root", 44).rename(tmp_path / "moved")
     assert [stage["name"] for stage in front(of(moved))["training"]["stages"]] == ["base"]

@@ -79,6 +79,17 @@ def test_a_checkpoint_may_be_moved_and_named_by_its_file(tmp_path: Path) -> None
     assert trained.read(moved / "model.safetensors").preparation == GREY
 
 
+def test_averaged_weights_are_taken_where_a_checkpoint_has_them(tmp_path: Path) -> None:
+    average = {key: array * np.float32(0.5) for key, array in weights().items()}
+    path = smallcheckpoints.save(tmp_path, 20, {"model.safetensors": weights(), "ema.safetensors": average})
+    found = trained.read(path)
+    assert found.told().endswith("step 20 of stage base of digits, averaged weights")
+    assert found.arrays["fc.weight"].tobytes() == average["fc.weight"].tobytes()
+    assert trained.read(path, weights="trained").arrays["fc.weight"].tobytes() == weights()["fc.weight"].tobytes()
+    with pytest.raises(ConfigError, match="its job kept no average"):
+        trained.read(save(tmp_path, 40), weights="averaged")
+
+
 def test_a_checkpoint_of_before_preparations_were_kept_still_loads(tmp_path: Path) -> None:
     path = save(tmp_path, 20)
     manifest = json.loads((path / "manifest.json").read_text())

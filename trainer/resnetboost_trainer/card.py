@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _card(arguments: argparse.Namespace) -> int:
-    network = trained.read(arguments.source, arguments.model)
+    network = trained.read(arguments.source, arguments.model, arguments.weights)
     text = modelcard.text(modelcard.facts(network, network.preparation))
     if arguments.target is None:
         print(text, end="")

@@ -20,6 +20,11 @@ def parser(command: str, description: str | None) -> argparse.ArgumentParser:
     """With what all of these commands take."""
     made = argparse.ArgumentParser(f"python -m resnetboost_trainer {command}", description=description)
     made.add_argument("source", metavar="SOURCE", type=Path, help=SOURCE)
+    made.add_argument(
+        "--weights",
+        choices=("averaged", "trained"),
+        help="which of a checkpoint's (default: averaged where it has them)",
+    )
     made.add_argument("--model", choices=(*family.LARGE, *family.SMALL), help="what it has to be (default: any)")
     return made
 

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    network = trained.read(arguments.source, arguments.model)
+    network = trained.read(arguments.source, arguments.model, arguments.weights)
     dataset = load(network, chosen(network, arguments))
     from resnetboost_trainer import inference
     from resnetboost_trainer.datasets.corrupt import Corrupt

@@ -39,7 +39,7 @@ def _export(arguments: argparse.Namespace) -> int:
     if kind == "AIR" and arguments.device != "Ascend":
         reason = "AIR can only be written by MindSpore on an Ascend device"
         raise ConfigError(f"--format: {reason}; run this in the Ascend image with --device Ascend, or write MINDIR")
-    network = trained.read(arguments.source, arguments.model)
+    network = trained.read(arguments.source, arguments.model, arguments.weights)
     _check_target(target, network)
     prepared = preparing.choose(network, arguments)
     size = prepared.height, prepared.width

@@ -25,8 +25,11 @@ class Stage(msgspec.Struct, frozen=True):
     evaluation: tuple[float, float, float] | None
 
 
-def stages(path: Path, manifest: Manifest) -> list[Stage]:
-    """Of the checkpoint in that folder, the earliest stage first and its own last; alone where it lies elsewhere."""
+def stages(path: Path, manifest: Manifest, averaged: bool = False) -> list[Stage]:
+    """Of the checkpoint in that folder, the earliest stage first and its own last; alone where it lies elsewhere.
+
+    With `averaged` its own evaluation is that of the averaged weights.
+    """
     path = path.resolve()
     try:
         checkpoint.read_manifest(path)
@@ -35,7 +38,8 @@ def stages(path: Path, manifest: Manifest) -> list[Stage]:
     job, own = path.parents[2], manifest.stage
     earlier = [found for found in _last_of_others(job, own) if found[1].written < manifest.written]
     ordered = sorted(earlier, key=lambda found: found[1].written)
-    return [Stage(theirs, _evaluation(place, theirs)) for place, theirs in [*ordered, (path, manifest)]]
+    before = [Stage(theirs, _evaluation(place, theirs)) for place, theirs in ordered]
+    return [*before, Stage(manifest, _evaluation(path, manifest, "ema_" if averaged else ""))]
 
 
 def _last_of_others(job: Path, own: str) -> Iterator[tuple[Path, Manifest]]:
@@ -49,8 +53,8 @@ def _last_of_others(job: Path, own: str) -> Iterator[tuple[Path, Manifest]]:
                 break
 
 
-def _evaluation(place: Path, manifest: Manifest) -> tuple[float, float, float] | None:
-    """The last one up to the checkpoint's step, of its own attempt."""
+def _evaluation(place: Path, manifest: Manifest, which: str = "") -> tuple[float, float, float] | None:
+    """The last one up to the checkpoint's step, of its own attempt, in the columns that begin so."""
     found = None
     try:
         with (place.parent / METRICS).open(newline="") as file:
@@ -58,8 +62,9 @@ def _evaluation(place: Path, manifest: Manifest) -> tuple[float, float, float] |
                 return None
             file.seek(0)
             for row in csv.DictReader(file):
-                if row.get("top1") and int(row["step"]) <= manifest.step:
-                    found = float(row["top1"]), float(row["top5"]), float(row["test_loss"])
+                if row.get(f"{which}top1") and int(row["step"]) <= manifest.step:
+                    top1, top5, loss = (float(row[f"{which}{name}"]) for name in ("top1", "top5", "test_loss"))
+                    found = top1, top5, loss
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
         return None
     return found if found is None or all(math.isfinite(value) for value in found) else None

@@ -30,7 +30,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 def facts(network: Trained, prepared: Preparation | None, exported: tuple[str, str] | None = None) -> Facts:
     """With the stages that the checkpoint's folder tells of."""
-    stages = [] if network.manifest is None else lineage.stages(network.path, network.manifest)
+    stages = [] if network.manifest is None else lineage.stages(network.path, network.manifest, network.averaged)
     return Facts(network, stages, prepared, exported)
 
 
@@ -61,6 +61,7 @@ def _front(facts: Facts) -> dict[str, Any]:
         "architecture": facts.network.network.name,
         "classes": facts.network.network.classes,
         "channels": facts.network.network.channels,
+        "weights": "averaged" if facts.network.averaged else "trained",
         "weights_sha256": facts.network.sha256,
     }
     front["training"] = {

@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    network = trained.read(arguments.source, arguments.model)
+    network = trained.read(arguments.source, arguments.model, arguments.weights)
     prepared = preparing.choose(network, arguments)
     pictures = dict(_pictures(arguments.images, prepared))
     if not pictures:

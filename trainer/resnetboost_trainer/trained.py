@@ -5,6 +5,7 @@ Everything in it is untrusted. What is found is numbers and names; it needs no f
 
 import logging
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -20,19 +21,23 @@ _STEPS = "attempt-*/step-*"
 _BELOW = ("step-*", _STEPS, f"*/{_STEPS}", f"*/*/{_STEPS}", f"checkpoints/*/*/{_STEPS}", f"volumes/*/*/*/{_STEPS}")
 _INPUT = "a run's folder, a checkpoint's, or a file of weights"
 
+# A checkpoint may have an average of the weights beside those that were trained.
+Weights = Literal["averaged", "trained"]
+
 log = logging.getLogger(__name__)
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """A network of the family with its `arrays` under our names; `manifest` is there where a checkpoint has one.
 
-    `path` is the checkpoint's folder or the file; `sha256` is of the file of weights.
+    `path` is the checkpoint's folder or the file; `sha256` is of the file of weights, which may be of averaged ones.
     """
 
     path: Path
     network: Network
     arrays: dict[str, Array]
     sha256: str
+    averaged: bool = False
     manifest: Manifest | None = None
 
     @property
@@ -45,29 +50,31 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         if self.manifest is None:
             return f"{self.network}, {self.path.name}"
         stage, job = readable(self.manifest.stage), readable(self.manifest.job_name)
-        return f"{self.network}, step {self.manifest.step} of stage {stage} of {job}"
+        averaged = ", averaged weights" if self.averaged else ""
+        return f"{self.network}, step {self.manifest.step} of stage {stage} of {job}{averaged}"
 
 
-def read(path: Path, model: str | None = None) -> Trained:
+def read(path: Path, model: str | None = None, weights: Weights | None = None) -> Trained:
     """The file's network, the checkpoint's, or that of the newest whole checkpoint below the folder.
 
-    `model` is what it has to be. Raises ConfigError, in one sentence.
+    `model` is what it has to be; `weights` which of a checkpoint's, by default averaged ones where it has them. Raises
+    ConfigError, in one sentence.
     """
     if path.name == weightfile.MODEL and path.with_name(checkpoint.MANIFEST).is_file():
         path = path.parent
     if not path.is_dir():
-        return _of_file(path, None, model)
+        return _of_weights(path, model, weights)
     if (path / checkpoint.MANIFEST).is_file():
         try:
-            return _of_file(path, checkpoint.told(path), model)
+            return _of_checkpoint(path, checkpoint.told(path), model, weights)
         except Damaged as damage:
             raise ConfigError(f"{path}: the checkpoint is damaged: {damage}") from damage
     if (path / weightfile.MODEL).is_file():
-        return _of_file(path, None, model)
-    return _newest(path, model)
+        return _of_weights(path, model, weights)
+    return _newest(path, model, weights)
 
 
-def _newest(folder: Path, model: str | None) -> Trained:
+def _newest(folder: Path, model: str | None, weights: Weights | None) -> Trained:
     found = [place for below in _BELOW for place in folder.glob(below) if (place / checkpoint.MANIFEST).is_file()]
     told = []
     for place in found:
@@ -77,38 +84,47 @@ def _newest(folder: Path, model: str | None) -> Trained:
             log.warning("%s is passed over: %s", place, damage)
     for manifest, place in sorted(told, key=lambda pair: (pair[0].written, pair[0].step), reverse=True):
         try:
-            return _of_file(place, manifest, model)
+            return _of_checkpoint(place, manifest, model, weights)
         except Damaged as damage:
             log.warning("%s is passed over: %s", place, damage)
     raise ConfigError(f"{folder}: there is no whole checkpoint in it; name {_INPUT}")
 
 
-def _of_file(path: Path, manifest: Manifest | None, model: str | None) -> Trained:
+def _of_checkpoint(path: Path, manifest: Manifest, model: str | None, weights: Weights | None) -> Trained:
     """Raises ConfigError, or Damaged where the manifest tells of other bytes."""
+    averaged = weights != "trained" and weightfile.AVERAGE in manifest.files
+    if weights == "averaged" and not averaged:
+        raise ConfigError(f"{path}: its job kept no average of the weights; use those that were trained")
+    name = weightfile.AVERAGE if averaged else weightfile.MODEL
+    network, arrays, sha256 = _read(path / name, _names(manifest, model))
+    if name not in manifest.files or manifest.files[name].sha256 != sha256:
+        raise Damaged(f"{name}: it is not the file that {checkpoint.MANIFEST} tells of")
+    found = Trained(path=path, network=network, arrays=arrays, sha256=sha256, averaged=averaged, manifest=manifest)
+    _check_preparation(found)
+    return found
+
+
+def _of_weights(path: Path, model: str | None, weights: Weights | None) -> Trained:
+    """Raises ConfigError."""
+    if weights == "averaged":
+        raise ConfigError(f"{path}: it is no checkpoint with an average of the weights; leave out --weights")
+    network, arrays, sha256 = _read(path, _names(None, model))
+    return Trained(path=path, network=network, arrays=arrays, sha256=sha256)
+
+
+def _read(path: Path, names: tuple[str, ...]) -> tuple[Network, dict[str, Array], str]:
+    """The network that the file is of, its arrays under our names and its hash. Raises ConfigError."""
     try:
         file = weightfile.read(path)
-        if manifest is not None:
-            _compare(manifest, file.sha256)
-        fit = fitting.identify(file.arrays, file.layout, _names(manifest, model))
+        fit = fitting.identify(file.arrays, file.layout, names)
         if not fit.whole:
-            told = (
-                f"it is no {fit.network}" if model is not None else f"it is no network of the family ({fit.network}?)"
-            )
-            raise ConfigError(f"{path}: {told}: {fit.told()}")
-        ours = fitting.renamed(file.arrays, file.layout, fit.network)
+            nearest = "" if len(names) == 1 else ", the nearest of the family"
+            raise ConfigError(f"{path}: it is no {fit.network}{nearest}: {fit.told()}")
+        return fit.network, fitting.renamed(file.arrays, file.layout, fit.network), file.sha256
     except Refused as refused:
         if path.exists():
             raise ConfigError(f"{path}: {refused}") from refused
         raise ConfigError(f"{path}: there is nothing of that name; name {_INPUT}") from refused
-    trained = Trained(path=path, network=fit.network, arrays=ours, sha256=file.sha256, manifest=manifest)
-    _check_preparation(trained)
-    return trained
-
-
-def _compare(manifest: Manifest, sha256: str) -> None:
-    known = manifest.files.get(weightfile.MODEL)
-    if known is None or known.sha256 != sha256:
-        raise Damaged(f"{weightfile.MODEL}: it is not the file that {checkpoint.MANIFEST} tells of")
 
 
 def _names(manifest: Manifest | None, model: str | None) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ Layout = Literal["resnetboost", "torch"]
 # ResNet-152 has 241 MB of weights.
 MAX_BYTES = 2 << 30
 MODEL = "model.safetensors"
+AVERAGE = "ema.safetensors"  # of a checkpoint whose job keeps an average of the weights
 
 ZIP = b"PK\x03\x04"
 OLD_PICKLE = b"\x80"
