@@ -19,6 +19,7 @@ __all__ = [
     "DatasetName",
     "Device",
     "DeviceType",
+    "Ema",
     "EmptyDirVolume",
     "EnvVar",
     "FailurePolicy",
@@ -192,6 +193,12 @@ class Lars(_Api, frozen=True):
     trust_coefficient: float
 
 
+class Ema(_Api, frozen=True):
+    """How slowly the average of a stage's weights forgets."""
+
+    decay: float
+
+
 class Damping(_Api, frozen=True):
     """What is added to the curvature before it is inverted: `initial`, times `decay` in each `decay_epochs`."""
 
@@ -308,6 +315,7 @@ class Stage(_Api, frozen=True):
     momentum: Momentum
     clip_norm: float | None = None
     lars: Lars | None = None
+    ema: Ema | None = None
     thor: Thor | None = None
     adasum: Adasum | None = None
     pca: Pca | None = None

@@ -3,13 +3,14 @@
 import mindspore
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config, device
 from resnetboost_trainer.optimizers.clipping import Clipped
 from resnetboost_trainer.optimizers.lars import Lars
 from resnetboost_trainer.optimizers.momentum import Momentum
+from resnetboost_trainer.optimizers.norms import squared_norm
 
 MU, DECAY, RATE, TRUST = 0.75, 0.125, 0.5, 0.25
 SETTINGS = config.Momentum(momentum=MU, weight_decay=DECAY, nesterov=False)
@@ -93,3 +94,17 @@ def test_the_length_of_a_gradient_does_not_matter_where_nothing_decays() -> None
             optimizer(Tensor(gradient(step, size)[:12]), Tensor(RATE, mindspore.float32))
         ends.append(flat(trained))
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 300_001])
+def test_a_norm_is_that_of_all_numbers_and_has_the_same_bits_every_time(size: int) -> None:
+    numbers = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    norm, given = Norm(), Tensor(numbers)
+    found = {float(norm(given).asnumpy()) for _ in range(20)}
+    assert len(found) == 1
+    assert found.pop() == pytest.approx(float(np.square(numbers.astype(np.float64)).sum()), rel=1e-5)
+
+
+class Norm(nn.Cell):  # type: ignore[misc]
+    def construct(self, x: Tensor) -> Tensor:
+        return squared_norm(x)

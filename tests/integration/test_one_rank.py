@@ -1,5 +1,6 @@
 """Whole runs of one real rank: wherever it begins, and whoever lives on beside it, it ends in the same bits."""
 
+import csv
 import os
 import shutil
 import signal
@@ -40,6 +41,22 @@ def test_a_rank_killed_after_any_checkpoint_resumes_to_the_same_bits(
     leave_off(undisturbed, steps, tmp_path)
     onerank.train(tmp_path, attempt=1)
     assert onerank.final_weights(tmp_path / BASE / "attempt-1") == onerank.final_weights(undisturbed)
+
+
+def test_micro_batches_clipping_and_an_average_resume_to_the_same_bits_too(tmp_path: Path) -> None:
+    config = {"localBatchSize": 32, "accumulationSteps": 2, "clipNorm": 1, "ema": {"decay": 0.99}}
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    whole.mkdir()
+    onerank.train(whole, attempt=0, config=config)
+    undisturbed = whole / BASE / "attempt-0"
+    leave_off(undisturbed, 17, resumed)
+    onerank.train(resumed, attempt=1, config=config)
+    ended = onerank.final_weights(undisturbed)
+    assert onerank.final_weights(resumed / BASE / "attempt-1") == ended
+    assert {"ema.safetensors", "ema-rank-0000.safetensors"} <= ended.keys()
+    last = list(csv.DictReader((undisturbed / "metrics.csv").open()))[-1]
+    assert float(last["ema_top1"]) > 0.8
+    assert last["ema_top1"] != last["top1"]
 
 
 def test_a_job_applied_again_goes_on_from_its_predecessor_to_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def mindspore_thor(initial: float, power: float, epochs: int) -> Callable[[int, 
 
     def rate(step: int, per_epoch: int) -> float:
         epoch = (step + 1) / per_epoch
-        return initial * (1 - epoch / epochs) ** power * 0.5 ** ((epoch >= 39) + (epoch >= 40))
+        return initial * math.pow(1 - epoch / epochs, power) * math.pow(0.5, (epoch >= 39) + (epoch >= 40))
 
     return rate
 
@@ -60,7 +60,7 @@ def nvidia_cosine(step: int, per_epoch: int) -> float:
 
 def he(step: int, per_epoch: int) -> float:
     """Section 4.2 of the paper, in iterations."""
-    return 0.1 * 0.1 ** ((step >= 32000) + (step >= 48000))
+    return 0.1 * math.pow(0.1, (step >= 32000) + (step >= 48000))
 
 
 def same(example: str, images: int, steps: Sequence[int], recipe: Callable[[int, int], float], ahead: int = 0) -> None:

@@ -118,6 +118,12 @@ class Lars(_Struct, frozen=True):
     trust_coefficient: float
 
 
+class Ema(_Struct, frozen=True):
+    """A moving average of the weights, which keeps `decay` of itself at each step."""
+
+    decay: float
+
+
 class Damping(_Struct, frozen=True):
     """What is added to the diagonals of the factors: `initial`, times `decay` in each `decay_epochs`."""
 
@@ -232,6 +238,7 @@ class Config(_Struct, frozen=True):
     checkpoint: Checkpoint
     clip_norm: float | None = None
     lars: Lars | None = None
+    ema: Ema | None = None
     thor: Thor | None = None
     adasum: Adasum | None = None
     pca: Pca | None = None

@@ -32,6 +32,9 @@ COLUMNS = (
     "top1",
     "top5",
     "test_loss",
+    "ema_top1",
+    "ema_top5",
+    "ema_test_loss",
 )
 
 

@@ -73,6 +73,8 @@ class Metrics:
             self._adasum()
         if config.pca is not None:
             self._pca()
+        if config.ema is not None:
+            self._ema()
         if config.snapshots is not None:
             self.snapshot_seconds = self._histogram("snapshot_seconds", "Writing a snapshot, in the background.")
             self.snapshot_step = self._gauge("snapshot_step", "Step of the newest snapshot.")
@@ -118,6 +120,12 @@ class Metrics:
         text = "Steps by what the line search did with their direction."
         steps = Counter("resnetboost_pca_steps", text, (*LABELS, "outcome"), registry=self.registry)
         self.pca_steps = {outcome: steps.labels(*self._labels, outcome) for outcome in OUTCOMES}
+
+    def _ema(self) -> None:
+        """What only a stage that averages its weights has."""
+        self.ema_top1 = self._gauge("test_ema_top1_ratio", "Top-1 accuracy of the averaged weights on the test set.")
+        self.ema_top5 = self._gauge("test_ema_top5_ratio", "Top-5 accuracy of the averaged weights on the test set.")
+        self.ema_loss = self._gauge("test_ema_loss", "Cross entropy of the averaged weights on the test set.")
 
     def adasum_level(self, level: str, seconds: float) -> None:
         """That level of an adaptive sum took so long."""

@@ -61,6 +61,7 @@ class Program:
         parts = algorithms.parts(Given(config, network, entropy, communicator, basis))
         self.combination, self.state, self.curvature = parts.combination, parts.state, parts.curvature
         self.remedy = parts.remedy
+        self.average = None if config.ema is None else self.state.keep_average(config.ema.decay)
         probes = self.curvature.capture.probes if self.curvature is not None else ()
         self.gradient = Gradient(network, entropy, parts.parameters, config.loss_scale)
         self.capturing = Gradient(network, entropy, parts.parameters, config.loss_scale, probes)
@@ -97,6 +98,8 @@ class Program:
             update = self.curvature.update(captured, flat, len(images), self.loss_scale, moment.damping)
         batch = Batch(images, labels, float(scalars[LOSS]))
         combined = self.combination.update(gradients, batch, moment.learning_rate)
+        if self.average is not None:
+            self.average.update(moment.step)
         updated = time.perf_counter()
         across = combined.across_seconds if isinstance(combined, Summed) else 0.0
         self._accumulated_seconds, self._seconds = 0.0, computed - begun

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer import freezing
+from resnetboost_trainer.averaging import Averaging
 from resnetboost_trainer.distributed import Communicator, Floats
 from resnetboost_trainer.verdict import ConfigError
 
@@ -51,11 +52,18 @@ class State:
         self.optimizer = {parameter.name: parameter for parameter in optimizer}
         self.of_node = {parameter.name: parameter for parameter in of_node}
         self.communicator, self.ranks_per_node = communicator, ranks_per_node
+        self.average: Averaging | None = None
+
+    def keep_average(self, decay: float) -> Averaging:
+        """From now on an average of weights and statistics is a part of the state."""
+        self.average = Averaging(self.weights, self.statistics, decay, self.communicator)
+        return self.average
 
     def snapshot(self) -> dict[str, Arrays] | None:
         """Contents of a checkpoint as copies at the leader, None elsewhere. A collective: all ranks call it."""
         every = self.communicator.gather(_flatten(self.statistics))
         nodes = list(self._of_nodes())
+        averaged = self.average.snapshot() if self.average is not None else {}
         if not self.communicator.leads:
             return None
         contents = {
@@ -63,7 +71,8 @@ class State:
             OPTIMIZER: _copy(self.optimizer) | _unflatten(_mean(nodes), self.of_node),
         }
         contents |= {node_shard(node): _unflatten(row, self.of_node) for node, row in enumerate(nodes)}
-        return contents | {shard(rank): _unflatten(row, self.statistics) for rank, row in enumerate(every)}
+        contents |= {shard(rank): _unflatten(row, self.statistics) for rank, row in enumerate(every)}
+        return contents | averaged
 
     def _of_nodes(self) -> Iterator[Floats]:
         """What each node has, at the leader, empty elsewhere: a node at a time, as it may be as large as the model."""
@@ -92,6 +101,8 @@ class State:
                 row[:] = _pick(contents.get(shard(rank), contents[MODEL]), self.statistics)
         _unflatten_into(self.communicator.broadcast(_flatten(everything)), everything)
         _unflatten_into(self.communicator.broadcast(statistics)[self.communicator.rank], self.statistics)
+        if self.average is not None:
+            self.average.restore(contents)
 
     def _restore_nodes(self, contents: Mapping[str, Arrays] | None) -> None:
         """A gang of another number of nodes starts from the mean of what the nodes had."""
@@ -115,6 +126,8 @@ class State:
         if model is not None:
             _set(everything, model)
         _unflatten_into(self.communicator.broadcast(_flatten(everything)), everything)
+        if self.average is not None:
+            self.average.begin()
 
     def completed(self, arrays: Arrays) -> Arrays:
         """Those arrays, and of this rank's weights and statistics copies of what they lack."""

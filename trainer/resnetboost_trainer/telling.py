@@ -91,6 +91,15 @@ class Teller:
         self._row |= {"top1": result.top1, "top5": result.top5, "test_loss": result.loss}
         log.info("test: top-1 %.2f %%, top-5 %.2f %%, loss %.4f", result.top1 * 100, result.top5 * 100, result.loss)
 
+    def evaluated_average(self, result: Result) -> None:
+        """An evaluation of the averaged weights after the last told step is done."""
+        self.metrics.ema_top1.set(result.top1)
+        self.metrics.ema_top5.set(result.top5)
+        self.metrics.ema_loss.set(result.loss)
+        self._row |= {"ema_top1": result.top1, "ema_top5": result.top5, "ema_test_loss": result.loss}
+        text = "test of the averaged weights: top-1 %.2f %%, top-5 %.2f %%, loss %.4f"
+        log.info(text, result.top1 * 100, result.top5 * 100, result.loss)
+
     def stalled(self, seconds: float) -> None:
         """Training stood still that long for a checkpoint."""
         self.metrics.checkpoint_stall_seconds.observe(seconds)

@@ -170,6 +170,9 @@ class Training:
         result = self.evaluation.run(self.teller.board.beat)
         self.program.state.training_statistics(own)
         self.teller.evaluated(result, time.perf_counter() - started)
+        if self.program.average is not None:
+            with self.program.average.applied():
+                self.teller.evaluated_average(self.evaluation.run(self.teller.board.beat))
         return result
 
     def _checkpoint_is_due(self) -> bool:
@@ -282,6 +285,10 @@ class Training:
 
 def _algorithm(config: Config) -> str:
     """What the optimizer's state in a checkpoint is of: another algorithm cannot go on with it."""
+    return _update(config) + (", averaged" if config.ema is not None else "")
+
+
+def _update(config: Config) -> str:
     if config.pca is not None:
         return f"PCA of {config.pca.components} components by {config.pca.solver}"
     thor = None if config.thor is None else f"THOR in blocks of {config.thor.block_size}"

@@ -3,6 +3,8 @@
 import mindspore
 from mindspore import Tensor, nn, ops
 
+from resnetboost_trainer.optimizers.norms import squared_norm
+
 
 class Clipped(nn.Cell):
     """An optimizer of flat gradients that scales those down whose Euclidean norm is above `clip_norm`.
@@ -16,6 +18,6 @@ class Clipped(nn.Cell):
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
         """One update from the flat gradient (parameters,)."""
-        norm = ops.sqrt(ops.square(gradients).sum())
+        norm = ops.sqrt(squared_norm(gradients))
         share = ops.minimum(self.clip_norm / (norm + 1e-20), Tensor(1.0, mindspore.float32))
         return self.optimizer(gradients * share, learning_rate)

@@ -10,6 +10,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from resnetboost_trainer.config import Lars as Settings
 from resnetboost_trainer.config import Momentum as MomentumSettings
 from resnetboost_trainer.optimizers.momentum import Momentum, decays
+from resnetboost_trainer.optimizers.norms import squared_norm
 
 
 class Lars(nn.Cell):
@@ -39,7 +40,7 @@ class Lars(nn.Cell):
     def trusted(self, k: int, gradient: Tensor) -> Tensor:
         """The flat gradient of a weight matrix with weight decay, by its local rate."""
         weights = self.parameters[k].reshape(-1)
-        length, steepness = ops.sqrt(ops.square(weights).sum()), ops.sqrt(ops.square(gradient).sum())
+        length, steepness = ops.sqrt(squared_norm(weights)), ops.sqrt(squared_norm(gradient))
         rate = self.trust * length / (steepness + self.decay * length)
         rate = ops.where(ops.logical_and(length > 0, steepness > 0), rate, self.one)
         return rate * (gradient + self.decay * weights)
