@@ -19,12 +19,20 @@ from resnetboost_trainer import config, data, ranktable, verdict
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import Dataset
 from resnetboost_trainer.native import library
-from resnetboost_trainer.steptimes import Times, times
+from resnetboost_trainer.steptimes import Step, Times, times
 from resnetboost_trainer.verdict import ConfigError
 
 RESULT = "profile.json"
 TRACE = "mindspore"
 WARM_UP = 3  # steps before anything is measured: every graph is compiled in the first two, also of THOR
+
+
+class Renewals(msgspec.Struct, frozen=True):
+    """Of THOR's factors: in how many of the plain and of the recorded steps; in training in one of `frequency`."""
+
+    plain: int
+    recorded: int
+    frequency: int
 
 
 class Profile(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,6 +51,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel"):
     mindspore: str
     convolutions: str
     times: Times
+    renewals: Renewals | None
 
 
 def main(words: Sequence[str]) -> int:
@@ -125,7 +134,15 @@ def _measured(settings: Config, environment: Environment, dataset: Dataset, fold
         mindspore=metadata.version("mindspore"),
         convolutions=model.convolution_forms(timed.network),
         times=found,
+        renewals=_renewals(settings, plain, recorded),
     )
+
+
+def _renewals(settings: Config, plain: Sequence[Step], recorded: Sequence[Step]) -> Renewals | None:
+    if settings.thor is None:
+        return None
+    during_plain, during_recorded = (sum(step.renewed for step in steps) for steps in (plain, recorded))
+    return Renewals(during_plain, during_recorded, settings.thor.frequency)
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:

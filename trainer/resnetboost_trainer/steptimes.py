@@ -49,11 +49,12 @@ class Window(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Seconds of a step as a whole and of its parts, and when those ran."""
+    """Seconds of a step as a whole and of its parts, when those ran, and whether it renewed THOR's factors."""
 
     seconds: float
     parts: Mapping[str, float]
     windows: Sequence[Window]
+    renewed: bool = False
 
 
 class Spread(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ class TimedSteps:
         ended = time.perf_counter()
         windows += _windows(outcome, started, sum(window.seconds for window in windows))
         self._done += 1
-        return Step(ended - begun, _parts(outcome, waited), windows)
+        return Step(ended - begun, _parts(outcome, waited), windows, outcome.curvature is not None)
 
     def _batch(self) -> tuple[Tensor, Tensor, float]:
         """(images, labels, seconds waited)."""

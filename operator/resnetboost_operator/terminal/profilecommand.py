@@ -1,7 +1,6 @@
 """`resnetboost profile`: a job file into where its time goes on this machine; the trainer measures."""
 
 import contextlib
-import importlib.util
 import os
 import selectors
 import signal
@@ -18,9 +17,8 @@ import yaml
 from resnetboost_operator import api, errors, manifests, names
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import container, machine
-from resnetboost_operator.terminal import loadjob, profiledata, profilepicture, profiletext, runcommand
+from resnetboost_operator.terminal import loadjob, profiledata, profilepicture, profiletext, runcommand, trainercommand
 from resnetboost_operator.terminal.output import console, standard_output
-from resnetboost_operator.terminal.trainercommand import TRAINER
 
 CONFIG, RESULT, PICTURE = "config.yaml", "profile.json", "profile.png"
 INTERRUPTED = 130
@@ -43,9 +41,7 @@ def run(wanted: Wanted) -> int:
     job = runcommand.with_absolute_paths(loadjob.load(wanted.file, wanted.assignments))
     config = _config(job, wanted.stage, wanted.ranks)
     _check_room(wanted.ranks, machine.memory_bytes())
-    if importlib.util.find_spec(TRAINER) is None:
-        reason = f"resnetboost profile is done by the trainer, and the package {TRAINER} is not installed here"
-        raise UserError(f"{reason}; use the .venv of `make setup`, or the trainer's image")
+    trainercommand.check_installed("profile")
     folder = (wanted.out or Path("profiles") / job["metadata"]["name"]).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +71,7 @@ def _config(job: dict[str, Any], name: str | None, ranks: int) -> dict[str, Any]
         averaged = config["adasum"]["ranksPerNode"]
         if ranks % averaged:
             problem = f"--ranks: {ranks} is no multiple of the {averaged} ranks that Adasum averages on a node"
-            raise UserError(f"{problem}; use {averaged} or 2 x {averaged}")
+            raise UserError(f"{problem}; use {averaged} or {2 * averaged}")
     return config
 
 
@@ -109,7 +105,16 @@ def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subproc
     """A rank on cores of its own, which ends when this process does."""
     ranks, cores = len(hosts), machine.share(machine.usable_cores(), rank, len(hosts))
     shim = [sys.executable, "-I", "-S", container.__file__, str(os.getpid()), ",".join(map(str, cores))]
-    command = [sys.executable, "-m", TRAINER, "profile", str(folder / CONFIG), str(folder), "--steps", str(steps)]
+    command = [
+        sys.executable,
+        "-m",
+        trainercommand.TRAINER,
+        "profile",
+        str(folder / CONFIG),
+        str(folder),
+        "--steps",
+        str(steps),
+    ]
     variables = {
         names.ENV_RANK: str(rank),
         names.ENV_WORLD_SIZE: str(ranks),

@@ -41,6 +41,14 @@ class Times(msgspec.Struct, frozen=True, rename="camel"):
     operators: Sequence[Operator]
 
 
+class Renewals(msgspec.Struct, frozen=True):
+    """Of THOR's factors: in how many of the plain steps, of the recorded ones, and in training one in how many."""
+
+    plain: int
+    recorded: int
+    frequency: int
+
+
 class Profile(msgspec.Struct, frozen=True, rename="camel"):
     """A stage's profile."""
 
@@ -57,6 +65,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel"):
     mindspore: str
     convolutions: str
     times: Times
+    renewals: Renewals | None = None
 
 
 def read(file: Path) -> Profile:

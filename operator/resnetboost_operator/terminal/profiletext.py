@@ -50,6 +50,10 @@ def notes(profile: Profile) -> Iterator[str]:
         yield "forward and backward are one graph: its time, divided where the last layer's operator ended"
     if profile.ranks == 1:
         yield "one rank reduces nothing: its reduction is the gradient's norm; --ranks 2 shows a collective"
+    if profile.renewals is not None:
+        steps, found = profile.steps, profile.renewals
+        measured = f"in {found.plain} of {steps} steps, and in {found.recorded} of the {steps} recorded ones"
+        yield f"THOR's factors, part of the optimizer: renewed {measured}; in training in one of {found.frequency}"
     if times.operators:
         recorded = f"{readable.plural(profile.steps, 'more step')} of {_ms(times.recorded_step_seconds.mean)} ms"
         yield f"operators and that border: as MindSpore's profiler recorded {recorded}"
