@@ -187,6 +187,13 @@ class Momentum(_Api, frozen=True):
     nesterov: bool
 
 
+class DynamicLossScale(_Api, frozen=True):
+    """A loss scale that begins at `initial`, halves when a gradient overflows and doubles after so many steps."""
+
+    initial: float
+    growth_steps: int
+
+
 class Lars(_Api, frozen=True):
     """Settings of the rate that each weight matrix has of its own, in a stage of Momentum."""
 
@@ -315,6 +322,7 @@ class Stage(_Api, frozen=True):
     momentum: Momentum
     clip_norm: float | None = None
     lars: Lars | None = None
+    dynamic_loss_scale: DynamicLossScale | None = None
     ema: Ema | None = None
     thor: Thor | None = None
     adasum: Adasum | None = None

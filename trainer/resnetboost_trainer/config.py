@@ -124,6 +124,13 @@ class Ema(_Struct, frozen=True):
     decay: float
 
 
+class DynamicLossScale(_Struct, frozen=True):
+    """A loss scale that begins at `initial`, halves when a gradient overflows and doubles after so many steps."""
+
+    initial: float
+    growth_steps: int
+
+
 class Damping(_Struct, frozen=True):
     """What is added to the diagonals of the factors: `initial`, times `decay` in each `decay_epochs`."""
 
@@ -238,6 +245,7 @@ class Config(_Struct, frozen=True):
     checkpoint: Checkpoint
     clip_norm: float | None = None
     lars: Lars | None = None
+    dynamic_loss_scale: DynamicLossScale | None = None
     ema: Ema | None = None
     thor: Thor | None = None
     adasum: Adasum | None = None

@@ -67,6 +67,10 @@ class Metrics:
         text = "Images this rank skipped because they cannot be used, each once."
         corrupt = Counter("resnetboost_corrupt_images", text, LABELS, registry=self.registry)
         self.corrupt_images = corrupt.labels(*self._labels)
+        self.loss_scale = self._gauge("loss_scale", "Factor on the loss in the backward pass.")
+        text = "Steps left out because the gradient overflowed at the loss scale they had, the same on every rank."
+        left_out = Counter("resnetboost_steps_left_out", text, LABELS, registry=self.registry)
+        self.steps_left_out = left_out.labels(*self._labels)
         if config.thor is not None:
             self._thor()
         if config.adasum is not None:

@@ -11,6 +11,7 @@ from resnetboost_trainer.accumulation import Accumulation
 from resnetboost_trainer.algorithms import Given
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed import Communicator, Floats
+from resnetboost_trainer.lossscale import Scaling
 from resnetboost_trainer.optimizers.adasum.adaptive import Summed
 from resnetboost_trainer.optimizers.pca.descent import Basis, Searched
 from resnetboost_trainer.optimizers.thor.curvature import Update
@@ -31,7 +32,8 @@ class Outcome(msgspec.Struct, frozen=True):
     `stop`: somebody was asked to stop, and the whole gang knows it. `slowest_*`: of the step before, by the time
     before the all-reduce; after it all ranks show the same. `curvature`: of a step that THOR updates it at. `combined`:
     how an adaptive sum went, which counts as collective, or a step in the subspace. `compiled`: the first use of a
-    graph, no sample of anything.
+    graph, no sample of anything. `left_out`: the gradient overflowed at that `loss_scale`, and nothing was updated; the
+    norm is then 0.
     """
 
     loss: float
@@ -46,6 +48,8 @@ class Outcome(msgspec.Struct, frozen=True):
     curvature: Update | None
     combined: Summed | Searched | None
     compiled: bool
+    left_out: bool
+    loss_scale: float
 
 
 class Program:
@@ -62,9 +66,13 @@ class Program:
         self.combination, self.state, self.curvature = parts.combination, parts.state, parts.curvature
         self.remedy = parts.remedy
         self.average = None if config.ema is None else self.state.keep_average(config.ema.decay)
+        self.scaling = None if config.dynamic_loss_scale is None else Scaling(config.dynamic_loss_scale)
+        if self.scaling is not None:
+            self.state.optimizer |= {parameter.name: parameter for parameter in self.scaling.parameters}
+        scale = config.loss_scale if self.scaling is None else self.scaling.factor
         probes = self.curvature.capture.probes if self.curvature is not None else ()
-        self.gradient = Gradient(network, entropy, parts.parameters, config.loss_scale)
-        self.capturing = Gradient(network, entropy, parts.parameters, config.loss_scale, probes)
+        self.gradient = Gradient(network, entropy, parts.parameters, scale)
+        self.capturing = Gradient(network, entropy, parts.parameters, scale, probes)
         values = sum(parameter.size for parameter in parts.parameters) + 2
         self.accumulation = Accumulation(values, config.accumulation_steps)
         self._compiled: set[bool] = set()
@@ -92,14 +100,17 @@ class Program:
         computed = time.perf_counter()
         gradients, scalars = self.combination.reduce(whole)
         reduced = time.perf_counter()
-        _check_numbers(scalars, self.classes, self._remedy(moment))
-        update = None
-        if self.curvature is not None and due:
-            update = self.curvature.update(captured, flat, len(images), self.loss_scale, moment.damping)
-        batch = Batch(images, labels, float(scalars[LOSS]))
-        combined = self.combination.update(gradients, batch, moment.learning_rate)
-        if self.average is not None:
-            self.average.update(moment.step)
+        scale = self.scaling.scale.factor if self.scaling is not None else self.loss_scale
+        left_out = self._leaves_out(scalars)
+        update, combined = None, None
+        if not left_out:
+            _check_numbers(scalars, self.classes, self._remedy(moment))
+            if self.curvature is not None and due:
+                update = self.curvature.update(captured, flat, len(images), self.loss_scale, moment.damping)
+            batch = Batch(images, labels, float(scalars[LOSS]))
+            combined = self.combination.update(gradients, batch, moment.learning_rate)
+            if self.average is not None:
+                self.average.update(moment.step)
         updated = time.perf_counter()
         across = combined.across_seconds if isinstance(combined, Summed) else 0.0
         self._accumulated_seconds, self._seconds = 0.0, computed - begun
@@ -108,7 +119,7 @@ class Program:
         return Outcome(
             loss=float(scalars[LOSS]),
             accuracy=float(scalars[ACCURACY]),
-            gradient_norm=float(np.sqrt(scalars[NORM_SQUARED])),
+            gradient_norm=0.0 if left_out else float(np.sqrt(scalars[NORM_SQUARED])),
             stop=bool(scalars[STOP] > 0),
             gradient_seconds=computed - begun,
             collective_seconds=reduced - computed + across,
@@ -118,6 +129,8 @@ class Program:
             curvature=update,
             combined=combined,
             compiled=compiled,
+            left_out=left_out,
+            loss_scale=scale,
         )
 
     def _gradient(self, images: Tensor, labels: Tensor, tail: Tensor, due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -130,6 +143,12 @@ class Program:
             self.capturing.set_train(True)
             flat, captured = self.capturing(images, labels, tail)
             return flat, captured
+
+    def _leaves_out(self, scalars: Floats) -> bool:
+        """Whether this step is left out because its gradient overflowed; all ranks have the same numbers."""
+        if self.scaling is None or not np.isfinite(scalars[LOSS]):
+            return False
+        return self.scaling.leaves_out(bool(np.isfinite(scalars[NORM_SQUARED])))
 
     def _remedy(self, moment: Moment) -> str:
         """What helps against numbers that are not finite."""

@@ -35,30 +35,40 @@ class Gradient(nn.Cell):
         network: nn.Cell,
         loss: Callable[..., Any],
         parameters: Sequence[Parameter],
-        loss_scale: float = 1.0,
+        loss_scale: float | Parameter = 1.0,
         probes: Sequence[Parameter] = (),
     ) -> None:
+        """A loss scale that is a parameter may change from step to step."""
         super().__init__()
+        self.varies = isinstance(loss_scale, Parameter)
         self.network = network
         self.loss = loss
         self.loss_scale = loss_scale
         self.count = len(parameters)
         self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
 
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss of the local batch, scaled, and the logits."""
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        """Mean loss of the local batch, scaled, and the logits; with a scale that varies also the loss itself."""
         logits = self.network(images)
         loss = self.loss(logits, labels)
+        if self.varies:
+            return loss * self.loss_scale, logits, loss
         return loss if self.loss_scale == 1 else loss * self.loss_scale, logits
 
     def construct(self, images: Tensor, labels: Tensor, tail: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Shapes: images (n, c, h, w), labels (n,) or shares (n, K), tail (t,) -> (parameters + 2 + t,), one tensor per
         probe.
         """
-        (loss, logits), gradients = self.gradient(images, labels)
+        if self.varies:
+            (_, logits, loss), gradients = self.gradient(images, labels)
+        else:
+            (loss, logits), gradients = self.gradient(images, labels)
         labels = labels.argmax(1).astype(mindspore.int32) if labels.ndim == 2 else labels  # mixed: the largest share
         correct = ops.equal(logits.argmax(1).astype(labels.dtype), labels).astype(loss.dtype).mean()
         pieces = [gradient.reshape(-1) for gradient in gradients[: self.count]]
+        if self.varies:  # the loss itself was never scaled: should it not be finite, no scale helps
+            unscaled = ops.concat([ops.concat(pieces) / self.loss_scale, loss.reshape(1)])
+            return ops.concat([unscaled, correct.reshape(1), tail]), gradients[self.count :]
         scaled = ops.concat([*pieces, loss.reshape(1)])
         unscaled = scaled if self.loss_scale == 1 else scaled / self.loss_scale
         return ops.concat([unscaled, correct.reshape(1), tail]), gradients[self.count :]

@@ -38,6 +38,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     compiled: bool
     curvature: Update | None
     combined: Summed | Searched | None
+    left_out: bool
+    loss_scale: float
 
 
 class Teller:
@@ -142,7 +144,11 @@ class Teller:
         metrics.images.inc(self.batch / self.ranks)
         metrics.loss.set(step.loss)
         metrics.accuracy.set(step.accuracy)
-        metrics.gradient_norm.set(step.gradient_norm)
+        metrics.loss_scale.set(step.loss_scale)
+        if step.left_out:
+            metrics.steps_left_out.inc()
+        else:
+            metrics.gradient_norm.set(step.gradient_norm)
         metrics.learning_rate.set(step.learning_rate)
         metrics.step.set(step.step)
         metrics.epoch.set(step.step / self.per_epoch)
@@ -165,7 +171,7 @@ class Teller:
         self.board.beat()
 
     def _csv(self, step: Step) -> dict[str, float | None]:
-        apart = ("compiled", "curvature", "combined")
+        apart = ("compiled", "curvature", "combined", "left_out", "loss_scale")
         row = {name: getattr(step, name) for name in step.__struct_fields__ if name not in apart}
         row |= algorithmtelling.columns(step.curvature) | algorithmtelling.columns(step.combined)
         speed = self.batch / step.step_seconds

@@ -146,6 +146,8 @@ class Training:
                 compiled=outcome.compiled,
                 curvature=outcome.curvature,
                 combined=outcome.combined,
+                left_out=outcome.left_out,
+                loss_scale=outcome.loss_scale,
             )
         )
         if self.saver is not None:

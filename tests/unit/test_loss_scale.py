@@ -1,0 +1,63 @@
+"""The dynamic loss scale: when it grows, when it shrinks, and which steps it leaves out."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from resnetboost_trainer.config import DynamicLossScale
+from resnetboost_trainer.lossscale import LEAST, MOST, Scale, Scaling, after
+
+
+def run(scale: Scale, gradients: str, growth_steps: int = 3) -> Scale:
+    """After steps whose gradients are finite (.) or not (x)."""
+    for gradient in gradients:
+        scale = after(scale, gradient == ".", growth_steps)
+    return scale
+
+
+@pytest.mark.parametrize(
+    ("gradients", "expected"),
+    [
+        ("..", Scale(1024.0, 2)),
+        ("...", Scale(2048.0, 0)),
+        ("......", Scale(4096.0, 0)),
+        ("x", Scale(512.0, 0)),
+        ("..x", Scale(512.0, 0)),
+        ("..x..", Scale(512.0, 2)),
+        ("..x...", Scale(1024.0, 0)),
+        ("xxx", Scale(128.0, 0)),
+    ],
+)
+def test_it_grows_by_steps_in_a_row_and_shrinks_at_once(gradients: str, expected: Scale) -> None:
+    assert run(Scale(1024.0, 0), gradients) == expected
+
+
+def test_it_stays_between_its_bounds() -> None:
+    assert run(Scale(4.0, 0), "xxxxxx") == Scale(LEAST, 0)
+    assert run(Scale(MOST / 2, 0), "." * 9) == Scale(MOST, 0)
+    assert run(Scale(2 * MOST, 0), "...") == Scale(2 * MOST, 0), "one that begins above does not grow"
+
+
+def test_steps_are_left_out_until_the_scale_is_the_least() -> None:
+    scaling = Scaling(DynamicLossScale(initial=4.0, growth_steps=100))
+    assert [scaling.leaves_out(finite) for finite in (True, False, False, False, True)] == [
+        False,
+        True,
+        True,
+        False,  # no scale helps: the step has to fail
+        False,
+    ]
+    assert scaling.scale == Scale(1.0, 1)
+
+
+def test_its_parameters_are_all_its_state() -> None:
+    settings = DynamicLossScale(initial=2.0**16, growth_steps=4)
+    ours, resumed = Scaling(settings), Scaling(settings)
+    for finite in (True, True, False, True, True, True):
+        ours.leaves_out(finite)
+    for theirs, own in zip(resumed.parameters, ours.parameters, strict=True):
+        theirs.set_data(Tensor(own.asnumpy()))
+    for finite in (True, False, True, True):
+        assert resumed.leaves_out(finite) == ours.leaves_out(finite)
+        assert resumed.scale == ours.scale
+    assert ours.factor.asnumpy().dtype == np.float32
