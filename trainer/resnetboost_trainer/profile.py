@@ -24,6 +24,7 @@ from resnetboost_trainer.verdict import ConfigError
 
 RESULT = "profile.json"
 TRACE = "mindspore"
+INTERRUPTED = 130  # as shells have it
 WARM_UP = 3  # steps before anything is measured: every graph is compiled in the first two, also of THOR
 
 
@@ -64,6 +65,8 @@ def main(words: Sequence[str]) -> int:
         profile = measure(settings, environment, arguments.folder, arguments.steps)
         if environment.rank == 0:
             (arguments.folder / RESULT).write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except Exception as error:
         failure = verdict.classify(error)
         print(f"resnetboost profile: {failure}", file=sys.stderr)
