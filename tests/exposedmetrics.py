@@ -28,6 +28,7 @@ OF_JOBS = {
 }
 _PARTS = {"histogram": ("_bucket", "_sum", "_count")}
 _ALGORITHMS: dict[str, Any] = {
+    "ema": {"decay": 0.999},
     "thor": THOR,
     "adasum": {"reduce": "Delta", "ranksPerNode": 1},
     "pca": {
