@@ -314,5 +314,5 @@ def to_mindrecord(
 
 
 main.add_command(ranktable)
-for _command in (afterwards.evaluate, afterwards.predict, afterwards.export, afterwards.card):
-    main.add_command(_command)
+for _trained in (afterwards.evaluate, afterwards.predict, afterwards.export, afterwards.card):
+    main.add_command(_trained)
