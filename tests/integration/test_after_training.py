@@ -16,7 +16,18 @@ from PIL import Image
 import onerank
 import photographs
 import smallcheckpoints
-from resnetboost_trainer import config, data, device, export, family, inference, onnxfile, trained
+from resnetboost_trainer import (
+    averaging,
+    config,
+    data,
+    device,
+    export,
+    family,
+    inference,
+    onnxfile,
+    trained,
+    weightfile,
+)
 from resnetboost_trainer import eval as evaluating
 from resnetboost_trainer.fitting import Network
 from resnetboost_trainer.trained import Trained
@@ -118,6 +129,10 @@ def test_what_is_exported_of_a_run_gives_the_networks_outputs(run: Path, tmp_pat
     network = nn.GraphCell(load(str(tmp_path / "digits.mindir")))
     np.testing.assert_allclose(network(Tensor(images)).asnumpy(), expected, atol=1e-4)
     assert b"operators.so" not in (tmp_path / "digits.mindir").read_bytes()
+
+
+def test_the_average_that_training_keeps_is_the_one_that_is_looked_for() -> None:
+    assert averaging.AVERAGE == weightfile.AVERAGE
 
 
 @pytest.fixture(scope="module")
