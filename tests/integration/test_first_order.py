@@ -32,7 +32,8 @@ def parameters(value: float = 2) -> list[Parameter]:
 
 
 def flat(trained: list[Parameter]) -> Floats:
-    return np.concatenate([parameter.asnumpy().reshape(-1) for parameter in trained]).astype(np.float64)
+    values: Floats = np.concatenate([parameter.asnumpy().reshape(-1) for parameter in trained]).astype(np.float64)
+    return values
 
 
 def gradient(step: int, size: float = 1) -> NDArray[np.float32]:
@@ -47,7 +48,7 @@ def test_a_longer_gradient_is_scaled_down_before_weight_decay_and_another_is_lef
     clipped, reference = Clipped(Momentum(trained, SETTINGS), clip_norm), Momentum(free, SETTINGS)
     for step in range(3):
         given = gradient(step)
-        norm = np.linalg.norm(given.astype(np.float64))
+        norm = float(np.linalg.norm(given.astype(np.float64)))
         assert (norm > clip_norm) == is_shorter
         clipped(Tensor(given), Tensor(RATE, mindspore.float32))
         reference(Tensor((given * min(1, clip_norm / norm)).astype(np.float32)), Tensor(RATE, mindspore.float32))
@@ -59,7 +60,7 @@ def test_a_longer_gradient_is_scaled_down_before_weight_decay_and_another_is_lef
 
 def scaled(weights: Floats, given: Floats, matrix: bool) -> Floats:
     """What momentum is given of a parameter's gradient."""
-    length, steepness = np.linalg.norm(weights), np.linalg.norm(given)
+    length, steepness = float(np.linalg.norm(weights)), float(np.linalg.norm(given))
     if not matrix:
         return given
     rate = TRUST * length / (steepness + DECAY * length) if length > 0 and steepness > 0 else 1.0
