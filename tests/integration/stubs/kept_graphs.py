@@ -32,7 +32,7 @@ class Plan(msgspec.Struct):
     seed: int = 0  # of the job's configuration
 
 
-class Affine(nn.Cell):
+class Affine(nn.Cell):  # type: ignore[misc]
     """factor * weight * x + constant, (n,) -> (n,)."""
 
     def __init__(self, plan: Plan) -> None:
@@ -45,14 +45,14 @@ class Affine(nn.Cell):
         return self.factor * self.weight * x + self.constant
 
 
-class Squares(nn.Cell):
+class Squares(nn.Cell):  # type: ignore[misc]
     """x squared, (n,) -> (n,)."""
 
     def construct(self, x: Tensor) -> Tensor:
         return ops.square(x)
 
 
-class Flat(nn.Cell):
+class Flat(nn.Cell):  # type: ignore[misc]
     """The mean over the ranks, as a training step takes it: (n,) -> (n,)."""
 
     def __init__(self, plan: Plan, ranks: int) -> None:
@@ -76,7 +76,7 @@ def main(folder: Path) -> None:
     graphs = Graphs.of_stage(
         msgspec.convert(settings, Config), communicator, folder / "kept" if communicator.leads else None
     )
-    cells = {"affine": Affine(plan), "squares": Squares(), "flat": Flat(plan, communicator.size)}
+    cells: dict[str, Any] = {"affine": Affine(plan), "squares": Squares(), "flat": Flat(plan, communicator.size)}
     graphs.watch(SimpleNamespace(**cells))
     x = Tensor(np.arange(plan.size, dtype=np.float32) + communicator.rank)
     found = {name: cells[name](x).asnumpy() for name in plan.order}
