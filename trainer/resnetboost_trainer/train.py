@@ -50,6 +50,7 @@ class Training:
         self.share, self.per_epoch = share, share.per_epoch
         self.total = config.epochs * self.per_epoch
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
+        data.check_same(dataset.fingerprint, self.communicator.gather)
         network = model.configured(config.model, dataset.channels, config.seed)
         self.weights = list(network.trainable_params())
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
