@@ -17,7 +17,7 @@ _GROUPING = re.compile(r"\b(?:by|on|ignoring|without|group_left|group_right)\s*\
 _LABEL_VALUES = re.compile(r"label_values\((?P<selector>.*),\s*(?P<label>\w+)\)")
 _VARIABLE = re.compile(r"\$\{?(\w+)")
 # What a scrape adds.
-_OF_TARGETS = frozenset({"instance", "job", "namespace", "pod"})
+_OF_TARGETS = frozenset({"instance", "job", "namespace", "pod", "service"})
 
 
 def problems(dashboard: Dashboard, series: Series) -> list[str]:

@@ -102,7 +102,7 @@ def settings(
     search = {"contraction": rule.rho, "sufficientDecrease": rule.sigma, "maxTrials": rule.most}
     residual = {"momentum": rule.gamma, "learningRate": rule.alpha}
     pca = {"components": components, "solver": solver, "lineSearch": search, "residual": residual}
-    model = {"name": "resnet20", "numClasses": CLASSES}
+    model = trainerconfig.MODEL | {"numClasses": CLASSES}
     whole = trainerconfig.GOOD | {"algorithm": "PCA", "pca": pca, "model": model, "labelSmoothing": 0}
     whole |= momentum() | changes
     return msgspec.convert(whole, config.Config, strict=False)

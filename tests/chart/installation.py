@@ -31,16 +31,20 @@ def clear(plane: ControlPlane, helm: Helm) -> None:
 
 
 @contextmanager
-def operator(plane: ControlPlane, namespace: str, release: str = "resnetboost") -> Iterator[Operator]:
-    """The operator of a release, as a process: kwok runs no containers."""
+def operator(
+    plane: ControlPlane, namespace: str, release: str = "resnetboost", *, awaited: bool = True
+) -> Iterator[Operator]:
+    """The operator of a release, as a process: kwok runs no containers. awaited: it is ready."""
     found = json.loads(plane.kubectl("get", "deployment", release, f"--namespace={namespace}", "--output=json"))
     spec = found["spec"]["template"]["spec"]
     args = spec["containers"][0]["args"]
     assert args[:3] == _COMMAND
     kubeconfig = plane.token_kubeconfig(namespace, spec["serviceAccountName"])
     process = Operator(plane, kubeconfig, f"{release}-{namespace}", lease_namespace=namespace, options=args[3:])
-    process.start()
+    process.launch()
     try:
+        if awaited:
+            process.until_ready()
         yield process
     finally:
         process.kill()

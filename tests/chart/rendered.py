@@ -13,10 +13,21 @@ NAMESPACE = "team"
 CI_VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 
 
+class _Strict(yaml.SafeLoader):
+    """Refuses a mapping with one key twice, as kubectl and Argo CD do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """One without a key twice."""
+        keys = [self.construct_object(key) for key, _ in node.value]
+        if twice := {key for key in keys if keys.count(key) > 1}:
+            raise yaml.constructor.ConstructorError(None, None, f"twice: {twice}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def render(helm: Helm, *options: str | Path, chart: Path = CHART, release: str = "resnetboost") -> list[Manifest]:
     """All objects of a release."""
     text = helm("template", release, chart, f"--namespace={NAMESPACE}", *options)
-    return [found for found in yaml.safe_load_all(text) if found]
+    return [found for found in yaml.load_all(text, _Strict) if found]
 
 
 def of(objects: Iterable[Manifest], kind: str) -> list[Manifest]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from chart import installation
 from chart.installation import has_added_field, has_definition, install, uids
 from cluster import ClusterError, ControlPlane
 from cluster.fixtures import CRD
-from cluster.helm import Helm
+from cluster.helm import CHART, Helm
 from operatorbed import Space
 from operatorbed.jobs import job
 from operatorbed.space import JOB
@@ -125,6 +126,28 @@ def test_two_operators_come_with_a_budget(plane: ControlPlane, helm: Helm, relea
     found = plane.kubectl("get", "pdb,deployment", f"--namespace={release_namespace}", "--output=wide")
     assert "2/2" in found
     assert "poddisruptionbudget.policy/resnetboost" in found
+
+
+def test_an_operator_without_rights_is_not_ready_until_somebody_grants_what_the_chart_prints(
+    plane: ControlPlane, helm: Helm, release_namespace: str, space: Space
+) -> None:
+    where = f"--namespace={release_namespace}"
+    own = ["--set=fullnameOverride=rnb", "--set=rbac.aggregate=false"]
+    printed = helm("template", "resnetboost", CHART, where, *own, "--show-only=templates/rbac.yaml")
+    lease = [found for found in yaml.safe_load_all(printed) if found["metadata"]["name"] == "rnb-lease"]
+    others = [found for found in yaml.safe_load_all(printed) if found not in lease]
+    install(helm, release_namespace, *own, "--set=rbac.create=false")
+    plane.kubectl("apply", "--filename=-", input=yaml.safe_dump_all(others))
+    try:
+        with installation.operator(plane, release_namespace, "rnb", awaited=False) as process:
+            eventually(
+                process.readiness, lambda answer: 'lease: leases.coordination.k8s.io "rnb"' in answer, "no lease"
+            )
+            space.create(job())
+            plane.kubectl("apply", "--filename=-", input=yaml.safe_dump_all(lease))
+            space.until_started()
+    finally:
+        plane.kubectl("delete", "--filename=-", "--ignore-not-found", input=printed)
 
 
 def test_whoever_may_edit_a_namespace_may_train_in_it(

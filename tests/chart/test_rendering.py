@@ -1,5 +1,6 @@
 """What the chart becomes, without a cluster: each value does what it says, and a wrong one is named."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from operatorbed import account
 from resnetboost_operator import names
 
 pytestmark = pytest.mark.slow
+
+NEARER = ("podLabels", "monitoring.labels", "dashboards.labels")
 
 
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem.removesuffix("-values"))
@@ -163,9 +166,82 @@ def test_dashboards_and_rules_are_those_of_the_files(offline_helm: Helm) -> None
     for found in of(objects, "ConfigMap"):
         assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
         told |= found["data"]
-    assert told == {path.name: path.read_text().strip() for path in (CHART / "dashboards").glob("*.json")}
-    rules = [yaml.safe_load(path.read_text())["groups"] for path in sorted((CHART / "rules").glob("*.yaml"))]
-    assert one(objects, "PrometheusRule")["spec"]["groups"] == [group for groups in rules for group in groups]
+    ours = {f"resnetboost-{path.name}": path.read_text().strip() for path in (CHART / "dashboards").glob("*.json")}
+    assert told == ours, "Grafana's sidecar puts the files of all charts into one folder"
+    found = {group["name"]: group for group in groups(objects)}
+    for path in (CHART / "rules").glob("*.yaml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            told_of = found.pop(group["name"])
+            assert told_of == group or path.stem == "operator"
+    assert not found
+
+
+def groups(objects: list[Manifest]) -> list[Manifest]:
+    found: list[Manifest] = one(objects, "PrometheusRule")["spec"]["groups"]
+    return found
+
+
+def test_each_release_watches_over_its_own_operator(offline_helm: Helm) -> None:
+    options = ["--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.prometheusRule.jobs=false"]
+    (group,) = groups(render(offline_helm, *options, release="blue"))
+    (plain,) = yaml.safe_load((CHART / "rules/operator.yaml").read_text())["groups"]
+    own = f'{{namespace="{NAMESPACE}",service="blue-resnetboost"}}'
+    for rule, as_it_was in zip(group["rules"], plain["rules"], strict=True):
+        series = re.findall(r"resnetboost_operator_\w+", as_it_was["expr"])
+        assert series
+        assert re.findall(r"resnetboost_operator_\w+(\{.*?\})", rule["expr"]) == [own] * len(series)
+        assert rule | {"expr": rule["expr"].replace(own, "")} == as_it_was
+
+
+def test_the_operators_service_is_the_one_its_rules_ask(offline_helm: Helm) -> None:
+    objects = render(offline_helm, "--set=monitoring.prometheusRule.enabled=true", "--set=fullnameOverride=x")
+    name = one(objects, "Service")["metadata"]["name"]
+    exprs = [rule["expr"] for group in groups(objects) for rule in group["rules"]]
+    assert f'absent(resnetboost_operator_leading{{namespace="{NAMESPACE}",service="{name}"}} == 1)' in exprs
+
+
+def test_runbooks_have_an_address_where_one_is_given(offline_helm: Helm) -> None:
+    options = ["--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.prometheusRule.runbookBase="]
+    base = "https://git.example/resnetboost/blob/main/"
+    for given, key, start in (("", "runbook", ""), (base, "runbook_url", base)):
+        found = groups(render(offline_helm, *options[:1], options[1] + given))
+        alerts = [rule for group in found for rule in group["rules"] if "alert" in rule]
+        assert {rule["annotations"][key] for rule in alerts} == {
+            f"{start}docs/monitoring.md#{rule['alert'].lower()}" for rule in alerts
+        }
+
+
+def test_of_labels_that_are_given_twice_the_nearer_ones_stay_and_the_charts_own(offline_helm: Helm) -> None:
+    given = "{a: common, b: common, app.kubernetes.io/name: theirs}"
+    nearer = "{b: nearer, app.kubernetes.io/instance: theirs}"
+    monitored = [f"--set=monitoring.{kind}.enabled=true" for kind in ("serviceMonitor", "podMonitor", "prometheusRule")]
+    options = [f"--set-json={key}={json.dumps(yaml.safe_load(nearer))}" for key in NEARER]
+    objects = render(offline_helm, *monitored, *options, f"--set-json=commonLabels={json.dumps(yaml.safe_load(given))}")
+    pods = one(objects, "Deployment")["spec"]["template"]
+    labelled = [pods, *of(objects, "ConfigMap"), *(one(objects, kind) for kind in monitoringkinds.KINDS)]
+    for labels in (found["metadata"]["labels"] for found in labelled):
+        assert (labels["a"], labels["b"]) == ("common", "nearer")
+        assert labels["app.kubernetes.io/name"] == labels["app.kubernetes.io/instance"] == "resnetboost"
+
+
+def test_names_that_look_like_numbers_are_names(offline_helm: Helm) -> None:
+    options = ['--set-json=watchNamespaces=["123"]', "--set-string=fullnameOverride=456", "--namespace=789"]
+    objects = render(offline_helm, *options, release="321")
+    for found in objects:
+        metadata = found["metadata"]
+        assert {type(value) for value in (metadata["name"], *metadata["labels"].values())} == {str}
+        assert metadata.get("namespace", "789") in ("123", "789")
+    assert one(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "456"
+    for binding in [*of(objects, "RoleBinding"), one(objects, "ClusterRoleBinding")]:
+        assert binding["roleRef"]["name"] == binding["metadata"]["name"]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "456", "namespace": "789"}]
+
+
+def test_the_policy_lets_it_go_where_else_one_says(offline_helm: Helm) -> None:
+    rule = {"ports": [{"port": 3128, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}]}
+    options = ["--set=networkPolicy.enabled=true", f"--set-json=networkPolicy.extraEgress={json.dumps([rule])}"]
+    without = one(render(offline_helm, options[0]), "NetworkPolicy")["spec"]["egress"]
+    assert one(render(offline_helm, *options), "NetworkPolicy")["spec"]["egress"] == [*without, rule]
 
 
 def test_it_can_be_part_of_another_chart(offline_helm: Helm, tmp_path: Path) -> None:

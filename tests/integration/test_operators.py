@@ -3,6 +3,8 @@
 import ctypes
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,59 @@ def test_what_is_not_float32_and_what_cannot_be_convolved_is_an_error_not_a_cras
     assert call("convolution", x, weights, np.array([1, 1.0]), np.ones_like(x)) == 1
     assert call("convolution", x, weights, form) == 1
     assert call("convolution", x, np.ones((1, 2, 3, 3), np.float32), form, np.ones_like(x)) == 1
+
+
+def floats(*shape: int) -> Floats:
+    return np.ones(shape, np.float32)
+
+
+X, CHANNEL, SETTINGS = (2, 3, 4, 5), (3,), (3,)
+OPERATORS: dict[str, list[tuple[int, ...]]] = {
+    "normalization": [X, CHANNEL, CHANNEL, CHANNEL, CHANNEL, SETTINGS, X, CHANNEL, CHANNEL],
+    "normalization_added": [X, CHANNEL, CHANNEL, CHANNEL, CHANNEL, SETTINGS, X, X, CHANNEL, CHANNEL],
+    "normalization_gradients": [X, CHANNEL, CHANNEL, CHANNEL, X, X, SETTINGS, X, CHANNEL, CHANNEL],
+    "normalization_added_gradients": [X, CHANNEL, CHANNEL, CHANNEL, X, X, SETTINGS, X, CHANNEL, CHANNEL, X],
+    "normalization_inference": [X, CHANNEL, CHANNEL, CHANNEL, CHANNEL, SETTINGS, X],
+    "normalization_added_inference": [X, CHANNEL, CHANNEL, CHANNEL, CHANNEL, SETTINGS, X, X],
+    "momentum_step": [(10,), (1,), (4,), (2, 3), (4,), (2, 3), (4,), (1,)],
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_tensors_that_do_not_fit_each_other_are_an_error_not_a_write_beyond_them(name: str) -> None:
+    shapes = OPERATORS[name]
+    assert call(name, *(floats(*shape) for shape in shapes)) == 0
+    for place, shape in enumerate(shapes):
+        for other in ((*shape[:-1], shape[-1] + 1), (*shape[:-1], shape[-1] - 1)):
+            if 0 in other:
+                continue
+            wrong = [other if k == place else shape for k, shape in enumerate(shapes)]
+            room = [np.ones(4096, np.float32)[: int(np.prod(shape))].reshape(shape) for shape in wrong]
+            assert call(name, *room) == 1, (place, other)
+
+
+def test_fewer_threads_than_asked_for_are_no_end_of_the_process() -> None:
+    """As in a container with a limit on processes, or on memory for their stacks."""
+    program = f"""
+import ctypes, resource
+ctypes.CDLL({str(library.onednn())!r})
+ours = ctypes.CDLL({str(library.FILE)!r})
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), resource.RLIM_INFINITY))
+assert ours.resnetboost_begin(1000) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "of 1000 threads: " in done.stderr
+
+
+def test_how_many_threads_mindspores_own_operators_plan_for_stays() -> None:
+    onednn, found = ctypes.CDLL(str(library.onednn())), ctypes.c_int()
+    onednn.dnnl_threadpool_interop_set_max_concurrency(97)
+    x, weights, form = floats(1, 1, 9, 13), floats(1, 1, 3, 3), np.array([1, 1], np.int32)
+    assert call("convolution", x, weights, form, np.empty_like(x)) == 0
+    onednn.dnnl_threadpool_interop_get_max_concurrency(ctypes.byref(found))
+    assert found.value == 97
 
 
 class After(nn.Cell):  # type: ignore[misc, unused-ignore]

@@ -37,8 +37,8 @@ class Moment(NamedTuple):
 Found = list[tuple[str, Series]]  # with the legend of each
 
 
-def draw(dashboard: Dashboard, api: Api, moment: Moment, path: Path, lowest: int) -> None:
-    """Write a PNG of the panels that end above a line of the dashboard, in Grafana's units."""
+def draw(dashboard: Dashboard, api: Api, moment: Moment, path: Path, lowest: int) -> list[str]:
+    """Write a PNG of the panels that end above a line of the dashboard, in Grafana's units; titles of empty ones."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -47,10 +47,12 @@ def draw(dashboard: Dashboard, api: Api, moment: Moment, path: Path, lowest: int
     with mpl.rc_context({"font.size": 8, "font.family": "DejaVu Sans", "text.parse_math": False}):
         figure = Figure(figsize=(24 * _INCHES[0], height * _INCHES[1]), facecolor=_PAGE)
         figure.text(0.008, 1 - 0.8 / height, _headline(dashboard, moment), va="center", size=11, color=_INK)
-        for panel in panels:
-            _draw_panel(_axes(figure, panel, height), panel, _ask(panel, api, moment), moment)
+        found = [_ask(panel, api, moment) for panel in panels]
+        for panel, series in zip(panels, found, strict=True):
+            _draw_panel(_axes(figure, panel, height), panel, series, moment)
         figure.savefig(path, dpi=_PIXELS_PER_INCH)
     _spare(path)
+    return [panel.title for panel, series in zip(panels, found, strict=True) if not series]
 
 
 def _spare(path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import photographs
 from resnetboost_trainer import config, data
-from resnetboost_trainer.datasets import recipe
+from resnetboost_trainer.datasets import labelled, recipe
 from resnetboost_trainer.datasets.split import ArraySplit
 from resnetboost_trainer.verdict import ConfigError, DataError, TrainingError
 
@@ -153,6 +153,27 @@ def test_a_file_that_changed_its_length_makes_another_data_set(tmp_path: Path) -
     assert load("ImageFolder", tmp_path, classes=2).fingerprint != first.fingerprint
 
 
+def test_a_link_that_leads_nowhere_is_left_to_whoever_reads_it(tmp_path: Path) -> None:
+    photographs.folder(tmp_path)
+    first = load("ImageFolder", tmp_path, classes=2)
+    path = Path(first.train.name(0))
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere.jpg")
+    found = load("ImageFolder", tmp_path, classes=2)
+    assert found.fingerprint != first.fingerprint
+    assert len(found.train.labels) == len(first.train.labels)
+
+
+def test_links_between_folders_have_an_end(tmp_path: Path) -> None:
+    photographs.folder(tmp_path)
+    first = load("ImageFolder", tmp_path, classes=2)
+    (tmp_path / "train" / "temple" / "again").symlink_to(tmp_path / "train" / "temple")
+    assert load("ImageFolder", tmp_path, classes=2).fingerprint == first.fingerprint
+    (tmp_path / "train" / "temple" / "itself").symlink_to(tmp_path / "train" / "temple" / "itself")
+    with pytest.raises(DataError, match="temple/itself: the folder of a class cannot be read: Too many levels"):
+        load("ImageFolder", tmp_path, classes=2)
+
+
 def removed(name: str) -> Callable[[Path], object]:
     return lambda root: shutil.rmtree(root / name) if (root / name).is_dir() else (root / name).unlink()
 
@@ -272,12 +293,53 @@ def test_a_gzip_file_that_is_cut_off(tmp_path: Path) -> None:
         load("MNIST", tmp_path)
 
 
+def test_a_small_gzip_file_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photographs.mnist(tmp_path, packed=True)
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(5 << 20)))
+    monkeypatch.setattr(labelled, "_MOST_UNPACKED", 3 << 20)
+    with pytest.raises(DataError, match=r"idx3-ubyte\.gz: more than 3145728 bytes when unpacked; fetch it again"):
+        load("MNIST", tmp_path)
+
+
 @pytest.mark.parametrize("name", ["MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord"])
 def test_a_path_that_is_missing_or_leads_nowhere(name: Name, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"dataset\.path: missing; dataset\.name: {name} needs the folder"):
         load(name, classes=100)
     with pytest.raises(DataError, match=r"nowhere.*: (missing|.*No such file or directory)"):
         load(name, tmp_path / "nowhere", classes=100)
+
+
+def said(fingerprints: list[str]) -> list[str]:
+    """What each rank of a gang says that sees those data sets."""
+    rows: list[Any] = []
+
+    def alone(row: Any) -> Any:
+        rows.append(row)
+        return row[None]
+
+    for fingerprint in fingerprints:
+        data.check_same(fingerprint, alone)
+    told = []
+    for fingerprint in fingerprints:
+        try:
+            data.check_same(fingerprint, lambda _: np.stack(rows))
+            told.append("")
+        except DataError as error:
+            told.append(str(error))
+    return told
+
+
+def test_ranks_with_other_data_than_rank_0_are_named_on_every_rank(tmp_path: Path) -> None:
+    """Two nodes with copies of their own: their shares would overlap, or one would wait for the other for ever."""
+    photographs.folder(tmp_path)
+    first = load("ImageFolder", tmp_path, classes=2)
+    Path(first.train.name(0)).write_bytes(b"")
+    second = load("ImageFolder", tmp_path, classes=2)
+    assert said([first.fingerprint] * 3) == [""] * 3
+    told = said([first.fingerprint, first.fingerprint, second.fingerprint])
+    assert set(told) == {
+        "dataset.path: the ranks see different data, rank 2 other than rank 0; every node needs the same files"
+    }
 
 
 def test_pairs_cannot_be_mixed_in_an_odd_batch() -> None:

@@ -111,10 +111,10 @@ def test_a_slow_start_says_what_it_waits_for_once() -> None:
     [
         ({}, True, "LiveDisplay"),
         ({}, False, "PlainDisplay"),
-        ({"NO_COLOR": "1"}, True, "PlainDisplay"),
+        ({"NO_COLOR": "1"}, True, "LiveDisplay"),
         ({"TERM": "dumb"}, True, "PlainDisplay"),
     ],
-    ids=["terminal", "file or pipe", "NO_COLOR", "dumb terminal"],
+    ids=["terminal", "file or pipe", "one that only lacks colours", "dumb terminal"],
 )
 def test_only_a_capable_terminal_gets_the_live_display(
     variables: dict[str, str], terminal: bool, expected: str, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,8 @@
 """Batches: which samples, in which bits, whoever makes them, however often, and with images that cannot be used."""
 
+import errno
 import io
+import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +21,8 @@ from resnetboost_trainer.datasets.corrupt import Corrupt
 from resnetboost_trainer.datasets.draws import Draws
 from resnetboost_trainer.datasets.feed import Batch, Feed, Wanted, cores
 from resnetboost_trainer.datasets.mixing import Mixing
+from resnetboost_trainer.datasets.photos import Evaluated
+from resnetboost_trainer.datasets.photosplit import PhotoSplit
 from resnetboost_trainer.verdict import DataError
 
 TRAIN, GLOBAL = 24, 12
@@ -175,6 +179,54 @@ def test_a_file_that_went_away_is_one_that_cannot_be_used(tmp_path: Path) -> Non
     assert not batch.images[2].any()
     with pytest.raises(DataError, match=r"it cannot be read: No such file or directory; it is image 1 that"):
         list(Feed(found.test, Corrupt(0), 2).batches([Wanted(np.arange(10), 0, 10)]))
+
+
+class Outage:
+    """Files on a storage that fails."""
+
+    labels = np.zeros(8, np.int32)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def name(self, index: int) -> str:
+        return f"file {index}"
+
+    def read(self, index: int) -> bytes:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE])
+def test_an_outage_of_the_storage_is_no_corrupt_image(number: int) -> None:
+    """It would end the job for good, or train with other images than another run."""
+    split = PhotoSplit(Outage(number), Evaluated(16, 16), 16)
+    for draws in (None, Draws(0, 0, "augmentation")):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            list(Feed(split, Corrupt(100), 2).batches([Wanted(np.arange(8), 0, 4, draws)]))
+
+
+def special(path: Path, kind: str) -> None:
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link to a device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link to itself":
+        path.symlink_to(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(300 << 20)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a device", "folder", "link to itself", "too large"])
+def test_what_is_no_file_of_an_image_is_one_that_cannot_be_used(kind: str, tmp_path: Path) -> None:
+    found = dataset(photographs.folder(tmp_path, TRAIN))
+    special(Path(found.test.name(2)), kind)
+    found = dataset(tmp_path)
+    (batch,) = Feed(found.test, Corrupt(1), 2).batches([Wanted(np.arange(10), 0, 10)])
+    assert batch.usable.tolist() == [1, 1, 0, *[1] * 7]
 
 
 def test_a_feed_that_is_closed_leaves_no_thread_behind(root: Path) -> None:

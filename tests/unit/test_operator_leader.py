@@ -74,6 +74,20 @@ def test_who_comes_second_waits(answers: tuple[Answer, ...], methods: list[str])
     assert found == (True, [*methods, "GET", "GET", "PUT"])
 
 
+def test_a_lease_it_has_no_right_to_is_its_trouble_until_it_has() -> None:
+    async def script(leader: Leader) -> list[str]:
+        found = [leader.trouble]
+        acquiring = asyncio.create_task(leader.acquire())
+        while not acquiring.done():
+            await asyncio.sleep(0)
+            found += [leader.trouble] if leader.trouble != found[-1] else []
+        return found
+
+    found, _ = played(script, refuses(403), refuses(503), says(lease("")), says(lease("me", 2)))
+    assert len(found) == 3, "an answer that comes late is no trouble of its own"
+    assert (found[0], found[-1]) == ("not asked for yet", "")
+
+
 @pytest.mark.parametrize("trouble", [refuses(403), refuses(503)], ids=["forbidden", "unavailable"])
 def test_trouble_is_waited_out(trouble: Answer) -> None:
     assert played(acquire, trouble, trouble, says(lease("")), says(lease("me", 2)))[0] is True

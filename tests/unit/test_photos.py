@@ -124,6 +124,30 @@ def test_what_cannot_be_decoded_says_so_in_one_line(name: str) -> None:
         assert "0x" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "TGA", "ICO"])
+def test_a_format_that_no_photograph_has_is_not_even_tried(kind: str) -> None:
+    """Pillow would run a program on an EPS."""
+    with pytest.raises(Unreadable, match="it cannot be decoded: cannot identify image file"):
+        evaluated(encoded(photograph(90, 70), kind))
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("PNG", "I;16"), ("TIFF", "I;16"), ("TIFF", "I"), ("TIFF", "F")])
+def test_more_bits_than_a_byte_are_refused(kind: str, mode: str) -> None:
+    """Pillow makes white of most of them."""
+    deep = Image.new(mode, (90, 70), 30_000)
+    with pytest.raises(Unreadable, match="more than 8 bits for each colour; save it with 8"):
+        evaluated(encoded(deep, kind))
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "convert", exhausted)
+    with pytest.raises(MemoryError):
+        evaluated(encoded(photograph(90, 70), "PNG"))
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_an_image_without_anything_to_see(kind: str) -> None:
     with pytest.raises(Unreadable, match="it has 90 x 7 pixels, and 8 are the least for a side"):

@@ -1,5 +1,7 @@
 """What a rank tells Prometheus before there is anything to tell, and of checkpoints."""
 
+from collections.abc import Mapping
+
 import msgspec
 from prometheus_client import generate_latest
 
@@ -11,8 +13,8 @@ from resnetboost_trainer.telling import Teller
 from trainerconfig import GOOD
 
 
-def started() -> tuple[Metrics, Teller]:
-    metrics = Metrics(msgspec.convert(GOOD, Config), 0, "GEMM")
+def started(config: Mapping[str, object] = GOOD) -> tuple[Metrics, Teller]:
+    metrics = Metrics(msgspec.convert(config, Config), 0, "GEMM")
     board = Board(Progress(state="Starting", stage="base", attempt=0))
     return metrics, Teller(board, metrics, History(None), total=66, per_epoch=22, batch=64, ranks=2)
 
@@ -38,7 +40,16 @@ def test_who_saves_tells_where_a_restart_would_go_on_also_before_its_first_check
     teller.saves(44, every_steps=20)
     found = series(metrics)
     assert (found["resnetboost_checkpoint_step"], found["resnetboost_checkpoint_every_steps"]) == (44, 20)
+    assert found["resnetboost_checkpoint_seconds_count"] == 0, "rate() would miss the first checkpoint"
     assert "resnetboost_checkpoint_timestamp_seconds" not in found
+
+
+def test_who_saves_nothing_has_no_times_of_saving() -> None:
+    metrics, teller = started(GOOD | {"snapshots": {"everyEpochs": 1, "from": 0, "keep": 5}})
+    written = [f"resnetboost_{what}_seconds_{part}" for what in ("checkpoint", "snapshot") for part in ("sum", "count")]
+    assert not series(metrics).keys() & {*written, "resnetboost_checkpoint_seconds_bucket"}
+    teller.saves(0, every_steps=20)
+    assert set(written) <= series(metrics).keys()
 
 
 def test_no_time_of_creation_is_told() -> None:

@@ -129,9 +129,17 @@ def test_one_job_with_its_events(cluster: Cluster) -> None:
 
 
 def test_who_may_not_see_events_sees_the_job(cluster: Cluster) -> None:
-    with cluster.answering(listed(job(status=running())), refuses(403)):
+    with cluster.answering(listed(job(status=running())), refuses(403, message="you may not list events")):
         result = status("digits")
-    assert (result.exit_code, "may not list events" in result.stdout) == (0, True)
+    assert (result.exit_code, "could not be read: you may not list events" in result.stdout) == (0, True)
+
+
+def test_events_that_do_not_come_say_why(cluster: Cluster) -> None:
+    with cluster.answering(listed(job(status=running())), *[refuses(503, message="etcd is away")] * 2):
+        result = status("digits")
+    assert (result.exit_code, result.stdout.count("digits in team-a")) == (0, 1)
+    assert re.search(r"could not be read: .*etcd is away", result.stdout)
+    assert "may not" not in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ def test_who_may_not_see_events_sees_the_job(cluster: Cluster) -> None:
     [
         ((), [refuses(401)] * 2, "does not know you: the credentials have expired; log in again"),
         ((), [refuses(403, message="you may not")], "you may not; ask for the verbs list and watch on resnetboostjobs"),
-        ((), [refuses(404)], "does not know the kind ResNetBoostJob; kubectl apply -f crds/ installs the kind"),
+        ((), [refuses(404)], "does not know the kind ResNetBoostJob; helm install "),
         ((), [hangs_up()] * 8, "is this the right cluster, and is it up"),
         ((), [refuses(503)] * 2, "is this the right cluster, and is it up"),
         ((), [says("hello")], "is no API server of Kubernetes"),

@@ -105,6 +105,10 @@ HUGE = 2**62
         (holding(tensor(storage("0", 6), (1,) * 9, (1,) * 9)), "9 dimensions"),
         (holding(tensor(storage("0", 6), (2, 3), (1,))), "2 dimensions and 1 strides"),
         (holding(tensor(storage("0", HUGE), (HUGE,), (1,))), "more than the file"),
+        (holding(tensor(storage("0", 6), (0, HUGE, HUGE), (1, 1, 1))), "no whole zip archive"),
+        (holding(tensor(storage("0", 6), (0, HUGE * 4), (1, 1))), "no whole zip archive"),
+        (holding(tensor(storage("0", 6), (0,), (HUGE * 4,))), "no whole zip archive"),
+        (holding(named("os", "\x1b[2Jsystem")), r"names 'os\.\\x1b\[2Jsystem', which"),
         (holding(tensor(storage("0", 7), (6,), (1,))), "24 bytes instead of 28"),
         (holding(tensor(storage("../data.pkl", 6), (6,), (1,))), "key '../data.pkl' instead of a number"),
         (holding(tensor(storage("/etc/passwd", 6), (6,), (1,))), "key '/etc/passwd' instead of a number"),
@@ -130,6 +134,24 @@ def test_two_tensors_that_share_their_numbers_are_no_bomb() -> None:
     tracemalloc.start()
     with pytest.raises(Refused, match="more than the file"):
         torchfile.read(big)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_one_storage_under_many_descriptions_is_read_once() -> None:
+    items = {str(count): tensor(storage("0", count), (1,), (1,)) for count in range(1, 200)}
+    data = archive(pickled(dictionary(items)), {"0": ONE * 40_000})
+    tracemalloc.start()
+    assert len(torchfile.read(data)) == 199
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_a_directory_of_a_million_entries_is_never_made_objects_of() -> None:
+    data = holding(GOOD)
+    tracemalloc.start()
+    with pytest.raises(Refused, match="more than 100000 entries"):
+        torchfile.read(data + b"PK\x01\x02".ljust(46, b"\0") * 100_000)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 

@@ -16,6 +16,7 @@ import trainerconfig
 from resnetboost_trainer import convert, family, fitting, naming, pretrained, weightfile
 from resnetboost_trainer.config import Model, Weights
 from resnetboost_trainer.fitting import Array
+from resnetboost_trainer.torchpickle import Refused
 from resnetboost_trainer.verdict import ConfigError
 
 NETWORKS = (*family.LARGE, *family.SMALL)
@@ -66,6 +67,7 @@ def test_there_and_back_is_the_same_bits(tmp_path: Path) -> None:
         " 97 arrays from resnetboost's names to PyTorch's names"
     )
     assert {"bn1.running_var", "bn1.num_batches_tracked", "fc.bias"} <= safetensors.numpy.load_file(theirs).keys()
+    assert safetensors.numpy.load_file(theirs)["bn1.num_batches_tracked"].shape == ()
     convert.convert(theirs, back)
     found = safetensors.numpy.load_file(back)
     assert list(found) == sorted(drawn())
@@ -112,6 +114,23 @@ def test_what_does_not_fit_is_listed_by_name(tmp_path: Path) -> None:
         " (32, 32, 3, 3); 1 missing: layer3.0.bn1.running_var; 1 unexpected: aux.weight)"
     )
     assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_a_name_out_of_a_file_is_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    theirs = in_pytorchs_names(drawn()) | {"\x1b]0;title\x07": np.ones(3, np.float32)}
+    with pytest.raises(ConfigError, match=r"1 unexpected: '\\x1b\]0;title\\x07'"):
+        convert.convert(saved(tmp_path / "in", theirs), tmp_path / "out.safetensors")
+    theirs["\x1b]0;title\x07"] = np.ones(3, np.int32)
+    with pytest.raises(ConfigError, match=r"'\\x1b\]0;title\\x07' holds int32"):
+        convert.convert(saved(tmp_path / "in", theirs), tmp_path / "out.safetensors")
+
+
+def test_no_numbers_in_a_shape_that_cannot_be(tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]}
+    header = msgspec.json.encode({"conv1.weight": entry})
+    (tmp_path / "in").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(Refused, match=r"conv1\.weight has a shape that is too large"):
+        weightfile.read(tmp_path / "in")
 
 
 def test_nothing_is_converted_onto_itself_or_into_a_pickle(tmp_path: Path) -> None:

@@ -272,6 +272,19 @@ def _moments(values: NDArray[np.float32] | NDArray[np.uint8]) -> tuple[float, fl
     return mean, deviation if deviation > 1e-6 * abs(mean) else 1.0
 
 
+def check_same(fingerprint: str, gather: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> None:
+    """Raises DataError, on every rank, where ranks have other data sets than rank 0. A collective."""
+    digest = hashlib.blake2b(fingerprint.encode(errors="surrogateescape"), digest_size=8).digest()
+    every = gather(np.frombuffer(digest, np.uint8).astype(np.float32))  # bytes are exact, and no device's NaN
+    others = np.flatnonzero((every != every[0]).any(axis=1))
+    if others.size:
+        told = ", ".join(map(str, others[:8]))
+        raise DataError(
+            f"dataset.path: the ranks see different data, rank {told} other than rank 0;"
+            " every node needs the same files"
+        )
+
+
 def check_batch(
     samples: int, world_size: int, local_batch_size: int, mixing: bool = False, accumulation_steps: int = 1
 ) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer import family, naming
 from resnetboost_trainer.family import HEAD
-from resnetboost_trainer.torchpickle import Refused
+from resnetboost_trainer.torchpickle import Refused, shown
 from resnetboost_trainer.weightfile import Layout
 
 Array = NDArray[Any]
@@ -106,4 +106,4 @@ def _size(arrays: Mapping[str, Array], name: str, axis: int) -> int:
 
 def _list(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""
-    return ", ".join(name[:100] for name in names[:TOLD]) + more
+    return ", ".join(shown(name) for name in names[:TOLD]) + more

@@ -32,6 +32,21 @@ class Level:
         self._gauge.labels(*self._labels).set(value)
 
 
+class Times:
+    """A histogram that is there from `begin` on: a rank that never tells it would have eighteen series of zeros."""
+
+    def __init__(self, histogram: Histogram, labels: tuple[str, ...]) -> None:
+        self._histogram, self._labels = histogram, labels
+
+    def begin(self) -> None:
+        """This rank will tell it: from zero, or rate() would miss the first."""
+        self._histogram.labels(*self._labels)
+
+    def observe(self, seconds: float) -> None:
+        """It took so long."""
+        self._histogram.labels(*self._labels).observe(seconds)
+
+
 class Metrics:
     """Every series a rank exposes, in a registry of its own. Label `rank` lets the slowest one be found."""
 
@@ -42,7 +57,7 @@ class Metrics:
         self.data_wait_seconds = self._histogram("data_wait_seconds", "Waiting for the next batch.")
         self.compute_seconds = self._histogram("compute_seconds", "Forward, backward and update of this rank.")
         self.collective_seconds = self._histogram("collective_seconds", "The gradients' all-reduce, with its wait.")
-        self.checkpoint_seconds = self._histogram("checkpoint_seconds", "Writing a checkpoint, in the background.")
+        self.checkpoint_seconds = self._times("checkpoint_seconds", "Writing a checkpoint, in the background.")
         self.checkpoint_stall_seconds = self._histogram(
             "checkpoint_stall_seconds", "Training stopped for a checkpoint."
         )
@@ -79,8 +94,9 @@ class Metrics:
             self._pca()
         if config.ema is not None:
             self._ema()
-        if config.snapshots is not None:
-            self.snapshot_seconds = self._histogram("snapshot_seconds", "Writing a snapshot, in the background.")
+        self._takes_snapshots = config.snapshots is not None
+        if self._takes_snapshots:
+            self.snapshot_seconds = self._times("snapshot_seconds", "Writing a snapshot, in the background.")
             self.snapshot_step = self._gauge("snapshot_step", "Step of the newest snapshot.")
         self._build_info(convolution)
 
@@ -131,13 +147,26 @@ class Metrics:
         self.ema_top5 = self._gauge("test_ema_top5_ratio", "Top-5 accuracy of the averaged weights on the test set.")
         self.ema_loss = self._gauge("test_ema_loss", "Cross entropy of the averaged weights on the test set.")
 
+    def saves(self, step: int, every_steps: int) -> None:
+        """This rank writes what is kept; a restart would go on from that step."""
+        self.checkpoint_step.set(step)
+        self.checkpoint_every.set(every_steps)
+        self.checkpoint_seconds.begin()
+        if self._takes_snapshots:
+            self.snapshot_seconds.begin()
+
     def adasum_level(self, level: str, seconds: float) -> None:
         """That level of an adaptive sum took so long."""
         self.adasum_level_seconds.labels(*self._labels, level).observe(seconds)
 
     def _histogram(self, name: str, text: str) -> Histogram:
-        metric = Histogram(f"resnetboost_{name}", text, LABELS, registry=self.registry, buckets=SECONDS)
-        return metric.labels(*self._labels)
+        return self._family(name, text).labels(*self._labels)
+
+    def _times(self, name: str, text: str) -> Times:
+        return Times(self._family(name, text), self._labels)
+
+    def _family(self, name: str, text: str) -> Histogram:
+        return Histogram(f"resnetboost_{name}", text, LABELS, registry=self.registry, buckets=SECONDS)
 
     def _gauge(self, name: str, text: str) -> Level:
         return Level(Gauge(f"resnetboost_{name}", text, LABELS, registry=self.registry), self._labels)

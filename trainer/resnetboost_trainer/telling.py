@@ -66,8 +66,7 @@ class Teller:
 
     def saves(self, step: int, every_steps: int) -> None:
         """This rank writes checkpoints; training goes on from that step, as it would after a restart."""
-        self.metrics.checkpoint_step.set(step)
-        self.metrics.checkpoint_every.set(every_steps)
+        self.metrics.saves(step, every_steps)
 
     def step(self, step: Step) -> None:
         """A step is done. The one that compiled is no sample of anything and stays out of the histograms."""

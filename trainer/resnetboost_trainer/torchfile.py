@@ -18,6 +18,7 @@ Array = NDArray[Any]
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_ENTRIES = 100_000
+_ENTRY = b"PK\x01\x02"  # begins each entry's line of the archive's directory
 # Under these keys training scripts keep the state dict among other things, the most useful first.
 NESTED = ("state_dict", "model", "model_state_dict")
 MAX_NESTING = 3
@@ -25,10 +26,20 @@ MAX_NESTING = 3
 
 def read(data: bytes) -> dict[str, Array]:
     """Name -> numbers, of float16 and bfloat16 as float32, from the contents of a file. Raises Refused."""
+    if data.count(_ENTRY) > MAX_ENTRIES:  # before each takes a kilobyte as an object
+        raise Refused(f"it has more than {MAX_ENTRIES} entries; use a file of one network")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _Archive(archive, len(data)).state()
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError, RuntimeError, ValueError) as error:
+    except (
+        zipfile.BadZipFile,
+        EOFError,
+        NotImplementedError,
+        OSError,
+        OverflowError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         raise Refused(f"it is no whole zip archive of torch.save: {' '.join(str(error).split())}") from error
 
 
@@ -38,8 +49,6 @@ class _Archive:
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         self.archive, self.size = archive, size
         entries = archive.infolist()
-        if len(entries) > MAX_ENTRIES:
-            raise Refused(f"it has {len(entries)} entries; use a file of one network")
         roots = {entry.filename.removesuffix("/data.pkl") for entry in entries if _is_pickle(entry.filename)}
         if len(roots) != 1:
             raise Refused(f"it has {len(roots)} pickles instead of one data.pkl in a folder, as torch.save writes it")
@@ -49,7 +58,7 @@ class _Archive:
             raise Refused("two of its entries have the same name")
         if sum(entry.file_size for entry in entries) > size:
             raise Refused("its entries say to be larger than the file")
-        self.storages: dict[Storage, Array] = {}
+        self.storages: dict[str, bytes] = {}  # by key: a pickle may say several things of the same bytes
 
     def state(self) -> dict[str, Array]:
         if "byteorder" in self.entries and self._entry("byteorder", 16) != b"little":
@@ -78,13 +87,12 @@ class _Archive:
         return widened(own, bfloat16=tensor.storage.kind == "BFloat16Storage")
 
     def _storage(self, storage: Storage) -> Array:
-        if storage not in self.storages:
-            data = self._entry(f"data/{storage.key}", self.size)
-            expected = storage.numbers * torchpickle.dtype(storage).itemsize
-            if len(data) < expected:
-                raise Refused(f"its storage {storage.key} has {len(data)} bytes instead of {expected}")
-            self.storages[storage] = np.frombuffer(data, torchpickle.dtype(storage), storage.numbers)
-        return self.storages[storage]
+        if storage.key not in self.storages:
+            self.storages[storage.key] = self._entry(f"data/{storage.key}", self.size)
+        data, expected = self.storages[storage.key], storage.numbers * torchpickle.dtype(storage).itemsize
+        if len(data) < expected:
+            raise Refused(f"its storage {storage.key} has {len(data)} bytes instead of {expected}")
+        return np.frombuffer(data, torchpickle.dtype(storage), storage.numbers)
 
 
 def _is_pickle(name: str) -> bool:

@@ -36,6 +36,12 @@ class Refused(Exception):
     """Why a file is not read: one sentence without its name."""
 
 
+def shown(text: str, most: int = 100) -> str:
+    """A text out of a file for people to read: cut off, and nothing in it that a terminal would obey."""
+    text = text[:most]
+    return text if text.isascii() and text.isprintable() else ascii(text)
+
+
 class Global(NamedTuple):
     """A name that a pickle mentions; what it stands for is never looked up."""
 
@@ -224,7 +230,7 @@ def _known(found: Global) -> Global:
     if storage or rebuilder or found == Global("collections", "OrderedDict"):
         return found
     name = f"{found.module}.{found.name}"
-    raise Refused(f"its pickle names {name[:100]}, which no state dict needs; {REMEDY}")
+    raise Refused(f"its pickle names {shown(name)}, which no state dict needs; {REMEDY}")
 
 
 def _made(called: Any, arguments: Any) -> Any:

@@ -60,6 +60,7 @@ class Training:
         self.total = config.epochs * self.per_epoch
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
         start.done("gang")
+        data.check_same(dataset.fingerprint, self.communicator.gather)
         self.graphs = Graphs.of_stage(config, self.communicator, environment.checkpoints)
         network = model.configured(config.model, dataset.channels, config.seed)
         self.weights = list(network.trainable_params())

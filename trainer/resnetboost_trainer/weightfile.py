@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from resnetboost_trainer import checkpoint, torchfile
-from resnetboost_trainer.torchpickle import Refused
+from resnetboost_trainer.torchpickle import Refused, shown
 
 Array = NDArray[Any]
 # BN's words: MindSpore's gamma and moving_mean, or PyTorch's weight and running_mean.
@@ -53,9 +53,9 @@ def read(path: Path) -> File:
 
 def contents(path: Path) -> bytes:
     """The file's bytes. Raises Refused for what is missing, unreadable, no plain file or too large."""
-    if path.is_dir():
-        path = path / MODEL
     try:
+        if path.is_dir():
+            path = path / MODEL
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
             raise Refused("it is no plain file")
@@ -72,7 +72,7 @@ def write(path: Path, arrays: Mapping[str, Array]) -> None:
     """Whole or not at all, as safetensors. Raises OSError."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        ordered = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         partial.write_bytes(safetensors.numpy.save(ordered, metadata={"format": "pt"}))
         checkpoint.sync(partial)
         partial.replace(path)
@@ -87,7 +87,9 @@ def _safetensors(data: bytes) -> dict[str, Array]:
         if data.startswith(OLD_PICKLE):  # safetensors may begin with that byte, too
             reason = "it is a bare pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one"
             raise Refused(reason) from error
-        reason = f"it is neither safetensors nor a zip archive of torch.save: {' '.join(str(error).split())}"
+        reason = (
+            f"it is neither safetensors nor a zip archive of torch.save: {shown(' '.join(str(error).split()), 300)}"
+        )
         raise Refused(reason) from error
     return {name: _numbers(name, entry) for name, entry in entries}
 
@@ -95,8 +97,11 @@ def _safetensors(data: bytes) -> dict[str, Array]:
 def _numbers(name: str, entry: Mapping[str, Any]) -> Array:
     kind = entry["dtype"]
     if kind not in _TYPES:
-        raise Refused(f"{name[:100]} is of type {kind}; use one of {', '.join(_TYPES)}")
-    numbers = np.frombuffer(entry["data"], _TYPES[kind]).reshape(entry["shape"])
+        raise Refused(f"{shown(name)} is of type {kind}; use one of {', '.join(_TYPES)}")
+    try:
+        numbers = np.frombuffer(entry["data"], _TYPES[kind]).reshape(entry["shape"])
+    except (ValueError, OverflowError) as error:  # no numbers at all, in a shape that NumPy has not
+        raise Refused(f"{shown(name)} has a shape that is too large") from error
     return torchfile.widened(numbers, bfloat16=kind == "BF16")
 
 
@@ -106,7 +111,7 @@ def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
     kept = {name.removeprefix(prefix): array for name, array in arrays.items() if not name.endswith(f".{COUNTER}")}
     for name, array in kept.items():
         if array.dtype not in (np.float32, np.float64):
-            raise Refused(f"{name[:100]} holds {array.dtype} instead of floating point numbers")
+            raise Refused(f"{shown(name)} holds {array.dtype} instead of floating point numbers")
     return {name: array.astype(np.float32, copy=False) for name, array in kept.items()}
 
 

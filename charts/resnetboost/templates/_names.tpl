@@ -31,19 +31,27 @@ that serve all would fight over every job, and the equal name lets helm refuse t
 
 {{/* What pods of this release are found by; may never change. */}}
 {{- define "resnetboost.selector" -}}
-app.kubernetes.io/name: {{ include "resnetboost.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "resnetboost.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "resnetboost.labels" -}}
+{{ include "resnetboost.labelsWith" (list . (dict)) }}
+{{- end -}}
+
+{{/* With further ones: list $ further. One key twice would be no YAML: the chart's own goes before further ones, and
+those before commonLabels. */}}
+{{- define "resnetboost.labelsWith" -}}
+{{- $context := index . 0 -}}
+{{- merge (include "resnetboost.ownLabels" $context | fromYaml) (index . 1) $context.Values.commonLabels | toYaml -}}
+{{- end -}}
+
+{{- define "resnetboost.ownLabels" -}}
 {{ include "resnetboost.selector" . }}
 app.kubernetes.io/component: operator
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
 {{- end -}}
 
 {{/* The operator's image, from the mirror if there is one. */}}

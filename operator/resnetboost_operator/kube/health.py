@@ -49,13 +49,15 @@ class Health:
         return ""
 
     def unready(self) -> str:
-        """Why not everything there is has been seen yet; '' if it has."""
+        """Why not everything there is has been seen yet, or why it could not lead; '' if all is well."""
         if self.trouble:
             return self.trouble
+        if self._store.filled:
+            return f"lease: {self._leader.trouble}" if self._leader.trouble else ""
         waiting = [f"{watch.name}: {watch.trouble}" for watch in self._watches if watch.trouble]
         if not self._store.jobs.filled:
             waiting.append("jobs: not listed yet")
-        return "" if self._store.filled else "; ".join(waiting)
+        return "; ".join(waiting)
 
     def role(self) -> str:
         """Who leads."""

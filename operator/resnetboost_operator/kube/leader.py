@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from resnetboost_operator.kube import lease as leases
-from resnetboost_operator.kube.apierrors import AlreadyExists, ApiError, Conflict, NotFound
+from resnetboost_operator.kube.apierrors import AlreadyExists, ApiError, Conflict, NotFound, Refused
 from resnetboost_operator.kube.client import Client, Patience
 from resnetboost_operator.kube.lease import Lease, Sighting
 from resnetboost_operator.kube.resources import LEASES, Verb
@@ -38,7 +38,7 @@ class LeaseLost(Exception):
 
 
 class Leader:
-    """One candidate. `holder` is who leads as far as it knows."""
+    """One candidate. `holder`: who leads as far as it knows. `trouble`: why it could not lead; '' if it could."""
 
     def __init__(self, client: Client, namespace: str, name: str, identity: str) -> None:
         self._client = client
@@ -50,6 +50,7 @@ class Leader:
         self._renewed_at = float("-inf")
         self._tried: deque[str] = deque(maxlen=16)  # renew times that we wrote, or tried to
         self.holder = ""
+        self.trouble = "not asked for yet"
 
     def is_leading(self) -> bool:
         """Whether the lease was renewed not too long ago; also right after this process was stopped for a while."""
@@ -60,10 +61,14 @@ class Leader:
         trouble = ""
         while True:
             try:
-                if await self._try_to_acquire():
+                leads = await self._try_to_acquire()
+                self.trouble = ""
+                if leads:
                     logger.info("leading as %s", self._identity)
                     return
             except ApiError as error:
+                if isinstance(error, Refused):  # what is merely late says nothing of this candidate
+                    self.trouble = error.words
                 if str(error) != trouble:
                     logger.warning("cannot ask for the lease; trying again: %s", error)
                 trouble = str(error)

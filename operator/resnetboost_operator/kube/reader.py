@@ -65,14 +65,16 @@ class Reader:
         await self.fill(self.jobs(found, namespace))
         return sorted(found)
 
-    async def events(self, namespace: str, uid: str) -> list[Happening] | None:
-        """What was told of the object with that uid, oldest first; None if nobody may or can say."""
+    async def events(self, namespace: str, uid: str) -> list[Happening] | str:
+        """What was told of the object with that uid, oldest first; or why that could not be read."""
         query = {"fieldSelector": f"involvedObject.uid={uid}", "limit": str(_MOST_EVENTS)}
         try:
             answer = await self._client.request("list", _EVENTS, namespace, query=query, patience=_PATIENCE)
             found = _happenings.decode(answer).items
-        except (apierrors.ApiError, msgspec.MsgspecError):
-            return None
+        except apierrors.Refused as error:
+            return error.words
+        except (apierrors.ApiError, msgspec.MsgspecError) as error:
+            return str(error)
         return sorted(found, key=lambda event: event.last_timestamp or event.event_time or "")
 
 
@@ -98,7 +100,7 @@ def _sentences(host: str) -> Iterator[None]:
     except apierrors.Unavailable as error:
         raise UserError(f"{error}; is this the right cluster, and is it up? (KUBECONFIG says which)") from None
     except apierrors.NotFound:
-        remedy = "kubectl apply -f crds/ installs the kind"
+        remedy = "helm install resnetboost charts/resnetboost brings it; without the chart kubectl apply -f crds/"
         raise UserError(f"the cluster at {host} does not know the kind {names.KIND}; {remedy}") from None
     except apierrors.Refused as error:
         raise UserError(f"{error.words}; ask for the verbs list and watch on {JOBS.plural}.{JOBS.group}") from None

@@ -42,8 +42,8 @@ class Display(Protocol):
 
 
 def choose(job: api.Job, console: Console) -> Display:
-    """The live display on a capable terminal, else lines."""
-    plain = not console.is_terminal or "NO_COLOR" in os.environ or os.environ.get("TERM") in ("dumb", "unknown")
+    """The live display on a terminal that can draw over what is there, else lines. NO_COLOR only takes the colours."""
+    plain = not console.is_terminal or os.environ.get("TERM") in ("dumb", "unknown")
     return PlainDisplay(job, console) if plain else LiveDisplay(job, console)
 
 

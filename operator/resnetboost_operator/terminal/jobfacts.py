@@ -125,10 +125,10 @@ def _attempt(ended: Attempt, now: float) -> Iterator[str]:
     yield _ago(ended.end_time, now)
 
 
-def events(found: Sequence[Happening] | None, now: float) -> Iterator[Fact]:
-    """The newest events, the newest first. None: they could not be read."""
-    if found is None:
-        yield "events", "not to be had: you may not list events here"
+def events(found: Sequence[Happening] | str, now: float) -> Iterator[Fact]:
+    """The newest events, the newest first; a sentence says why they could not be read."""
+    if isinstance(found, str):
+        yield "events", " ".join(jobview.legible(f"could not be read: {found}").split())
         return
     for event in reversed(found[-EVENTS_SHOWN:]):
         told = " ".join(jobview.legible(f"{event.reason}: {event.message}").split())

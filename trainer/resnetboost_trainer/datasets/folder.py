@@ -1,7 +1,9 @@
 """Folders of images as ImageNet has them: a folder for each class in a folder to train on and in one to test with."""
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from resnetboost_trainer.verdict import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 _SIZES_TOLD = 1024  # of how many files the size goes into the fingerprint
+_MOST_BYTES = 256 << 20  # of a file; no image that is small enough to be decoded has as many
 
 
 class FolderContents:
@@ -39,7 +42,13 @@ class FolderContents:
         return os.fspath(self._path(index))
 
     def read(self, index: int) -> bytes:
-        with open(self._path(index), "rb", buffering=0) as file:
+        """Raises OSError, without a number for what is no plain file or too large."""
+        with open(self._path(index), "rb", buffering=0, opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError("it is no plain file")
+            if status.st_size > _MOST_BYTES:
+                raise OSError(f"it has {status.st_size} bytes, and {_MOST_BYTES} are the most")
             return file.read()
 
     def digest(self) -> str:
@@ -50,7 +59,7 @@ class FolderContents:
             digest.update(part.tobytes())
         digest.update(self._names)
         told = np.unique(np.linspace(0, len(self.labels) - 1, _SIZES_TOLD).astype(np.int64))
-        digest.update(np.array([os.stat(self._path(int(index))).st_size for index in told]).tobytes())
+        digest.update(np.array([_size(self._path(int(index))) for index in told]).tobytes())
         return digest.hexdigest()
 
     def _path(self, index: int) -> str:
@@ -88,18 +97,45 @@ def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[Folde
     return FolderContents(root / train, names), FolderContents(root / test, names)
 
 
-def _images(root: Path, below: str = "") -> Iterator[bytes]:
-    """Names of the images below a class's folder, relative to it. Raises DataError."""
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes to would take its thread for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _size(path: str) -> int:
+    """Bytes of a file, -1 of a link that leads nowhere: whoever reads it will say so."""
     try:
-        with os.scandir(os.path.join(root, below)) as found:
-            entries = list(found)
+        return os.stat(path).st_size
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return -1
+
+
+def _images(root: Path, below: str = "", above: tuple[tuple[int, int], ...] = ()) -> Iterator[bytes]:
+    """Names of the images below a class's folder, relative to it. Raises DataError.
+
+    `above` are device and inode of the folders that lead there: a link back to one of them would have no end.
+    """
+    place = os.path.join(root, below)
+    images: list[str] = []
+    folders: list[str] = []
+    try:
+        status = os.stat(place)
+        with os.scandir(place) as found:
+            for entry in found:
+                if entry.name.startswith("."):
+                    continue
+                if entry.name.lower().endswith(SUFFIXES):
+                    images.append(entry.name)
+                elif entry.is_dir():
+                    folders.append(entry.name)
     except OSError as error:
         raise DataError(f"{error.filename}: the folder of a class cannot be read: {error.strerror}") from None
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        name = os.path.join(below, entry.name)
-        if entry.name.lower().endswith(SUFFIXES):
-            yield os.fsencode(name)
-        elif entry.is_dir():
-            yield from _images(root, name)
+    own = (status.st_dev, status.st_ino)
+    if own in above:
+        return
+    for name in images:
+        yield os.fsencode(os.path.join(below, name))
+    for name in folders:
+        yield from _images(root, os.path.join(below, name), (*above, own))

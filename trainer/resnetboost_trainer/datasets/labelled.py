@@ -23,6 +23,7 @@ _DIGITS = ("digits", "MNIST", "mnist_5k")
 _NAMES = {"CIFAR10": "batches.meta.txt", "CIFAR100": "fine_label_names.txt"}
 _INNER = {"CIFAR10": "cifar-10-batches-bin", "CIFAR100": "cifar-100-binary"}
 _MOST_NAMES_BYTES = 1 << 18
+_MOST_UNPACKED = 1 << 30  # MNIST's largest file has 47 MB; a megabyte of gzip may be a gigabyte of zeros
 
 
 def check_classes(name: str, has: int, num_classes: int) -> None:
@@ -117,12 +118,23 @@ def _idx_array(path: Path, dimensions: int) -> Bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if path.suffix == ".gz" else data
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        with gzip.open(path) as file:
+            return _unpacked(path, file)
     except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:  # type: ignore[attr-defined]
         raise DataError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _unpacked(path: Path, file: gzip.GzipFile) -> bytes:
+    data = bytearray()
+    while part := file.read(1 << 20):
+        data += part
+        if len(data) > _MOST_UNPACKED:
+            raise DataError(f"{path}: more than {_MOST_UNPACKED} bytes when unpacked; fetch it again")
+    return bytes(data)
 
 
 def _checked(path: Path, labels: Bytes, classes: int) -> Bytes:

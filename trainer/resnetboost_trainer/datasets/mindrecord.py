@@ -27,7 +27,9 @@ IMAGE = ("image", "data")  # what the field is called, the first of these, where
 _LENGTH, _FIELD_LENGTH = struct.Struct("<Q"), struct.Struct(">Q")
 _ROWS = """select PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB,
     PAGE_OFFSET_BLOB_END from INDEXES order by ROW_ID"""
+_TABLE = "select 1 from sqlite_master where type = 'table' and name = 'INDEXES'"
 _MOST_HEADER_BYTES = 1 << 28
+_MOST_ROW_BYTES = 1 << 28  # a row lies within a page, and MindSpore's largest page has as many
 
 
 class _Type(msgspec.Struct):
@@ -81,13 +83,13 @@ class _Shard:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = os.open(path, os.O_RDONLY)
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for ever
+            self._size = os.fstat(self._file).st_size
             header = self._header()
             rows = _index(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-        pages = rows[:, [0, 3]] * header.page_size + header.header_size
-        self.spans = np.column_stack([pages[:, :1] + rows[:, 1:3], pages[:, 1:] + rows[:, 4:6]])
+        self.spans = self._spans(header, rows)
         self._blob_place = self._image_field(header)
         self.labels = np.array([self._label(row) for row in range(len(rows))], np.int32)
 
@@ -103,7 +105,23 @@ class _Shard:
         except struct.error:
             raise OSError("the row is damaged") from None
 
+    def _spans(self, header: _Header, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Start and end of each row's other fields and of its blob in the file (rows, 4). Raises DataError."""
+        size, page_size, header_size = self._size, header.page_size, header.header_size
+        if not (0 < page_size < 1 << 31 and 0 < header_size <= size):
+            raise DataError(f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`")
+        # Nothing below can overflow, whatever the index says.
+        possible = (rows >= 0).all(1) & (rows <= [size // page_size, size, size] * 2).all(1)
+        starts = np.where(possible[:, None], rows[:, [0, 0, 3, 3]], 0) * page_size + header_size
+        spans: NDArray[np.int64] = starts + np.where(possible[:, None], rows[:, [1, 2, 4, 5]], 0)
+        wrong = ~possible | (spans[:, 0] > spans[:, 1]) | (spans[:, 2] > spans[:, 3]) | (spans > size).any(1)
+        if wrong.any():
+            raise DataError(f"{self.path}: row {int(np.argmax(wrong))} is damaged; write the file again")
+        return spans
+
     def _read(self, start: int, end: int) -> bytes:
+        if end - start > _MOST_ROW_BYTES:
+            raise OSError(f"the row has {end - start} bytes, and {_MOST_ROW_BYTES} are the most")
         data = os.pread(self._file, int(end - start), int(start))
         if len(data) != end - start or len(data) < _LENGTH.size:
             raise OSError(f"the file ends {end - start - len(data)} bytes before the row does")
@@ -115,7 +133,7 @@ class _Shard:
             raise DataError(f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`")
         try:
             header = msgspec.json.decode(os.pread(self._file, size, _LENGTH.size), type=_Header)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise DataError(
                 f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`"
             ) from None
@@ -137,10 +155,12 @@ class _Shard:
         try:
             fields: Any = msgspec.msgpack.decode(self._read(self.spans[row, 0], self.spans[row, 1])[_LENGTH.size :])
             label = fields.get(LABEL)
-        except (OSError, msgspec.DecodeError, AttributeError):
+        except (OSError, msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError, RecursionError):
             raise DataError(f"{self.path}: row {row} is damaged; write the file again") from None
         if not isinstance(label, int) or not 0 <= label < 1 << 31:
-            raise DataError(f"{self.path}: row {row} has the {LABEL} {label!r}; a class number from 0 on is needed")
+            raise DataError(
+                f"{self.path}: row {row} has the {LABEL} {label!r:.100}; a class number from 0 on is needed"
+            )
         return label
 
 
@@ -150,13 +170,18 @@ def _index(path: Path) -> NDArray[np.int64]:
     if not database.is_file():
         raise DataError(f"{database}: missing; a MindRecord file is of no use without the index beside it")
     try:
-        with sqlite3.connect(f"file:{database}?mode=ro&immutable=1", uri=True) as connection:
+        with sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro&immutable=1", uri=True) as connection:
+            if not connection.execute(_TABLE).fetchone():  # a view may have rows without end
+                raise DataError(f"{database}: not the index of a MindRecord file; write the file again")
             rows = connection.execute(_ROWS).fetchall()
     except sqlite3.Error as error:
         raise DataError(f"{database}: not the index of a MindRecord file ({error}); write the file again") from None
     if not rows:
         raise DataError(f"{path}: no rows in it; at least one is needed")
-    return np.array(rows, np.int64)
+    try:
+        return np.array(rows, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"{database}: some of its rows have no numbers; write the file again") from None
 
 
 def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindRecordContents]:

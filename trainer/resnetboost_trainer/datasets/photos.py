@@ -22,7 +22,10 @@ IMAGENET = Channels(
     np.array([0.485, 0.456, 0.406], np.float32) * 255, np.array([0.229, 0.224, 0.225], np.float32) * 255
 )
 SMALLEST = 8  # pixels; a shorter side has nothing to see
-_MAX_PIXELS = 100_000_000  # 300 MB decoded; a file must not claim all memory
+# A file must not claim all memory: 300 MB decoded, 700 while Pillow converts it, and that in each thread of the feed.
+_MAX_PIXELS = 100_000_000
+# What Pillow may take the bytes for; others of its plugins run programs (EPS) or were never meant for photographs.
+_FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")
 _ENHANCERS: dict[str, Any] = {
     "brightness": ImageEnhance.Brightness,
     "contrast": ImageEnhance.Contrast,
@@ -146,10 +149,12 @@ def _decoded(data: bytes, header: tuple[int, int] | None = None, reduction: int 
 
 def _decoded_by_pillow(data: bytes) -> Pixels:
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             _check_size(*image.size)
+            if image.mode.startswith(("I", "F")):  # Pillow would cut its numbers at 255: white
+                raise Unreadable("it has more than 8 bits for each colour; save it with 8")
             return np.asarray(image.convert("RGB"))
-    except Unreadable:
+    except (Unreadable, MemoryError):
         raise
     except Exception as error:  # Pillow's plugins raise a dozen kinds on bytes that are not theirs
         reason = " ".join(str(error).split()).partition(" <")[0] or type(error).__name__

@@ -1,5 +1,6 @@
 """A part of a data set whose images are files' contents, decoded whenever they are wanted."""
 
+import errno
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,9 @@ from resnetboost_trainer.datasets import photos
 from resnetboost_trainer.datasets.draws import Draws
 from resnetboost_trainer.datasets.photos import Augmented, Evaluated
 from resnetboost_trainer.datasets.split import Images, Indices, Unreadable
+
+# What is wrong with one file. Anything else (EIO, ESTALE, ...) is an outage, which must end the attempt, not an image.
+_OF_THE_FILE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ELOOP, errno.ENXIO)
 
 
 class Contents(Protocol):
@@ -22,7 +26,7 @@ class Contents(Protocol):
         """Where the file is, for people."""
 
     def read(self, index: int) -> bytes:
-        """What is in it; from any thread. Raises OSError."""
+        """What is in it; from any thread. Raises OSError, without a number for content that is not as it should be."""
 
 
 class PhotoSplit:
@@ -46,5 +50,7 @@ class PhotoSplit:
             try:
                 data = self.contents.read(int(index))
             except OSError as error:
+                if error.errno not in _OF_THE_FILE:
+                    raise
                 raise Unreadable(f"it cannot be read: {error.strerror or error}") from None
             photos.fill(out[place], data, self.transform, None if draws is None else draws.of(int(index)))

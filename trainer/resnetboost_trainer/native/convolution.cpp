@@ -111,10 +111,25 @@ struct Slot {
   size_t place = 0;
 };
 
+// How many threads oneDNN plans for on this thread, put back at the end: MindSpore's own operators plan, too.
+class Concurrency {
+ public:
+  explicit Concurrency(int threads) {
+    check(dnnl_threadpool_interop_get_max_concurrency(&before_), "asking for threads");
+    check(dnnl_threadpool_interop_set_max_concurrency(threads), "setting threads");
+  }
+  ~Concurrency() { dnnl_threadpool_interop_set_max_concurrency(before_); }
+  Concurrency(const Concurrency&) = delete;
+  Concurrency& operator=(const Concurrency&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 class Convolution {
  public:
   explicit Convolution(const Shape& shape) {
-    dnnl_threadpool_interop_set_max_concurrency(pool().get_num_threads());
+    const Concurrency as_many_as_the_pool(pool().get_num_threads());
     auto* chosen = choose(shape);
     primitive_ = primitive(chosen);
     const int images = shape.pass == backward_images ? onednn::source_gradient : onednn::source;

@@ -36,19 +36,21 @@ VECTORIZED void update(const Piece& piece, float rate, float mu, bool nesterov) 
 void momentum(const Call& call) {
   const int n = (call.count - 4) / 2;
   require(call.count == 4 + 2 * n, "weights without velocities");
+  require(call.size(1) == 1 && call.size(call.count - 1) == 1, "a rate that is not one number");
+  require(call.size(2) == 2 + n, "not one decay for each of the weights");
   const float *gradient = call.floats(0), *settings = call.floats(2);
   const float rate = *call.floats(1);
   std::vector<Piece> pieces;
   int64_t place = 0;
   for (int k = 0; k < n; ++k) {
-    int64_t size = 1;
-    for (int axis = 0; axis < call.ranks[3 + k]; ++axis) size *= call.shapes[3 + k][axis];
+    const int64_t size = call.size(3 + k);
+    require(call.same_shape(3 + k, 3 + n + k), "a velocity of another shape than its weights");
     for (int64_t from = 0; from < size; from += block)
       pieces.push_back({gradient + place + from, call.floats(3 + k) + from, call.floats(3 + n + k) + from,
                         std::min(block, size - from), settings[2 + k]});
     place += size;
   }
-  require(call.shapes[0][0] == place, "a gradient of another size");
+  require(call.size(0) == place, "a gradient of another size");
   const int tasks = std::min<int>(4 * pool().get_num_threads(), static_cast<int>(pieces.size()));
   pool().parallel_for(tasks, [&](int task, int count) {
     for (size_t k = task; k < pieces.size(); k += count) update(pieces[k], rate, settings[0], settings[1] != 0);

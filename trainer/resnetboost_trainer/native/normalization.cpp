@@ -5,6 +5,7 @@
 // shape may come last. Results do not depend on the number of threads.
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "kernels.h"
 #include "operators.h"
@@ -128,7 +129,6 @@ VECTORIZED void gradients(const float* x, const float* y, const float* dy, float
 // Runs body(channel, offset of its first number, Channel) for all channels of the first tensor.
 template <typename Body>
 void each_channel(const Call& call, Body body) {
-  require(call.ranks[0] == 4, "a tensor without 4 axes");
   const int64_t* const sizes = call.shapes[0];
   const int64_t channels = sizes[1], plane = sizes[2] * sizes[3];
   const Channel at{sizes[0], plane, channels * plane};
@@ -140,10 +140,20 @@ void each_channel(const Call& call, Body body) {
   });
 }
 
+// `images` have x's shape, `vectors` a number for each channel, `settings` all of theirs.
+void require_shapes(const Call& call, std::initializer_list<int> images, std::initializer_list<int> vectors,
+                    int settings) {
+  require(call.ranks[0] == 4, "a tensor without 4 axes");
+  for (int k : images) require(call.same_shape(k, 0), "a tensor of another shape than the images");
+  for (int k : vectors) require(call.size(k) == call.shapes[0][1], "not one number for each channel");
+  require(call.size(settings) == 3, "not three settings");
+}
+
 // (x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y, means, 1 / deviations. The running
 // statistics go on in place, with the variance of a sample, as everywhere.
 void forward(const Call& call) {
   const bool adds = call.count == 10;
+  require_shapes(call, {6, 6 + adds}, {1, 2, 3, 4, 7 + adds, 8 + adds}, 5);
   const float *x = call.floats(0), *gamma = call.floats(1), *beta = call.floats(2), *settings = call.floats(5);
   float *running_mean = call.floats(3), *running_variance = call.floats(4);
   const float* const shortcut = adds ? call.floats(6) : nullptr;
@@ -167,6 +177,7 @@ void forward(const Call& call) {
 // (x, gamma, means, 1 / deviations, y, gradient of y, settings) -> gradients of x, gamma, beta [, shortcut]
 void backward(const Call& call) {
   const bool adds = call.count == 11;
+  require_shapes(call, {4, 5, 7, adds ? 10 : 7}, {1, 2, 3, 8, 9}, 6);
   const float *x = call.floats(0), *gamma = call.floats(1), *means = call.floats(2), *inverses = call.floats(3);
   const float *y = call.floats(4), *dy = call.floats(5);
   float *dx = call.floats(7), *dgamma = call.floats(8), *dbeta = call.floats(9);
@@ -187,6 +198,7 @@ void backward(const Call& call) {
 // (x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y
 void inference(const Call& call) {
   const bool adds = call.count == 8;
+  require_shapes(call, {6, 6 + adds}, {1, 2, 3, 4}, 5);
   const float *x = call.floats(0), *gamma = call.floats(1), *beta = call.floats(2);
   const float *means = call.floats(3), *variances = call.floats(4), *settings = call.floats(5);
   const float* const shortcut = adds ? call.floats(6) : nullptr;

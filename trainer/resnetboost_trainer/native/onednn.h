@@ -60,6 +60,7 @@ int dnnl_primitive_create(dnnl_primitive**, const dnnl_primitive_desc*);
 int dnnl_primitive_execute(const dnnl_primitive*, dnnl_stream*, int count, const dnnl_exec_arg_t*);
 int dnnl_stream_wait(dnnl_stream*);
 int dnnl_threadpool_interop_set_max_concurrency(int threads);
+int dnnl_threadpool_interop_get_max_concurrency(int* threads);
 int dnnl_threadpool_interop_stream_create(dnnl_stream**, dnnl_engine*, void* pool);
 }
 

@@ -1,6 +1,7 @@
 // What every operator shares: MindSpore's calling convention for ahead-of-time operators, and errors as numbers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -20,6 +21,14 @@ struct Call {
   float* floats(int k) const {
     if (std::strcmp(types[k], "float32") != 0) throw std::invalid_argument("a tensor that is not float32");
     return static_cast<float*>(data[k]);
+  }
+  bool same_shape(int k, int other) const {
+    return ranks[k] == ranks[other] && std::equal(shapes[k], shapes[k] + ranks[k], shapes[other]);
+  }
+  int64_t size(int k) const {
+    int64_t product = 1;
+    for (int axis = 0; axis < ranks[k]; ++axis) product *= shapes[k][axis];
+    return product;
   }
   const int* integers(int k) const {
     if (std::strcmp(types[k], "int32") != 0) throw std::invalid_argument("settings that are not int32");

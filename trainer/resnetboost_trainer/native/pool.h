@@ -24,7 +24,7 @@ class Pool final : public dnnl::threadpool_interop::threadpool_iface {
   void work();
   void take();
 
-  const int threads_;
+  int threads_;  // those that could be started, and the caller's
   const int owner_;  // a forked child has no threads
   const std::function<void(int, int)>* body_ = nullptr;
   int count_ = 0;

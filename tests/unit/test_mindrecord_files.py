@@ -1,0 +1,93 @@
+"""MindRecord files written here byte by byte: odd paths, and indexes and headers that nobody can trust."""
+
+import sqlite3
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from resnetboost_trainer.datasets.mindrecord import MindRecordContents
+from resnetboost_trainer.verdict import DataError
+
+HEADER_SIZE = PAGE_SIZE = 4096
+HEADER = {
+    "header_size": HEADER_SIZE,
+    "page_size": PAGE_SIZE,
+    "schema": [{"blob_fields": ["image"], "schema": {"image": {"type": "bytes"}}}],
+}
+COLUMNS = (
+    "ROW_ID, PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB, PAGE_OFFSET_BLOB_END"
+)
+Rows = list[tuple[Any, ...]]
+
+
+def behind_its_length(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+def record(folder: Path, header: bytes | None = None, fields: bytes | None = None) -> tuple[Path, Rows]:
+    """A file of two rows, a page of their labels and one of their images, and what its index should say."""
+    folder.mkdir(exist_ok=True)
+    raw = behind_its_length(msgspec.msgpack.encode({"label": 7}) if fields is None else fields)
+    images = [behind_its_length(b"first"), behind_its_length(b"the second")]
+    parts = [behind_its_length(msgspec.json.encode(HEADER) if header is None else header), raw * 2, b"".join(images)]
+    sizes = [HEADER_SIZE, PAGE_SIZE, PAGE_SIZE]
+    path = folder / "train.mindrecord"
+    path.write_bytes(b"".join(part.ljust(size, b"\0") for part, size in zip(parts, sizes, strict=True)))
+    size, first = len(raw), len(images[0])
+    return path, [(0, 0, 0, size, 1, 0, first), (1, 0, size, 2 * size, 1, first, first + len(images[1]))]
+
+
+def index(path: Path, rows: Rows) -> Path:
+    path.with_name(f"{path.name}.db").unlink(missing_ok=True)
+    connection = sqlite3.connect(f"{path}.db")
+    connection.execute(f"create table INDEXES ({COLUMNS})")
+    connection.executemany("insert into INDEXES values (?, ?, ?, ?, ?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize("name", ["plain", "a folder", "what?mode=memory", "number #2", "100%25", "ä"])
+def test_a_file_is_read_wherever_it_lies(name: str, tmp_path: Path) -> None:
+    contents = MindRecordContents([index(*record(tmp_path / name))])
+    assert contents.labels.tolist() == [7, 7]
+    assert [contents.read(row) for row in (1, 0)] == [b"the second", b"first"]
+
+
+@pytest.mark.parametrize("value", [None, "text", b"\0", float("inf"), -1, 2**62, 2**63 - 1, PAGE_SIZE * 4])
+@pytest.mark.parametrize("column", range(1, 7))
+def test_an_index_that_says_what_cannot_be(value: Any, column: int, tmp_path: Path) -> None:
+    path, rows = record(tmp_path)
+    rows[1] = (*rows[1][:column], value, *rows[1][column + 1 :])
+    with pytest.raises(DataError, match=r"row 1 is damaged|some of its rows have no numbers"):
+        MindRecordContents([index(path, rows)])
+
+
+@pytest.mark.parametrize(
+    "change", [{"page_size": 2**62}, {"page_size": 0}, {"header_size": -1}, {"header_size": 2**70}]
+)
+def test_a_header_that_says_what_cannot_be(change: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a MindRecord file"):
+        MindRecordContents([index(*record(tmp_path, msgspec.json.encode(HEADER | change)))])
+
+
+def test_nesting_without_end(tmp_path: Path) -> None:
+    header = msgspec.json.encode(HEADER)[:-1] + b',"more":' + b"[" * 100_000
+    with pytest.raises(DataError, match="not a MindRecord file"):
+        MindRecordContents([index(*record(tmp_path / "header", header))])
+    with pytest.raises(DataError, match="row 0 is damaged"):
+        MindRecordContents([index(*record(tmp_path / "row", fields=b"\x91" * 1900))])
+
+
+def test_an_index_that_is_a_query_without_end(tmp_path: Path) -> None:
+    path, _ = record(tmp_path)
+    connection = sqlite3.connect(f"{path}.db")
+    numbers = "with recursive n(k) as (select 0 union all select k + 1 from n limit 1000000)"
+    connection.execute(f"create view INDEXES ({COLUMNS}) as {numbers} select k, 0, 0, 9, 0, 0, 9 from n")
+    connection.commit()
+    connection.close()
+    with pytest.raises(DataError, match="not the index of a MindRecord file; write"):
+        MindRecordContents([path])
