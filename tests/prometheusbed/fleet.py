@@ -40,14 +40,15 @@ def start(bed: Bed, space: Space) -> None:
 
 
 def jobs() -> Iterator[Manifest]:
-    """The manifests, those first that take longest."""
-    snapshots = {"everyEpochs": 0.2, "from": 2, "keep": 10}
-    base = _stage("Momentum", 4, learningRate={"peak": 0.1}, snapshots=snapshots)
+    """The manifests, those first that take longest; what is to be killed lasts longer than progress takes to be told."""
+    snapshots = {"everyEpochs": 3, "from": 30, "keep": 10}
+    base = _stage("Momentum", 60, learningRate={"peak": 0.1}, snapshots=snapshots)
     fine = _stage("PCA", 2, name="fine", pca={"components": 6})
     yield _job("digits", [base, fine], checkpoint={"everySteps": 10, "claimName": CLAIM})
-    yield _job("digits-thor", [_stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5})])
+    thor = _stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5}, ema={"decay": 0.9})
+    yield _job("digits-thor", [thor])
     yield _job("digits-adasum", [_stage("Adasum", 4, learningRate={"peak": 0.05})])
-    yield _job("hangs", [_stage("Momentum", 90)], hang_timeout_seconds=10)
+    yield _job("hangs", [_stage("Momentum", 400)], hang_timeout_seconds=10)
     yield _job("no-data", ranks=1, dataset={"name": "npz", "path": "/nowhere.npz"})
     yield _job("diverges", [_stage("Momentum", 2, learningRate={"schedule": "Constant", "peak": 1000})], ranks=1)
     yield _job("disk-full", ranks=1, checkpoint={"everySteps": 5, "claimName": SMALL_CLAIM})
