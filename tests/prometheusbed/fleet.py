@@ -40,7 +40,7 @@ def start(bed: Bed, space: Space) -> None:
 
 
 def jobs() -> Iterator[Manifest]:
-    """The manifests, those first that take longest; what is to be killed lasts longer than progress takes to be told."""
+    """The manifests, those first that take longest; those to be killed last longer than progress takes to be told."""
     snapshots = {"everyEpochs": 3, "from": 30, "keep": 10}
     base = _stage("Momentum", 60, learningRate={"peak": 0.1}, snapshots=snapshots)
     fine = _stage("PCA", 2, name="fine", pca={"components": 6})
