@@ -22,6 +22,7 @@ from deviceplugin import ASCEND, DevicePlugin
 from kubeletbed import Bed, operatorpod
 from operatorbed import Space
 from operatorbed.space import JOB
+from operatorbed.waiting import eventually
 from prometheusbed import Prometheus, fleet, monitors
 from prometheusbed.dashboards import Dashboard, choices, filled
 from prometheusbed.discovery import Discovery
@@ -77,6 +78,10 @@ class Picture(NamedTuple):
 PICTURES = [Picture("fleet", 30, {}), Picture("job", 34, {"job": "digits"})]
 
 
+_RESTARTS = 'max by (job_namespace, job_name) (resnetboost_job_restarts_total{job_name="digits"})[10m:1m]'
+RESTARTS_BEFORE, RESTARTED = f"count_over_time({_RESTARTS})", f"increase({_RESTARTS}) > 0"
+
+
 @pytest.fixture(scope="module")
 def watched(bed: Bed, operator: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     if reason := prometheusbed.unavailable():
@@ -91,7 +96,10 @@ def watched(bed: Bed, operator: None, tmp_path_factory: pytest.TempPathFactory) 
     ):
         start = time.time()
         fleet.start(bed, space)
+        # Rules and panels about restarts look once a minute: once before the restart, once after it.
+        eventually(lambda: prometheus.api.instant(RESTARTS_BEFORE), bool, "restarts were looked at", PATIENCE_SECONDS)
         fleet.play(bed, space)
+        eventually(lambda: prometheus.api.instant(RESTARTED), bool, "a restart was looked at", PATIENCE_SECONDS)
         yield Watched(prometheus, space, start, time.time())
         space.clear()
 

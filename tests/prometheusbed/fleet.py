@@ -41,8 +41,8 @@ def start(bed: Bed, space: Space) -> None:
 
 def jobs() -> Iterator[Manifest]:
     """The manifests, those first that take longest; those to be killed last longer than progress takes to be told."""
-    snapshots = {"everyEpochs": 3, "from": 30, "keep": 10}
-    base = _stage("Momentum", 60, learningRate={"peak": 0.1}, snapshots=snapshots)
+    snapshots = {"everyEpochs": 8, "from": 70, "keep": 10}
+    base = _stage("Momentum", 150, learningRate={"peak": 0.1}, snapshots=snapshots)
     fine = _stage("PCA", 2, name="fine", pca={"components": 6})
     yield _job("digits", [base, fine], checkpoint={"everySteps": 10, "claimName": CLAIM})
     thor = _stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5}, ema={"decay": 0.9})
