@@ -1,6 +1,7 @@
 """Tells what training does - to Prometheus, to /progress, to metrics.csv and to the log - and decides nothing."""
 
 import logging
+import math
 import time
 
 import msgspec
@@ -52,7 +53,7 @@ class Teller:
         self.total, self.per_epoch, self.batch, self.ranks = total, per_epoch, batch, ranks
         self._window, self._durations = Window(min(WINDOW_STEPS, per_epoch)), Window(min(WINDOW_STEPS, per_epoch))
         self._row: dict[str, float | None] = {}
-        self._logged = time.monotonic()
+        self._logged = -math.inf  # the first step is always told: somebody waits to see that it runs
         metrics.total_steps.set(total)
         board.update(total_steps=total)
 
