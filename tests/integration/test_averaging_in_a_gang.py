@@ -1,0 +1,57 @@
+"""Two real ranks with an average of their weights: restarted by a kill, and with nearly everything frozen."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+
+from wholerun import Run, checkpointed, completed
+
+pytestmark = pytest.mark.slow
+
+RANKS = (0, 1)
+
+
+def job(model: dict[str, Any], **stage: Any) -> dict[str, Any]:
+    settings = {"name": "base", "algorithm": "Momentum", "localBatchSize": 32, "ema": {"decay": 0.9}}
+    return {
+        "apiVersion": "resnetboost.io/v1alpha1",
+        "kind": "ResNetBoostJob",
+        "metadata": {"name": "digits"},
+        "spec": {
+            "device": {"type": "CPU", "count": len(RANKS)},
+            "model": {"name": "resnet20", "numClasses": 10} | model,
+            "dataset": {"name": "digits"},
+            "stages": [settings | stage],
+            "checkpoint": {"everySteps": 10},
+            "failurePolicy": {"backoffSeconds": 0},
+        },
+    }
+
+
+def test_a_killed_rank_costs_no_bit_of_weights_by_lars_and_their_average(tmp_path: Path) -> None:
+    lars = job({}, epochs=2, learningRate={"peak": 10}, lars={"trustCoefficient": 0.001})
+    folders = tmp_path / "undisturbed", tmp_path / "killed"
+    for folder in folders:
+        folder.mkdir()
+    undisturbed = completed(folders[0], lars)
+    assert {f"ema-rank-{rank:04d}.safetensors" for rank in RANKS} | {"ema.safetensors"} < set(undisturbed.weights())
+    killed = Run(folders[1], lars).start()
+    killed.wait(checkpointed(10))
+    os.kill(killed.rank(1), signal.SIGKILL)
+    code, output = killed.finish()
+    assert code == 0, output
+    assert killed.status()["restarts"] == 1
+    assert killed.weights() == undisturbed.weights()
+
+
+def test_a_gang_that_learns_nothing_but_the_head_moves_nothing_but_the_head(tmp_path: Path) -> None:
+    body = ["stem", "layer1", "layer2", "layer3"]
+    run = completed(tmp_path, job({"freeze": body}, epochs=1, learningRate={"schedule": "Constant", "peak": 0.1}))
+    models = sorted(run.out.glob("checkpoints/*/base/attempt-0/step-*/model.safetensors"))
+    first, last = (safetensors.numpy.load_file(models[place]) for place in (0, -1))
+    moved = {name for name, value in last.items() if value.tobytes() != first[name].tobytes()}
+    assert moved == {"fc.weight", "fc.bias"}
