@@ -105,6 +105,9 @@ def test_a_convolution_and_its_gradients_are_those_of_the_formula_to_the_same_bi
         assert call("convolution_images", x, weights, dy, form, dx) == 0
         assert call("convolution_weights", x, weights, dy, form, dweights) == 0
         found.append((y, dx, dweights))
+    dx, dweights = np.empty_like(x), np.empty_like(weights)
+    assert call("convolution_gradients", x, weights, dy, form, dx, dweights) == 0
+    found[1] = found[1][0], dx, dweights  # both at once are those one by one
     for first, second, wanted in zip(*found, (expected, *gradients(x, weights, dy, stride, padding)), strict=True):
         near(first, wanted)
         np.testing.assert_array_equal(first, second)

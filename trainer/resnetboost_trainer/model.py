@@ -15,26 +15,37 @@ from mindspore.common.initializer import initializer
 from resnetboost_trainer import config, family, freezing
 from resnetboost_trainer.conv import Conv2d
 from resnetboost_trainer.family import LARGE, SMALL, Large
+from resnetboost_trainer.half import TYPES, operable, single
 from resnetboost_trainer.initialisation import TORCHVISION, initialise
 from resnetboost_trainer.norm import BatchNorm
 from resnetboost_trainer.verdict import ConfigError
 
 
-def build(name: str, num_classes: int, in_channels: int, seed: int = 0, init: config.Init = TORCHVISION) -> nn.Cell:
-    """A network (n, in_channels, h, w) -> (n, num_classes) with weights that depend on its arguments only."""
+def build(
+    name: str,
+    num_classes: int,
+    in_channels: int,
+    seed: int = 0,
+    init: config.Init = TORCHVISION,
+    precision: config.Precision = "Float32",
+) -> nn.Cell:
+    """A network (n, in_channels, h, w) -> (n, num_classes), float32 to float32, `precision` in between.
+
+    Its weights depend on the other arguments only.
+    """
     if name not in LARGE | SMALL:
         raise ConfigError(f"model.name: {name} is not one of {', '.join((*LARGE, *SMALL))}")
     if name in LARGE:
-        network: nn.Cell = ResNet(LARGE[name], num_classes, in_channels)
+        network: nn.Cell = ResNet(LARGE[name], num_classes, in_channels, precision)
     else:
-        network = SmallResNet(SMALL[name], num_classes, in_channels)
+        network = SmallResNet(SMALL[name], num_classes, in_channels, precision)
     initialise(network, seed, init)
     return network
 
 
-def configured(settings: config.Model, in_channels: int, seed: int) -> nn.Cell:
+def configured(settings: config.Model, in_channels: int, seed: int, precision: config.Precision) -> nn.Cell:
     """The job's network as its first stage begins when it has no other weights, with its frozen parts frozen."""
-    network = build(settings.name, settings.num_classes, in_channels, seed, settings.init)
+    network = build(settings.name, settings.num_classes, in_channels, seed, settings.init, precision)
     freezing.freeze(network, settings.freeze)
     return network
 
@@ -112,7 +123,7 @@ class SqueezeExcitation(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         n, c, _, _ = x.shape
-        means = global_mean(x).reshape(n, c, 1, 1)
+        means = global_mean(single(x)).astype(x.dtype).reshape(n, c, 1, 1)
         return x * ops.sigmoid(self.fc2(ops.relu(self.fc1(means))))
 
 
@@ -123,18 +134,19 @@ class BiasedPointwise(Conv2d):
         super().__init__(in_channels, out_channels, 1)
         self.bias = Parameter(initializer("zeros", (out_channels,), mindspore.float32), name="bias")
 
-    def construct(self, x: Tensor) -> Tensor:
-        return self.convolution(x, self.weight) + self.bias.reshape(1, -1, 1, 1)
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.convolution(x, weight) + self.bias.astype(x.dtype).reshape(1, -1, 1, 1)
 
 
 class ResNet(nn.Cell):
     """torchvision's ResNet: 7x7 stem at stride 2, max pooling, four groups of 64, 128, 256, 512 channels."""
 
-    def __init__(self, form: Large, num_classes: int, in_channels: int) -> None:
+    def __init__(self, form: Large, num_classes: int, in_channels: int, precision: config.Precision) -> None:
         super().__init__()
+        self.precision, self.type = precision, TYPES[precision]
         blocks = form.blocks
         block: type[BasicBlock] | type[Bottleneck] = Bottleneck if form.bottleneck else BasicBlock
-        self.conv1 = Conv2d(in_channels, 64, 7, 2, 3)
+        self.conv1 = Conv2d(in_channels, 64, 7, 2, 3, stem=True)
         self.bn1 = BatchNorm(64)
         self.maxpool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
         outputs = [block.expansion * channels for channels in (64, 128, 256, 512)]
@@ -145,17 +157,19 @@ class ResNet(nn.Cell):
         self.fc = nn.Dense(outputs[3], num_classes)
 
     def construct(self, x: Tensor) -> Tensor:
-        y = self.maxpool(self.bn1.rectified(self.conv1(x)))
+        y = self.bn1.rectified(self.conv1(x.astype(self.type)))
+        y = self.maxpool(operable(y)).astype(self.type)
         y = self.layer4(self.layer3(self.layer2(self.layer1(y))))
-        return self.fc(global_mean(y))
+        return self.fc(global_mean(single(y)))
 
 
 class SmallResNet(nn.Cell):
     """He et al.'s ResNet for small images: 3x3 stem, three groups of 16, 32, 64 channels."""
 
-    def __init__(self, blocks: int, num_classes: int, in_channels: int) -> None:
+    def __init__(self, blocks: int, num_classes: int, in_channels: int, precision: config.Precision) -> None:
         super().__init__()
-        self.conv1 = Conv2d(in_channels, 16, 3, 1, 1)
+        self.precision, self.type = precision, TYPES[precision]
+        self.conv1 = Conv2d(in_channels, 16, 3, 1, 1, stem=True)
         self.bn1 = BatchNorm(16)
         self.layer1 = _group(BasicBlock, 16, 16, blocks, 1)
         self.layer2 = _group(BasicBlock, 16, 32, blocks, 2, free=True)
@@ -163,9 +177,9 @@ class SmallResNet(nn.Cell):
         self.fc = nn.Dense(64, num_classes)
 
     def construct(self, x: Tensor) -> Tensor:
-        y = self.bn1.rectified(self.conv1(x))
+        y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.layer3(self.layer2(self.layer1(y)))
-        return self.fc(global_mean(y))
+        return self.fc(global_mean(single(y)))
 
 
 def _group(
@@ -199,7 +213,7 @@ class SubsampleAndPad(nn.Cell):
         self.subsample = ops.AvgPool(kernel_size=1, strides=2, pad_mode="valid")
 
     def construct(self, x: Tensor) -> Tensor:
-        y = self.subsample(x)
+        y = self.subsample(operable(x)).astype(x.dtype)
         shape = (y.shape[0], self.additional_channels, y.shape[2], y.shape[3])
         return ops.concat((y, ops.zeros(shape, y.dtype)), 1)
 

@@ -106,7 +106,8 @@ dnnl_primitive* primitive(const dnnl_primitive_desc* description) {
 struct Slot {
   int argument;
   bool written;
-  dnnl_memory *ours, *theirs;
+  const dnnl_memory_desc* form;  // oneDNN's
+  dnnl_memory *ours, *theirs = nullptr;
   dnnl_primitive* reorder = nullptr;
   size_t place = 0;
 };
@@ -135,29 +136,34 @@ class Convolution {
     const int images = shape.pass == backward_images ? onednn::source_gradient : onednn::source;
     const int weights = shape.pass == backward_weights ? onednn::weights_gradient : onednn::weights;
     const int results = shape.pass == forward ? onednn::destination : onednn::destination_gradient;
-    slot(chosen, images, shape.pass == backward_images, dense(shape.images));
-    slot(chosen, weights, shape.pass == backward_weights, dense(shape.weights));
-    slot(chosen, results, shape.pass == forward, dense(shape.results));
+    slots_ = {slot(chosen, results, shape.pass == forward, dense(shape.results)),
+              slot(chosen, images, shape.pass == backward_images, dense(shape.images)),
+              slot(chosen, weights, shape.pass == backward_weights, dense(shape.weights))};
     const auto* scratch = dnnl_primitive_desc_query_md(chosen, onednn::of_argument, onednn::scratchpad);
     scratch_place_ = reserve(scratch == nullptr ? 0 : dnnl_memory_desc_get_size(scratch));
     scratch_ = memory(scratch);
   }
 
-  // Images, weights and results, of which the pass writes one.
-  void run(const std::array<float*, 3>& data) {
+  // Bytes of the space that a run takes.
+  size_t size() const { return size_; }
+
+  // Results, images and weights, of which the pass writes one. `before` has just run on the same results, in space for
+  // both.
+  void run(const std::array<float*, 3>& data, const Convolution* before = nullptr) {
     char* const shared = space().of(size_);
-    std::vector<dnnl_exec_arg_t> arguments;
+    std::array<dnnl_exec_arg_t, 4> arguments;
     for (int k = 0; k < 3; ++k) {
       Slot& slot = slots_[k];
       check(dnnl_memory_set_data_handle(slot.ours, data[k]), "a memory");
       if (slot.reorder != nullptr) {
         check(dnnl_memory_set_data_handle(slot.theirs, shared + slot.place), "a memory");
-        if (!slot.written) move(slot, slot.ours, slot.theirs);
+        const bool there = k == 0 && before != nullptr && has_results_of(*before);
+        if (!slot.written && !there) move(slot, slot.ours, slot.theirs);
       }
-      arguments.push_back({slot.argument, slot.theirs});
+      arguments[k] = {slot.argument, slot.theirs};
     }
     check(dnnl_memory_set_data_handle(scratch_, shared + scratch_place_), "a memory");
-    arguments.push_back({onednn::scratchpad, scratch_});
+    arguments[3] = {onednn::scratchpad, scratch_};
     execute(primitive_, arguments);
     for (Slot& slot : slots_)
       if (slot.written && slot.reorder != nullptr) move(slot, slot.theirs, slot.ours);
@@ -190,9 +196,15 @@ class Convolution {
     return made;
   }
 
-  void slot(const dnnl_primitive_desc* chosen, int argument, bool written, dnnl_memory_desc* ours) {
+  // They are in the space's first place, where this one would put them.
+  bool has_results_of(const Convolution& other) const {
+    const Slot &mine = slots_[0], &theirs = other.slots_[0];
+    return theirs.reorder != nullptr && dnnl_memory_desc_equal(mine.form, theirs.form) != 0;
+  }
+
+  Slot slot(const dnnl_primitive_desc* chosen, int argument, bool written, dnnl_memory_desc* ours) {
     const auto* theirs = dnnl_primitive_desc_query_md(chosen, onednn::of_argument, argument);
-    Slot made{argument, written, memory(ours), nullptr};
+    Slot made{argument, written, theirs, memory(ours)};
     made.theirs = made.ours;
     if (!dnnl_memory_desc_equal(ours, theirs)) {
       auto* const engine = library().engine;
@@ -204,7 +216,7 @@ class Convolution {
       made.reorder = primitive(way);
       made.place = reserve(dnnl_memory_desc_get_size(theirs));
     }
-    slots_.push_back(made);
+    return made;
   }
 
   size_t reserve(size_t bytes) {
@@ -214,16 +226,17 @@ class Convolution {
   }
 
   static void move(const Slot& slot, dnnl_memory* from, dnnl_memory* to) {
-    execute(slot.reorder, {{onednn::source, from}, {onednn::destination, to}});
+    execute<2>(slot.reorder, {{{onednn::source, from}, {onednn::destination, to}}});
   }
 
-  static void execute(dnnl_primitive* what, const std::vector<dnnl_exec_arg_t>& arguments) {
-    check(dnnl_primitive_execute(what, library().stream, static_cast<int>(arguments.size()), arguments.data()), "running");
+  template <size_t count>
+  static void execute(dnnl_primitive* what, const std::array<dnnl_exec_arg_t, count>& arguments) {
+    check(dnnl_primitive_execute(what, library().stream, count, arguments.data()), "running");
     check(dnnl_stream_wait(library().stream), "waiting");
   }
 
   dnnl_primitive* primitive_ = nullptr;
-  std::vector<Slot> slots_;
+  std::array<Slot, 3> slots_{};  // results, images, weights
   dnnl_memory* scratch_ = nullptr;
   size_t scratch_place_ = 0, size_ = 0;
 };
@@ -234,21 +247,43 @@ Dims dims(const Call& call, int k) {
   return {sizes[0], sizes[1], sizes[2], sizes[3]};
 }
 
-// The tensors at those places are images, weights and results.
-void convolve(const Call& call, Pass pass, int images, int weights, int results, int form) {
+// The one for what those three tensors have the shapes of, kept for the next time.
+Convolution& convolution_of(const Call& call, Pass pass, int results, int images, int weights, int form) {
   const int* const settings = call.integers(form);
   const Shape shape{pass, dims(call, images), dims(call, weights), dims(call, results), settings[0], settings[1]};
   static std::map<Shape, std::unique_ptr<Convolution>> made;
   auto& convolution = made[shape];
   if (convolution == nullptr) convolution = std::make_unique<Convolution>(shape);
-  convolution->run({call.floats(images), call.floats(weights), call.floats(results)});
+  return *convolution;
+}
+
+// (images, weights, form) -> results
+void results(const Call& call) {
+  convolution_of(call, forward, 3, 0, 1, 2).run({call.floats(3), call.floats(0), call.floats(1)});
+}
+
+// (images, weights, gradient of the results, form) -> gradient of the images
+void images(const Call& call) {
+  convolution_of(call, backward_images, 2, 4, 1, 3).run({call.floats(2), call.floats(4), call.floats(1)});
+}
+
+// (images, weights, gradient of the results, form) -> gradient of the weights
+void weights(const Call& call) {
+  convolution_of(call, backward_weights, 2, 0, 4, 3).run({call.floats(2), call.floats(0), call.floats(4)});
+}
+
+// (images, weights, gradient of the results, form) -> both, with the results' gradient brought into form once
+void images_and_weights(const Call& call) {
+  auto& of_images = convolution_of(call, backward_images, 2, 4, 1, 3);
+  auto& of_weights = convolution_of(call, backward_weights, 2, 0, 5, 3);
+  space().of(std::max(of_images.size(), of_weights.size()));
+  of_images.run({call.floats(2), call.floats(4), call.floats(1)});
+  of_weights.run({call.floats(2), call.floats(0), call.floats(5)}, &of_images);
 }
 
 }  // namespace
 
-// (images, weights, form) -> results
-OPERATOR(convolution, 4, [](const Call& call) { convolve(call, forward, 0, 1, 3, 2); })
-// (images, weights, gradient of the results, form) -> gradient of the images
-OPERATOR(convolution_images, 5, [](const Call& call) { convolve(call, backward_images, 4, 1, 2, 3); })
-// (images, weights, gradient of the results, form) -> gradient of the weights
-OPERATOR(convolution_weights, 5, [](const Call& call) { convolve(call, backward_weights, 0, 4, 2, 3); })
+OPERATOR(convolution, 4, results)
+OPERATOR(convolution_images, 5, images)
+OPERATOR(convolution_weights, 5, weights)
+OPERATOR(convolution_gradients, 6, images_and_weights)
