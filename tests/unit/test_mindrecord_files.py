@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from resnetboost_trainer.datasets.mindrecord import MindRecordContents
-from resnetboost_trainer.verdict import DataError
+from resnetboost_trainer.verdict import DataError, StorageError
 
 HEADER_SIZE = PAGE_SIZE = 4096
 HEADER = {
@@ -90,4 +90,11 @@ def test_an_index_that_is_a_query_without_end(tmp_path: Path) -> None:
     connection.commit()
     connection.close()
     with pytest.raises(DataError, match="not the index of a MindRecord file; write"):
+        MindRecordContents([path])
+
+
+def test_an_index_whose_bytes_do_not_come_is_an_outage(tmp_path: Path) -> None:
+    path, _ = record(tmp_path)
+    path.with_name(f"{path.name}.db").symlink_to("/proc/self/mem")  # whose first byte is an input/output error
+    with pytest.raises(StorageError, match=r"train\.mindrecord: cannot be read: disk I/O error; mend the storage"):
         MindRecordContents([path])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config, npz
-from resnetboost_trainer.datasets import folder, labelled, mindrecord, preparation, recipe
+from resnetboost_trainer.datasets import folder, labelled, mindrecord, preparation, reading, recipe
 from resnetboost_trainer.datasets.draws import Draws, Purpose
 from resnetboost_trainer.datasets.feed import Wanted
 from resnetboost_trainer.datasets.mixing import Mixing
@@ -101,10 +101,17 @@ class EvaluationBatch(NamedTuple):
 
 
 def load(dataset: config.Dataset, classes: int, known: Preparation | None = None) -> Dataset:
-    """Read the job's data set. Raises ConfigError or DataError: one sentence saying what would be right.
+    """Read the job's data set. Raises ConfigError or DataError: one sentence saying what would be right; StorageError.
 
     With `known` arrays are normalised as a network wants them that was trained on others, else by their own.
     """
+    try:
+        return _load(dataset, classes, known)
+    except OSError as error:
+        raise reading.failure(f"{error.filename or dataset.path}: cannot be read", error) from None
+
+
+def _load(dataset: config.Dataset, classes: int, known: Preparation | None) -> Dataset:
     chosen = recipe.recipe(dataset, classes)
     if dataset.name == "digits":
         return _normalised(dataset, _digits(classes), "digits", chosen, classes, known)

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from resnetboost_trainer.datasets import reading
 from resnetboost_trainer.verdict import DataError
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -39,7 +40,7 @@ class _Header(NamedTuple):
 
 
 def read(path: Path, num_classes: int) -> Arrays:
-    """The file's arrays, checked but for the images' values. Raises DataError naming file and array."""
+    """The file's arrays, checked but for the images' values. Raises DataError naming file and array, StorageError."""
     try:
         with zipfile.ZipFile(path) as archive:
             headers = {name: _header(archive, path, name) for name in NAMES}
@@ -48,7 +49,7 @@ def read(path: Path, num_classes: int) -> Arrays:
     except (DataError, MemoryError):
         raise
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise reading.failure(f"{path}: cannot be read", error) from error
     except Exception as error:  # zipfile and numpy raise a dozen kinds on bytes that are not theirs
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{path}: not a readable .npz file ({reason}); write it with numpy.savez") from error

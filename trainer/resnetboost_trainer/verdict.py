@@ -56,7 +56,7 @@ class CommunicationError(TrainingError):
 
 
 class StorageError(TrainingError):
-    """A checkpoint could not be written or read: no space left, no permission, an input/output error."""
+    """A checkpoint could not be written or read (no space left, no permission), or a storage is out of reach."""
 
     exit_code = 15
     name = "StorageError"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from resnetboost_trainer.datasets import reading
 from resnetboost_trainer.verdict import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -74,7 +75,7 @@ def classes(root: Path, role: str) -> list[str]:
         with os.scandir(root) as entries:
             found = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
-        raise DataError(f"{root}: the folder of images to {role} cannot be read: {error.strerror}") from None
+        raise reading.failure(f"{root}: the folder of images to {role} cannot be read", error) from None
     if not found:
         raise DataError(f"{root}: no folders in it; the images to {role} need a folder for each class")
     return found
@@ -131,7 +132,7 @@ def _images(root: Path, below: str = "", above: tuple[tuple[int, int], ...] = ()
                 elif entry.is_dir():
                     folders.append(entry.name)
     except OSError as error:
-        raise DataError(f"{error.filename}: the folder of a class cannot be read: {error.strerror}") from None
+        raise reading.failure(f"{error.filename}: the folder of a class cannot be read", error) from None
     own = (status.st_dev, status.st_ino)
     if own in above:
         return

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config
+from resnetboost_trainer.datasets import reading
 from resnetboost_trainer.npz import Arrays
 from resnetboost_trainer.verdict import ConfigError, DataError
 
@@ -125,7 +126,7 @@ def _read(path: Path) -> bytes:
     except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:  # type: ignore[attr-defined]
         raise DataError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise reading.failure(f"{path}: cannot be read", error) from None
 
 
 def _unpacked(path: Path, file: gzip.GzipFile) -> bytes:

@@ -6,6 +6,7 @@ blob, which is the only binary field or each behind its length in 8 more, high b
 MessagePack. tests/integration holds this to MindSpore's own writer and reader.
 """
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -18,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from resnetboost_trainer.datasets import labelled
+from resnetboost_trainer.datasets import labelled, reading
 from resnetboost_trainer.verdict import DataError
 
 LABEL = "label"
@@ -88,7 +89,7 @@ class _Shard:
             header = self._header()
             rows = _index(path)
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+            raise reading.failure(f"{path}: cannot be read", error) from None
         self.spans = self._spans(header, rows)
         self._blob_place = self._image_field(header)
         self.labels = np.array([self._label(row) for row in range(len(rows))], np.int32)
@@ -155,7 +156,9 @@ class _Shard:
         try:
             fields: Any = msgspec.msgpack.decode(self._read(self.spans[row, 0], self.spans[row, 1])[_LENGTH.size :])
             label = fields.get(LABEL)
-        except (OSError, msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError, RecursionError):
+        except (OSError, msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError, RecursionError) as error:
+            if reading.is_outage(error):
+                raise
             raise DataError(f"{self.path}: row {row} is damaged; write the file again") from None
         if not isinstance(label, int) or not 0 <= label < 1 << 31:
             raise DataError(
@@ -165,7 +168,7 @@ class _Shard:
 
 
 def _index(path: Path) -> NDArray[np.int64]:
-    """Page, start and end of each row's other fields and of its blob (rows, 6)."""
+    """Page, start and end of each row's other fields and of its blob (rows, 6). Raises DataError, OSError."""
     database = path.with_name(f"{path.name}.db")
     if not database.is_file():
         raise DataError(f"{database}: missing; a MindRecord file is of no use without the index beside it")
@@ -175,6 +178,8 @@ def _index(path: Path) -> NDArray[np.int64]:
                 raise DataError(f"{database}: not the index of a MindRecord file; write the file again")
             rows = connection.execute(_ROWS).fetchall()
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:  # the higher bits say in which call
+            raise OSError(errno.EIO, str(error), os.fspath(database)) from None
         raise DataError(f"{database}: not the index of a MindRecord file ({error}); write the file again") from None
     if not rows:
         raise DataError(f"{path}: no rows in it; at least one is needed")
@@ -206,7 +211,7 @@ def _files(root: Path, beginnings: tuple[str, ...]) -> list[Path]:
     try:
         names = sorted(entry.name for entry in os.scandir(root))
     except OSError as error:
-        raise DataError(f"{root}: the folder of MindRecord files cannot be read: {error.strerror}") from None
+        raise reading.failure(f"{root}: the folder of MindRecord files cannot be read", error) from None
     found = [name for name in names if name.startswith(beginnings) and ".mindrecord" in name and name[-3:] != ".db"]
     if not found:
         raise DataError(

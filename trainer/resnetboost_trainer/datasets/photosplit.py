@@ -1,18 +1,14 @@
 """A part of a data set whose images are files' contents, decoded whenever they are wanted."""
 
-import errno
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resnetboost_trainer.datasets import photos
+from resnetboost_trainer.datasets import photos, reading
 from resnetboost_trainer.datasets.draws import Draws
 from resnetboost_trainer.datasets.photos import Augmented, Evaluated
 from resnetboost_trainer.datasets.split import Images, Indices, Unreadable
-
-# What is wrong with one file. Anything else (EIO, ESTALE, ...) is an outage, which must end the attempt, not an image.
-_OF_THE_FILE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ELOOP, errno.ENXIO)
 
 
 class Contents(Protocol):
@@ -50,7 +46,7 @@ class PhotoSplit:
             try:
                 data = self.contents.read(int(index))
             except OSError as error:
-                if error.errno not in _OF_THE_FILE:
+                if reading.is_outage(error):  # it must end the attempt, not an image
                     raise
                 raise Unreadable(f"it cannot be read: {error.strerror or error}") from None
             photos.fill(out[place], data, self.transform, None if draws is None else draws.of(int(index)))

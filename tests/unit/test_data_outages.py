@@ -1,0 +1,86 @@
+"""A data set that cannot be read when a job starts: a storage that is away restarts the gang, a wrong path does not."""
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+import photographs
+from resnetboost_trainer import config, data
+from resnetboost_trainer.datasets import reading
+from resnetboost_trainer.verdict import DataError, StorageError
+
+Name = Literal["npz", "MNIST", "CIFAR10", "ImageFolder", "MindRecord"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN])
+def test_what_a_network_storage_says_while_it_is_away_is_an_outage(number: int) -> None:
+    failure = reading.failure("/data/train: cannot be read", OSError(number, os.strerror(number)))
+    assert isinstance(failure, StorageError)
+    assert str(failure).startswith(f"/data/train: cannot be read: {os.strerror(number)}; mend the storage")
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EISDIR, errno.ENAMETOOLONG])
+def test_what_is_wrong_with_the_path_itself_is_for_the_user_to_mend(number: int) -> None:
+    assert isinstance(reading.failure("/data", OSError(number, os.strerror(number))), DataError)
+
+
+def test_an_error_of_ours_about_what_is_in_a_file_is_no_outage() -> None:
+    assert not reading.is_outage(OSError("the row is damaged"))
+    assert not reading.is_outage(ValueError("EIO"))
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """The system refuses to open any, which is no file's fault."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def load(name: Name, path: Path) -> data.Dataset:
+    return data.load(config.Dataset(name=name, path=str(path)), 2 if name == "ImageFolder" else 10)
+
+
+def npz(root: Path) -> None:
+    images, labels = np.zeros((2, 8, 8), np.uint8), np.zeros(2, np.int64)
+    np.savez(root / "data.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+
+
+MAKERS: dict[Name, Callable[[Path], object]] = {
+    "npz": npz,
+    "MNIST": photographs.mnist,
+    "CIFAR10": photographs.cifar,
+    "ImageFolder": photographs.folder,
+    "MindRecord": lambda root: root.touch(),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_no_data_set_is_blamed_for_what_the_system_refuses(name: Name, tmp_path: Path) -> None:
+    MAKERS[name](tmp_path)
+    path = tmp_path / "data.npz" if name == "npz" else tmp_path
+    with no_more_files(), pytest.raises(StorageError, match=f"{tmp_path}.*: Too many open files; mend"):
+        load(name, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("MNIST", "train-labels-idx1-ubyte"), ("CIFAR10", "data_batch_2.bin"), ("MindRecord", "train0.mindrecord")],
+)
+def test_a_file_whose_bytes_do_not_come_is_an_outage(name: Name, file: str, tmp_path: Path) -> None:
+    """Linux has one that can be opened, and whose first byte is an input/output error."""
+    MAKERS[name](tmp_path)
+    (tmp_path / file).unlink(missing_ok=True)
+    (tmp_path / file).symlink_to("/proc/self/mem")
+    with pytest.raises(StorageError, match=f"{tmp_path / file}: cannot be read: Input/output error; mend"):
+        load(name, tmp_path)
