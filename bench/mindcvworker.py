@@ -68,10 +68,11 @@ def main(what: str, name: str, channels: int, size: int, batch: int) -> None:
         given.append(Tensor(generator.integers(0, CLASSES, batch).astype(np.int32)))
     network(*given).asnumpy()
     print("ready", mindcv.__version__, flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
         started = time.perf_counter()
-        network(*given).asnumpy()
-        print(time.perf_counter() - started, flush=True)
+        for _ in range(int(line)):
+            network(*given).asnumpy()
+        print((time.perf_counter() - started) / int(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A process that does one training step or one inference of ours whenever it reads a line; answers with the seconds.
+"""A process that does as many training steps or inferences of ours as a line says; answers with the seconds of one.
 
 Run as: python -m bench.ourworker train|infer NETWORK CHANNELS SIZE BATCH
 """
@@ -29,10 +29,11 @@ def main(what: str, name: str, channels: int, size: int, batch: int) -> None:
 
     once()
     print("ready", model.convolution_forms(program.network), flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
         started = time.perf_counter()
-        once()
-        print(time.perf_counter() - started, flush=True)
+        for _ in range(int(line)):
+            once()
+        print((time.perf_counter() - started) / int(line), flush=True)
 
 
 if __name__ == "__main__":

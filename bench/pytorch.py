@@ -7,8 +7,8 @@ from bench.step import Worker
 
 SYSTEM_PYTHON = "/usr/bin/python3"  # has Debian's torch and torchvision (scripts/install-system-packages)
 
-# Network, (channels, size, batch), pairs.
-CASES = (("resnet20", (1, 8, 64), 31), ("resnet20", (3, 32, 64), 15), ("resnet18", (3, 64, 32), 9))
+# Network, (channels, size, batch), pairs of turns, steps in a turn.
+CASES = (("resnet20", (1, 8, 64), 15, 20), ("resnet20", (3, 32, 64), 9, 5), ("resnet18", (3, 64, 32), 7, 2))
 
 
 def measure() -> list[Entry]:
@@ -16,11 +16,11 @@ def measure() -> list[Entry]:
     return [_compare(what, *case) for case in CASES for what in ("train", "infer")]
 
 
-def _compare(what: str, name: str, numbers: tuple[int, int, int], pairs: int) -> Entry:
+def _compare(what: str, name: str, numbers: tuple[int, int, int], pairs: int, count: int) -> Entry:
     arguments = [what, name, *map(str, numbers)]
     contender = [SYSTEM_PYTHON, str(Path(__file__).with_name("torchworker.py")), *arguments]
     with Worker.of("bench.ourworker", *arguments) as ours, Worker(contender, folder="/") as theirs:
-        times = [(ours.step(), theirs.step()) for _ in range(pairs)]
+        times = [(ours.step(count), theirs.step(count)) for _ in range(pairs)]
         title = f"PyTorch {theirs.about}, batch {numbers[2]}; our convolutions: {ours.about}"
     kind = "step" if what == "train" else "inference"
     return ratio(

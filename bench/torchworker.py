@@ -70,10 +70,11 @@ def main(what: str, name: str, channels: int, size: int, batch: int) -> None:
 
     once()
     print("ready", torch.__version__, flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
         started = time.perf_counter()
-        once()
-        print(time.perf_counter() - started, flush=True)
+        for _ in range(int(line)):
+            once()
+        print((time.perf_counter() - started) / int(line), flush=True)
 
 
 if __name__ == "__main__":
