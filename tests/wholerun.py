@@ -78,6 +78,19 @@ class Run:
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in final.glob("*.safetensors")}
 
 
+def job(*stages: dict[str, Any], count: int = 2, **spec: Any) -> dict[str, Any]:
+    """Of a resnet20 on digits; each stage and other fields of the spec as given."""
+    plain = {
+        "device": {"type": "CPU", "count": count},
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "stages": list(stages),
+        "failurePolicy": {"backoffSeconds": 0},
+    }
+    head = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": {"name": "digits"}}
+    return {**head, "spec": plain | spec}
+
+
 def checkpointed(step: int) -> Callable[[dict[str, Any]], bool]:
     return lambda status: (status.get("progress") or {}).get("checkpointStep", 0) >= step
 

@@ -8,31 +8,18 @@ from typing import Any
 
 import pytest
 
-from wholerun import Run, checkpointed, completed
+from wholerun import Run, checkpointed, completed, job
 
 pytestmark = pytest.mark.slow
 
 
-def job(device: dict[str, int], batch: int, stage: dict[str, Any]) -> dict[str, Any]:
-    """Adasum on the digits."""
+def adasum(device: dict[str, int], batch: int, stage: dict[str, Any]) -> dict[str, Any]:
     base = {"name": "base", "algorithm": "Adasum", "localBatchSize": batch, "learningRate": {"peak": 0.02}}
-    return {
-        "apiVersion": "resnetboost.io/v1alpha1",
-        "kind": "ResNetBoostJob",
-        "metadata": {"name": "digits"},
-        "spec": {
-            "device": {"type": "CPU", **device},
-            "model": {"name": "resnet20", "numClasses": 10},
-            "dataset": {"name": "digits"},
-            "stages": [base | stage],
-            "checkpoint": {"everySteps": 7, "keep": 3},
-            "failurePolicy": {"backoffSeconds": 0},
-        },
-    }
+    return job(base | stage, device={"type": "CPU", **device}, checkpoint={"everySteps": 7, "keep": 3})
 
 
 # Everything at once: a folded rank, a momentum of each node's own, and the curvature of THOR.
-THREE = job({"count": 3}, batch=24, stage={"epochs": 2, "thor": {"frequency": 5}})
+THREE = adasum({"count": 3}, batch=24, stage={"epochs": 2, "thor": {"frequency": 5}})
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +55,7 @@ def test_a_killed_rank_costs_a_restart_and_not_a_bit(undisturbed: Run, tmp_path:
 
 def test_two_nodes_of_eight_train(tmp_path: Path) -> None:
     """The setting of MindSpore's tutorial, for an epoch of eleven steps."""
-    run = Run(tmp_path, job({"count": 16, "perNode": 8}, batch=8, stage={"epochs": 1})).start()
+    run = Run(tmp_path, adasum({"count": 16, "perNode": 8}, batch=8, stage={"epochs": 1})).start()
     code, output = run.finish()
     assert code == 0, output
     with (run.out / "metrics.csv").open() as file:

@@ -8,32 +8,21 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
-from wholerun import Run, checkpointed, completed
+from wholerun import Run, checkpointed, completed, job
 
 pytestmark = pytest.mark.slow
 
 RANKS = (0, 1)
 
 
-def job(model: dict[str, Any], **stage: Any) -> dict[str, Any]:
+def averaged(model: dict[str, Any], **stage: Any) -> dict[str, Any]:
     settings = {"name": "base", "algorithm": "Momentum", "localBatchSize": 32, "ema": {"decay": 0.9}}
-    return {
-        "apiVersion": "resnetboost.io/v1alpha1",
-        "kind": "ResNetBoostJob",
-        "metadata": {"name": "digits"},
-        "spec": {
-            "device": {"type": "CPU", "count": len(RANKS)},
-            "model": {"name": "resnet20", "numClasses": 10} | model,
-            "dataset": {"name": "digits"},
-            "stages": [settings | stage],
-            "checkpoint": {"everySteps": 10},
-            "failurePolicy": {"backoffSeconds": 0},
-        },
-    }
+    model = {"name": "resnet20", "numClasses": 10} | model
+    return job(settings | stage, model=model, count=len(RANKS), checkpoint={"everySteps": 10})
 
 
 def test_a_killed_rank_costs_no_bit_of_weights_by_lars_and_their_average(tmp_path: Path) -> None:
-    lars = job({}, epochs=2, learningRate={"peak": 10}, lars={"trustCoefficient": 0.001})
+    lars = averaged({}, epochs=2, learningRate={"peak": 10}, lars={"trustCoefficient": 0.001})
     folders = tmp_path / "undisturbed", tmp_path / "killed"
     for folder in folders:
         folder.mkdir()
@@ -50,7 +39,7 @@ def test_a_killed_rank_costs_no_bit_of_weights_by_lars_and_their_average(tmp_pat
 
 def test_a_gang_that_learns_nothing_but_the_head_moves_nothing_but_the_head(tmp_path: Path) -> None:
     body = ["stem", "layer1", "layer2", "layer3"]
-    run = completed(tmp_path, job({"freeze": body}, epochs=1, learningRate={"schedule": "Constant", "peak": 0.1}))
+    run = completed(tmp_path, averaged({"freeze": body}, epochs=1, learningRate={"schedule": "Constant", "peak": 0.1}))
     models = sorted(run.out.glob("checkpoints/*/base/attempt-0/step-*/model.safetensors"))
     first, last = (safetensors.numpy.load_file(models[place]) for place in (0, -1))
     moved = {name for name, value in last.items() if value.tobytes() != first[name].tobytes()}

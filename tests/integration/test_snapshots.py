@@ -14,7 +14,7 @@ import safetensors.numpy
 import onerank
 from resnetboost_trainer import model, snapshots
 from resnetboost_trainer.snapshots import Reader
-from wholerun import Run, checkpointed, completed
+from wholerun import Run, checkpointed, completed, job
 
 pytestmark = pytest.mark.slow
 
@@ -132,28 +132,17 @@ def wait_for(attempt: Path, pattern: str) -> None:
         assert time.monotonic() < deadline, pattern
 
 
-JOB: dict[str, Any] = {
-    "apiVersion": "resnetboost.io/v1alpha1",
-    "kind": "ResNetBoostJob",
-    "metadata": {"name": "digits"},
-    "spec": {
-        "device": {"type": "CPU", "count": 2},
-        "model": {"name": "resnet20", "numClasses": 10},
-        "dataset": {"name": "digits"},
-        "stages": [
-            {
-                "name": "base",
-                "algorithm": "Momentum",
-                "epochs": 4,
-                "localBatchSize": 32,
-                "learningRate": {"peak": 0.1},
-                "snapshots": {"everyEpochs": 0.25, "from": 1, "keep": 8},
-            }
-        ],
-        "checkpoint": {"everySteps": 10, "keep": 3},
-        "failurePolicy": {"backoffSeconds": 0},
+JOB = job(
+    {
+        "name": "base",
+        "algorithm": "Momentum",
+        "epochs": 4,
+        "localBatchSize": 32,
+        "learningRate": {"peak": 0.1},
+        "snapshots": {"everyEpochs": 0.25, "from": 1, "keep": 8},
     },
-}
+    checkpoint={"everySteps": 10, "keep": 3},
+)
 
 
 def kept_by(run: Run) -> dict[int, bytes]:

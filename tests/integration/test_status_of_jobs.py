@@ -1,16 +1,11 @@
 """`resnetboost status` against a real API server: who may only look, what is followed, at a terminal and in a pipe."""
 
-import fcntl
 import json
 import os
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +18,7 @@ from operatorbed.jobs import job
 from operatorbed.proxy import Call, Trouble
 from operatorbed.space import JOB
 from operatorbed.waiting import eventually
+from pseudoterminal import Terminal
 from resnetboost_operator import names
 
 pytestmark = pytest.mark.slow
@@ -30,14 +26,6 @@ pytestmark = pytest.mark.slow
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 ACCOUNT = "looker"
 PATIENCE_SECONDS = 60.0
-# Makes the terminal its controlling one, as a login does, so that keys become signals.
-LOGIN = """
-import fcntl, os, signal, sys, termios
-signal.signal(signal.SIGINT, signal.default_int_handler)
-os.setsid()
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 class Looker:
@@ -218,44 +206,11 @@ def test_the_log_of_the_rank_that_failed_is_there_to_be_read(space: Space, kubel
     assert "no such file" in page
 
 
-class Terminal:
-    """A terminal of 100 x 30 with a command in it."""
-
-    def __init__(self, looker: Looker, *words: str) -> None:
-        self.screen = ""
-        self._keyboard, terminal = os.openpty()
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LOGIN, RESNETBOOST, "status", *words],
-            env={**looker.environment(), "TERM": "xterm-256color"},
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-        )
-        os.close(terminal)
-
-    def until(self, pattern: str) -> None:
-        """Read until the pattern was on the screen."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not re.search(pattern, self.screen):
-            assert time.monotonic() < deadline, f"{pattern!r} never came:\n{self.screen}"
-            if select.select([self._keyboard], [], [], 0.1)[0]:
-                self.screen += os.read(self._keyboard, 65536).decode(errors="replace")
-
-    def type(self, keys: str) -> None:
-        os.write(self._keyboard, keys.encode())
-
-    def close(self) -> None:
-        os.close(self._keyboard)
-        self.process.kill()
-        self.process.wait()
-
-
 @pytest.fixture
 def terminal(space: Space, looker: Looker) -> Iterator[Terminal]:
     space.create(job())
     tell(space, clusterjobs.running())
-    found = Terminal(looker, "-w")
+    found = Terminal([RESNETBOOST, "status", "-w"], looker.environment(), rows=30, columns=100)
     yield found
     found.close()
 

@@ -14,25 +14,14 @@ import pytest
 import yaml
 
 import trainerconfig
-from wholerun import Run, checkpointed, completed
+from wholerun import Run, checkpointed, completed, job
 
 pytestmark = pytest.mark.slow
 
-JOB: dict[str, Any] = {
-    "apiVersion": "resnetboost.io/v1alpha1",
-    "kind": "ResNetBoostJob",
-    "metadata": {"name": "digits"},
-    "spec": {
-        "device": {"type": "CPU", "count": 2},
-        "model": {"name": "resnet20", "numClasses": 10},
-        "dataset": {"name": "digits"},
-        "stages": [
-            {"name": "base", "algorithm": "Momentum", "epochs": 4, "localBatchSize": 32, "learningRate": {"peak": 0.1}}
-        ],
-        "checkpoint": {"everySteps": 10, "keep": 3},
-        "failurePolicy": {"backoffSeconds": 0},
-    },
-}
+JOB = job(
+    {"name": "base", "algorithm": "Momentum", "epochs": 4, "localBatchSize": 32, "learningRate": {"peak": 0.1}},
+    checkpoint={"everySteps": 10, "keep": 3},
+)
 STEPS = 4 * 22
 
 
@@ -111,10 +100,10 @@ def test_ctrl_c_stops_all_ranks_after_the_same_step_and_a_second_run_goes_on(und
 
 def test_a_diverging_run_fails_at_once_with_its_class_and_a_remedy(tmp_path: Path) -> None:
     run = Run(tmp_path, JOB)
-    job = yaml.safe_load(run.job.read_text())
-    job["spec"]["device"]["count"] = 1
-    job["spec"]["stages"][0]["learningRate"] = {"schedule": "Constant", "peak": 1000}
-    run.job.write_text(yaml.safe_dump(job))
+    changed = yaml.safe_load(run.job.read_text())
+    changed["spec"]["device"]["count"] = 1
+    changed["spec"]["stages"][0]["learningRate"] = {"schedule": "Constant", "peak": 1000}
+    run.job.write_text(yaml.safe_dump(changed))
     code, output = run.start().finish()
     assert code == 12, output
     failed = next(found for found in run.status()["conditions"] if found["type"] == "Failed")

@@ -13,7 +13,7 @@ import pytest
 import onerank
 from halts import Halts
 from resnetboost_trainer import bases, snapshots
-from wholerun import Run, completed
+from wholerun import Run, completed, job
 
 pytestmark = pytest.mark.slow
 
@@ -27,30 +27,20 @@ def pca(name: str, solver: str, batch: int, **fields: Any) -> dict[str, Any]:
     return {"name": name, "algorithm": "PCA", "epochs": 1, "localBatchSize": batch, "pca": settings} | fields
 
 
-JOB: dict[str, Any] = {
-    "apiVersion": "resnetboost.io/v1alpha1",
-    "kind": "ResNetBoostJob",
-    "metadata": {"name": "digits"},
-    "spec": {
-        "device": {"type": "CPU", "count": 2},
-        "model": {"name": "resnet20", "numClasses": 10},
-        "dataset": {"name": "digits"},
-        "stages": [
-            {
-                "name": "base",
-                "algorithm": "Momentum",
-                "epochs": 2,
-                "localBatchSize": 32,
-                "learningRate": {"schedule": "Linear", "peak": 0.1, "scheduleEpochs": 3},
-                "snapshots": {"everyEpochs": 0.2, "from": 0.2, "keep": 9},
-            },
-            pca("fine", "BFGS", batch=64, deviceCount=1),
-            pca("other", "SGD", batch=32, startFrom={"stage": "base"}, learningRate={"peak": 0.02}),
-        ],
-        "checkpoint": {"everySteps": 5, "keep": 3, "claimName": "digits"},
-        "failurePolicy": {"backoffSeconds": 0, "maxRestarts": 8},
+JOB = job(
+    {
+        "name": "base",
+        "algorithm": "Momentum",
+        "epochs": 2,
+        "localBatchSize": 32,
+        "learningRate": {"schedule": "Linear", "peak": 0.1, "scheduleEpochs": 3},
+        "snapshots": {"everyEpochs": 0.2, "from": 0.2, "keep": 9},
     },
-}
+    pca("fine", "BFGS", batch=64, deviceCount=1),
+    pca("other", "SGD", batch=32, startFrom={"stage": "base"}, learningRate={"peak": 0.02}),
+    checkpoint={"everySteps": 5, "keep": 3, "claimName": "digits"},
+    failurePolicy={"backoffSeconds": 0, "maxRestarts": 8},
+)
 STAGES = [stage["name"] for stage in JOB["spec"]["stages"]]
 
 
