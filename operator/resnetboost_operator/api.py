@@ -11,6 +11,7 @@ from resnetboost_operator.ranktable.chips import Chip
 __all__ = [
     "Adasum",
     "Algorithm",
+    "AllReduceFusion",
     "Checkpoint",
     "CleanPodPolicy",
     "ConfigMapVolume",
@@ -81,6 +82,8 @@ Crop = Literal["RandomResized", "Padded", "Central"]
 Algorithm = Literal["Momentum", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
 DampingSplit = Literal["Pi", "Symmetric"]
+Precision = Literal["Float32", "Float16", "BFloat16"]
+JitLevel = Literal["O0", "O1"]
 Reduce = Literal["Delta", "Gradient"]
 Topology = Literal["Hierarchical", "Flat"]
 Solver = Literal["BFGS", "SGD"]
@@ -146,6 +149,7 @@ class Augmentation(_Api, frozen=True):
     brightness: float
     contrast: float
     saturation: float
+    hue: float
     mixup_alpha: float
     cutmix_alpha: float
     crop: Crop | None = None
@@ -158,6 +162,7 @@ class Dataset(_Api, frozen=True):
     name: DatasetName
     augmentation: Augmentation
     max_corrupt_images: int
+    autotune: bool
     path: str | None = None
     train_folder: str | None = None
     test_folder: str | None = None
@@ -185,6 +190,12 @@ class Momentum(_Api, frozen=True):
     momentum: float
     weight_decay: float
     nesterov: bool
+
+
+class AllReduceFusion(_Api, frozen=True):
+    """Gradients are summed over the ranks as they are made, in buckets of at most so many bytes."""
+
+    bucket_bytes: int
 
 
 class DynamicLossScale(_Api, frozen=True):
@@ -316,6 +327,7 @@ class Stage(_Api, frozen=True):
     local_batch_size: int
     accumulation_steps: int
     label_smoothing: float
+    precision: Precision
     loss_scale: float
     evaluate_every_epochs: int
     learning_rate: LearningRate
@@ -323,6 +335,7 @@ class Stage(_Api, frozen=True):
     clip_norm: float | None = None
     lars: Lars | None = None
     dynamic_loss_scale: DynamicLossScale | None = None
+    all_reduce_fusion: AllReduceFusion | None = None
     ema: Ema | None = None
     thor: Thor | None = None
     adasum: Adasum | None = None
@@ -455,6 +468,7 @@ class Spec(_Api, frozen=True):
     run_policy: RunPolicy
     failure_policy: FailurePolicy
     template: Template
+    jit_level: JitLevel | None = None
 
 
 class Job(_Api, frozen=True):

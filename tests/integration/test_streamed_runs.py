@@ -23,6 +23,7 @@ EVERYTHING = {
     "brightness": 0.4,
     "contrast": 0.4,
     "saturation": 0.4,
+    "hue": 0.1,
     "mixupAlpha": 0.2,
     "cutmixAlpha": 1,
 }

@@ -1,6 +1,8 @@
-"""Writes what torchvision's evaluation transform makes of JPEGs, for test_photos.py; it must not import what is ours.
+"""Writes what torchvision makes of images, for test_photos.py; it must not import what is ours.
 
-Run by an interpreter that has torchvision: python torchvision_transforms.py FOLDER RESIZE:SIZE ...
+Run by an interpreter that has torchvision, for the evaluation transform of JPEGs and for other hues of PNGs:
+  python torchvision_transforms.py FOLDER RESIZE:SIZE ...
+  python torchvision_transforms.py FOLDER hue TURN ...
 """
 
 import sys
@@ -10,7 +12,16 @@ import numpy as np
 from torchvision import datasets, transforms  # type: ignore[import-not-found, unused-ignore]
 
 
-def main(folder: Path, sizes: list[str]) -> None:
+def hues(folder: Path, turns: list[str]) -> None:
+    for file in folder.glob("*.png"):
+        image = datasets.folder.default_loader(str(file))
+        for text in turns:
+            np.save(
+                folder / f"{file.stem}-{text}.npy", np.asarray(transforms.functional.adjust_hue(image, float(text)))
+            )
+
+
+def evaluation(folder: Path, sizes: list[str]) -> None:
     for file in folder.glob("*.jpg"):
         image = datasets.folder.default_loader(str(file))
         for text in sizes:
@@ -27,4 +38,8 @@ def main(folder: Path, sizes: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    directory, *rest = sys.argv[1:]
+    if rest[0] == "hue":
+        hues(Path(directory), rest[1:])
+    else:
+        evaluation(Path(directory), rest)

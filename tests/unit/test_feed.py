@@ -17,6 +17,7 @@ from PIL import Image
 import photographs
 from resnetboost_trainer import config, data
 from resnetboost_trainer.data import Share
+from resnetboost_trainer.datasets.autotune import Setting
 from resnetboost_trainer.datasets.corrupt import Corrupt
 from resnetboost_trainer.datasets.draws import Draws
 from resnetboost_trainer.datasets.feed import Batch, Feed, Wanted, cores
@@ -27,7 +28,7 @@ from resnetboost_trainer.verdict import DataError
 
 TRAIN, GLOBAL = 24, 12
 STEPS = 2 * (TRAIN // GLOBAL)
-CHANGES: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
+CHANGES: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dataset(root: Path, **changes: Any) -> data.Dataset:
-    plain = {"brightness": 0, "contrast": 0, "saturation": 0, "mixup_alpha": 0, "cutmix_alpha": 0}
+    plain = {"brightness": 0, "contrast": 0, "saturation": 0, "hue": 0, "mixup_alpha": 0, "cutmix_alpha": 0}
     crop = {"min_scale": 0.08, "max_scale": 1, "min_ratio": 0.75, "max_ratio": 4 / 3, "padding": 4}
     augmentation = config.Augmentation(**{**plain, **crop, **changes})
     return data.load(
@@ -155,6 +156,18 @@ def test_images_that_cannot_be_used_are_named_and_others_of_their_batch_take_the
     parts = [train(found, rank, 3) for rank in range(3)]
     for step, batch in enumerate(train(found)):
         np.testing.assert_array_equal(np.concatenate([part[step].images for part in parts]), batch.images)
+
+
+@given(st.lists(st.builds(Setting, st.integers(1, 4), st.integers(1, 8)), min_size=STEPS, max_size=STEPS))
+@settings(max_examples=20)
+def test_threads_and_batches_ahead_may_change_at_any_time(root: Path, changes: list[Setting]) -> None:
+    found = dataset(root, **CHANGES, mixup_alpha=0.2)
+    feed, made = Feed(found.train, Corrupt(0), 4, found.mixing), []
+    for batch, setting in zip(feed.batches(Share(5, GLOBAL, 0, 1, TRAIN).steps(0, STEPS)), changes, strict=True):
+        feed.set(setting)
+        made.append(batch)
+    feed.close()
+    assert bits(made) == bits(train(found))
 
 
 def test_more_than_the_limit_of_them_end_the_training(tmp_path: Path) -> None:

@@ -54,16 +54,20 @@ def normalised(image: Image.Image) -> Floats:
     return found
 
 
+def ask_torchvision(folder: Path, *wanted: str) -> None:
+    """Have it write its results into the folder of images."""
+    if subprocess.run([SYSTEM_PYTHON, "-c", "import torchvision"], capture_output=True, check=False).returncode:
+        pytest.skip("no torchvision; scripts/install-system-packages brings it")
+    subprocess.run([SYSTEM_PYTHON, str(REFERENCE), str(folder), *wanted], check=True)
+
+
 def test_the_evaluation_transform_is_torchvisions(tmp_path: Path) -> None:
     """Resize, CenterCrop, ToTensor, Normalize, from the same JPEGs, wide, tall, square, smaller and larger."""
     sizes = [(640, 427), (427, 640), (375, 500), (100, 100), (90, 61), (61, 90), (33, 200), (64, 73)]
     transforms = [Evaluated(64, 73), Evaluated(224, 256), Evaluated(32, 32)]
     for number, size in enumerate(sizes):
         (tmp_path / f"{number}.jpg").write_bytes(encoded(photograph(*size), quality=90))
-    if subprocess.run([SYSTEM_PYTHON, "-c", "import torchvision"], capture_output=True, check=False).returncode:
-        pytest.skip("no torchvision; scripts/install-system-packages brings it")
-    wanted = [f"{transform.resize}:{transform.size}" for transform in transforms]
-    subprocess.run([SYSTEM_PYTHON, str(REFERENCE), str(tmp_path), *wanted], check=True)
+    ask_torchvision(tmp_path, *(f"{transform.resize}:{transform.size}" for transform in transforms))
     means = []
     for number in range(len(sizes)):
         data = (tmp_path / f"{number}.jpg").read_bytes()
@@ -202,7 +206,7 @@ def test_a_flip_mirrors() -> None:
 
 
 def test_colours_change_within_their_bounds_and_in_any_order() -> None:
-    colour = Colour(brightness=0.4, contrast=0.3, saturation=0.2)
+    colour = Colour(brightness=0.4, contrast=0.3, saturation=0.2, hue=0)
     drawn = [colour.factors(np.random.default_rng(seed)) for seed in range(200)]
     assert {tuple(name for name, _ in factors) for factors in drawn} == {
         (a, b, c)
@@ -215,11 +219,38 @@ def test_colours_change_within_their_bounds_and_in_any_order() -> None:
         factors = [dict(found)[name] for found in drawn]
         assert min(factors) == pytest.approx(1 - reach, abs=0.02) and max(factors) == pytest.approx(1 + reach, abs=0.02)
     data = encoded(photograph(), quality=90)
-    brighter = augmented(data, Augmented(EVALUATED, 0, Colour(brightness=0.4, contrast=0, saturation=0)), seed=3)
-    factor = Colour(brightness=0.4, contrast=0, saturation=0).factors(after_a_flip(3))[0][1]
+    brighter = augmented(data, Augmented(EVALUATED, 0, Colour(brightness=0.4, contrast=0, saturation=0, hue=0)), seed=3)
+    factor = Colour(brightness=0.4, contrast=0, saturation=0, hue=0).factors(after_a_flip(3))[0][1]
     dark = normalised(Image.new("RGB", (64, 64)))
     expected = np.minimum((evaluated(data) - dark) * factor, normalised(Image.new("RGB", (64, 64), "white")) - dark)
     assert np.abs(brighter - dark - expected).max() < 2 * ONE_LEVEL
+
+
+def test_hues_are_turned_as_torchvision_does(tmp_path: Path) -> None:
+    every = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    images, turns = {"photograph": photograph(96, 64), "noise": every}, ("-0.5", "-0.1", "0.0", "0.003", "0.25", "0.5")
+    for name, image in images.items():
+        image.save(tmp_path / f"{name}.png")
+    ask_torchvision(tmp_path, "hue", *turns)
+    for name, image in images.items():
+        for turn in turns:
+            theirs = np.load(tmp_path / f"{name}-{turn}.npy")
+            np.testing.assert_array_equal(np.asarray(photos.turned(image, float(turn))), theirs, f"{name}, {turn}")
+
+
+def test_a_hue_is_drawn_evenly_and_moves_no_other_draw() -> None:
+    three, four = (Colour(brightness=0.4, contrast=0.3, saturation=0.2, hue=hue) for hue in (0, 0.1))
+    turns = []
+    for seed in range(200):
+        found = dict(four.factors(np.random.default_rng(seed)))
+        turns.append(found.pop("hue"))
+        assert found == dict(three.factors(np.random.default_rng(seed)))
+    assert min(turns) == pytest.approx(-0.1, abs=0.005) and max(turns) == pytest.approx(0.1, abs=0.005)
+    assert np.mean(turns) == pytest.approx(0, abs=0.01)
+    red = encoded(Image.new("RGB", (64, 64), (200, 0, 0)), "PNG")
+    blueish = augmented(red, Augmented(EVALUATED, 0, Colour(brightness=0, contrast=0, saturation=0, hue=0.4)), seed=1)
+    turn = Colour(brightness=0, contrast=0, saturation=0, hue=0.4).factors(after_a_flip(1))[0][1]
+    np.testing.assert_array_equal(blueish, normalised(photos.turned(Image.new("RGB", (64, 64), (200, 0, 0)), turn)))
 
 
 def after_a_flip(seed: int) -> np.random.Generator:

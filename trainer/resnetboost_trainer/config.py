@@ -13,6 +13,8 @@ import yaml
 
 from resnetboost_trainer.verdict import ConfigError
 
+Precision = Literal["Float32", "Float16", "BFloat16"]
+
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
     """Base of the file's types: the CRD's words, unknown fields refused."""
@@ -68,6 +70,7 @@ class Augmentation(_Struct, frozen=True):
     brightness: float
     contrast: float
     saturation: float
+    hue: float
     mixup_alpha: float
     cutmix_alpha: float
     crop: Literal["RandomResized", "Padded", "Central"] | None = None
@@ -89,6 +92,7 @@ class Dataset(_Struct, frozen=True):
     augmentation: Augmentation | None = None
     max_corrupt_images: int | None = None
     workers: int | None = None
+    autotune: bool = False
 
 
 class LearningRate(_Struct, frozen=True):
@@ -122,6 +126,12 @@ class Ema(_Struct, frozen=True):
     """A moving average of the weights, which keeps `decay` of itself at each step."""
 
     decay: float
+
+
+class AllReduceFusion(_Struct, frozen=True):
+    """Gradients are summed over the ranks while they are made, in buckets of at most so many bytes."""
+
+    bucket_bytes: int
 
 
 class DynamicLossScale(_Struct, frozen=True):
@@ -223,7 +233,8 @@ class Config(_Struct, frozen=True):
     """One attempt of one stage.
 
     `pca` and `adasum` are there exactly for those algorithms, `thor` for THOR and maybe for Adasum, `clip_norm`
-    and `lars` maybe for Momentum. A step takes `accumulation_steps` micro batches of `local_batch_size` on each rank.
+    and `lars` maybe for Momentum, `all_reduce_fusion` maybe for Momentum and PCA. A step takes `accumulation_steps`
+    micro batches of `local_batch_size` on each rank.
     """
 
     job: Job
@@ -238,14 +249,17 @@ class Config(_Struct, frozen=True):
     local_batch_size: int
     accumulation_steps: int
     label_smoothing: float
+    precision: Precision
     loss_scale: float
     evaluate_every_epochs: int
     learning_rate: LearningRate
     momentum: Momentum
     checkpoint: Checkpoint
+    jit_level: Literal["O0", "O1"] | None = None
     clip_norm: float | None = None
     lars: Lars | None = None
     dynamic_loss_scale: DynamicLossScale | None = None
+    all_reduce_fusion: AllReduceFusion | None = None
     ema: Ema | None = None
     thor: Thor | None = None
     adasum: Adasum | None = None

@@ -39,8 +39,8 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
     Over training images in memory each channel has mean 0 and standard deviation 1, before they are augmented.
     `fingerprint` tells apart data sets that a checkpoint must not be carried between; `preparation` says how a picture
-    becomes like them. `workers` threads make batches, by default one for each core; a rank puts up with
-    `max_corrupt_images`.
+    becomes like them. `workers` threads make batches, by default one for each core, or with `autotune` as many
+    of them as are needed; a rank puts up with `max_corrupt_images`.
     """
 
     train: Split
@@ -51,6 +51,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     preparation: Preparation | None = None
     mixing: Mixing | None = None
     workers: int | None = None
+    autotune: bool = False
     max_corrupt_images: int = 0
 
     @property
@@ -137,6 +138,7 @@ def _load(dataset: config.Dataset, classes: int, known: Preparation | None) -> D
         preparation=preparation.of_photographs(chosen.evaluated, names[:classes]),
         mixing=chosen.mixing,
         workers=dataset.workers,
+        autotune=dataset.autotune,
         max_corrupt_images=dataset.max_corrupt_images or 0,
     )
 
@@ -195,6 +197,7 @@ def _of_arrays(
         preparation=prepared,
         mixing=chosen.mixing,
         workers=dataset.workers,
+        autotune=dataset.autotune,
     )
 
 

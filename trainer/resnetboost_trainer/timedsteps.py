@@ -26,10 +26,10 @@ class TimedSteps:
         self.share = data.Share(
             config.seed, self.global_batch, communicator.rank, size, samples, config.accumulation_steps
         )
-        self.network = model.configured(config.model, dataset.channels, config.seed)
+        self.network = model.configured(config.model, dataset.channels, config.seed, config.precision)
         self.program = Program(config, self.network, communicator)
         corrupt = Corrupt(dataset.max_corrupt_images)
-        self._feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing)
+        self._feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self._batches = self._feed.batches(self.share.steps(0, total))
 
     def take(self, count: int) -> Sequence[Step]:

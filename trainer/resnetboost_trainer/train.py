@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 from mindspore import Tensor
 
-from resnetboost_trainer import bases, checkpoint, data, model, pretrained, resume, schedule, snapshots, versions
+from resnetboost_trainer import bases, checkpoint, data, half, model, pretrained, resume, schedule, snapshots, versions
 from resnetboost_trainer.checkpoint import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import Dataset
@@ -62,7 +62,7 @@ class Training:
         start.done("gang")
         data.check_same(dataset.fingerprint, self.communicator.gather)
         self.graphs = Graphs.of_stage(config, self.communicator, environment.checkpoints)
-        network = model.configured(config.model, dataset.channels, config.seed)
+        network = model.configured(config.model, dataset.channels, config.seed, config.precision)
         self.weights = list(network.trainable_params())
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
         self.step = 0
@@ -70,11 +70,12 @@ class Training:
         basis = self._basis()
         self.program = Program(config, network, self.communicator, basis)
         corrupt = Corrupt(dataset.max_corrupt_images)
-        self.feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing)
+        self.feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size, corrupt)
         self.graphs.watch(self.program, self.program.combination, self.evaluation)
         convolution = model.convolution_forms(network)
-        log.info("%s, convolutions: %s", config.model.name, convolution)
+        log.info("%s in %s, convolutions: %s", config.model.name, config.precision, convolution)
+        self._advise()
         metrics = Metrics(config, environment.rank, convolution)
         corrupt.counted = metrics.corrupt_images.inc
         server.expose(metrics.registry)
@@ -154,6 +155,11 @@ class Training:
         if self.saver is not None:
             self.saver.check()
         return outcome
+
+    def _advise(self) -> None:
+        advice = half.advice(self.config)
+        if advice is not None and self.communicator.leads:
+            log.warning(advice)
 
     def _tell_of_start(self) -> None:
         graphs = self.graphs

@@ -46,16 +46,19 @@ class ResizedCrop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Colour(msgspec.Struct, frozen=True, kw_only=True):
-    """How far brightness, contrast and saturation may go from 1, each way."""
+    """How far brightness, contrast and saturation may go from 1, each way, and hues be turned, in circles."""
 
     brightness: float
     contrast: float
     saturation: float
+    hue: float
 
     def factors(self, draw: Generator) -> list[tuple[str, float]]:
-        """What to change by which factor, in the order to do it."""
+        """What to change by which factor, or for the hue by which part of a circle, in the order to do it."""
         ranges = {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}
         drawn = [(name, draw.uniform(max(0.0, 1 - by), 1 + by)) for name, by in ranges.items() if by]
+        if self.hue:
+            drawn.append(("hue", draw.uniform(-self.hue, self.hue)))
         return [drawn[place] for place in draw.permutation(len(drawn))]
 
 

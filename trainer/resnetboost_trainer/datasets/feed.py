@@ -5,6 +5,7 @@ Which bits a batch has depends on nothing but what is asked: not on threads, on 
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,13 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from resnetboost_trainer.datasets.autotune import LEAST_AHEAD, Setting, Take
 from resnetboost_trainer.datasets.corrupt import Corrupt
 from resnetboost_trainer.datasets.draws import Draws
 from resnetboost_trainer.datasets.mixing import Mixing
+from resnetboost_trainer.datasets.slots import Slots
 from resnetboost_trainer.datasets.split import Images, Indices, Split, Unreadable
+from resnetboost_trainer.datasets.tuning import Tuner
 from resnetboost_trainer.verdict import DataError
-
-AHEAD = 2  # batches in the making while one is used
 
 
 class Wanted(NamedTuple):
@@ -47,29 +49,54 @@ class Batch(NamedTuple):
 
 
 class Feed:
-    """Batches of a split. Its threads are the process's own business: they decode and compute, and keep nothing."""
+    """Batches of a split. Its threads are the process's own business: they decode and compute, and keep nothing.
+
+    With `autotune` it works by what it measures: by at most `workers` threads, a few batches ahead.
+    """
 
     def __init__(
-        self, split: Split, corrupt: Corrupt, workers: int | None = None, mixing: Mixing | None = None
+        self,
+        split: Split,
+        corrupt: Corrupt,
+        workers: int | None = None,
+        mixing: Mixing | None = None,
+        autotune: bool = False,
     ) -> None:
         self.split, self.corrupt, self.mixing = split, corrupt, mixing
         threaded = split.each > 0 or mixing is not None
-        self._pool = ThreadPoolExecutor(workers or cores(), "feed") if threaded else None
+        self.setting = Setting(workers or cores(), LEAST_AHEAD if threaded else 0)
+        self.slots = Slots(self.setting.workers)
+        self._pool = ThreadPoolExecutor(self.setting.workers, "feed") if threaded else None
+        self._tuner = Tuner(self.setting.workers) if threaded and autotune else None
 
     def batches(self, wanted: Iterable[Wanted]) -> Iterator[Batch]:
         """One for each, in their order. Raises DataError."""
         making: deque[Future[Batch]] = deque()
         for item in wanted:
             making.append(_Making(self, item).begin(self._pool))
-            if len(making) > (AHEAD if self._pool is not None else 0):
-                yield making.popleft().result()
+            while len(making) > self.setting.ahead:
+                yield self._take(making)
         while making:
-            yield making.popleft().result()
+            yield self._take(making)
+
+    def set(self, setting: Setting) -> None:
+        """Work by it from now on, as far as there are threads. No bit of a batch depends on it."""
+        self.setting = setting
+        self.slots.allow(setting.workers)
 
     def close(self) -> None:
         """Stop the threads; batches that nobody took are dropped."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+    def _take(self, making: "deque[Future[Batch]]") -> Batch:
+        asked = time.perf_counter()
+        batch = making.popleft().result()
+        if self._tuner is not None:
+            ready = sum(other.done() for other in making)
+            take = Take(asked, time.perf_counter(), self.slots.worked, ready)
+            self.set(self._tuner.look(self.setting, take))
+        return batch
 
 
 class _Making:
@@ -95,6 +122,10 @@ class _Making:
         return self.future
 
     def _piece(self, piece: slice) -> None:
+        with self.feed.slots.one():
+            self._make(piece)
+
+    def _make(self, piece: slice) -> None:
         try:
             if not self.future.done():
                 self._fill(piece)

@@ -81,7 +81,7 @@ def fill(
     image = _cropped(data, transform.crop, size, draw)
     flipped = draw.random() < transform.flip
     for name, factor in transform.colour.factors(draw) if transform.colour is not None else ():
-        image = _ENHANCERS[name](image).enhance(factor)
+        image = turned(image, factor) if name == "hue" else _ENHANCERS[name](image).enhance(factor)
     array = np.asarray(image)
     normalise(out, array[:, ::-1] if flipped else array, channels)
 
@@ -93,6 +93,16 @@ def whole(data: bytes, width: int, height: int, grey: bool) -> Pixels:
     if image.size != (width, height):
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(image).reshape(height, width, -1)
+
+
+def turned(image: Image.Image, turn: float) -> Image.Image:
+    """Hues turned by that part of their circle, -0.5 to 0.5: torchvision's adjust_hue of a Pillow image, to the bit.
+
+    Pillow's HSV has 256 hues, so it is in steps of 1.4 degrees; grey stays grey.
+    """
+    hue, saturation, value = image.convert("HSV").split()
+    hues = [(level + int(255 * turn)) % 256 for level in range(256)]
+    return Image.merge("HSV", (hue.point(hues), saturation, value)).convert("RGB")
 
 
 def check(data: bytes) -> None:

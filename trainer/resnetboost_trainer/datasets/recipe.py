@@ -20,6 +20,7 @@ PLAIN = config.Augmentation(
     brightness=0.0,
     contrast=0.0,
     saturation=0.0,
+    hue=0.0,
     mixup_alpha=0.0,
     cutmix_alpha=0.0,
     crop="Central",
@@ -54,13 +55,18 @@ def recipe(dataset: config.Dataset, classes: int) -> Recipe:
         min_ratio=chosen.min_ratio,
         max_ratio=chosen.max_ratio,
     )
-    colour = Colour(brightness=chosen.brightness, contrast=chosen.contrast, saturation=chosen.saturation)
-    changes = colour if chosen.brightness or chosen.contrast or chosen.saturation else None
-    augmented = Augmented(resized if crop == "RandomResized" else evaluated, flip, changes)
+    augmented = Augmented(resized if crop == "RandomResized" else evaluated, flip, _colour(chosen))
     padding = chosen.padding if crop == "Padded" else 0
     mixes = chosen.mixup_alpha or chosen.cutmix_alpha
     mixing = Mixing(chosen.mixup_alpha, chosen.cutmix_alpha, classes) if mixes else None
     return Recipe(size, evaluated, augmented, ArrayAugmentation(padding, flip) if padding or flip else None, mixing)
+
+
+def _colour(chosen: config.Augmentation) -> Colour | None:
+    colour = Colour(
+        brightness=chosen.brightness, contrast=chosen.contrast, saturation=chosen.saturation, hue=chosen.hue
+    )
+    return colour if any(msgspec.structs.astuple(colour)) else None
 
 
 def _crop(name: str, chosen: config.Augmentation) -> str:

@@ -1,0 +1,167 @@
+"""How many threads make batches, and how many ahead: the rule with made-up numbers, and a feed that works by it."""
+
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resnetboost_trainer.datasets import autotune
+from resnetboost_trainer.datasets.autotune import LEAST_AHEAD, MOST_AHEAD, Observation, Setting, Take
+from resnetboost_trainer.datasets.corrupt import Corrupt
+from resnetboost_trainer.datasets.draws import Draws
+from resnetboost_trainer.datasets.feed import Feed, Wanted
+from resnetboost_trainer.datasets.split import Images, Indices
+from resnetboost_trainer.datasets.tuning import WINDOW, Tuner
+
+MOST = 8
+
+
+@pytest.mark.parametrize(
+    ("now", "seen", "then"),
+    [
+        (Setting(2, 2), Observation(waited=0.5, busy=2, ready=0), Setting(4, 2)),
+        (Setting(2, 2), Observation(waited=0.06, busy=1.9, ready=0), Setting(3, 2)),
+        (Setting(5, 2), Observation(waited=0.9, busy=5, ready=0), Setting(MOST, 2)),
+        (Setting(MOST, 4), Observation(waited=0.9, busy=MOST, ready=0), Setting(MOST, 4)),
+        (Setting(4, 2), Observation(waited=0.2, busy=2, ready=0), Setting(4, 3)),
+        (Setting(4, MOST_AHEAD), Observation(waited=0.2, busy=2, ready=0), Setting(4, MOST_AHEAD)),
+        (Setting(MOST, 2), Observation(waited=0, busy=1, ready=1), Setting(2, 2)),
+        (Setting(MOST, 2), Observation(waited=0, busy=0, ready=1), Setting(1, 2)),
+        (Setting(2, 5), Observation(waited=0, busy=1.5, ready=3), Setting(2, 4)),
+        (Setting(2, 5), Observation(waited=0, busy=1.5, ready=1), Setting(2, 5)),
+        (Setting(2, LEAST_AHEAD), Observation(waited=0, busy=1.5, ready=2), Setting(2, LEAST_AHEAD)),
+        (Setting(4, 4), Observation(waited=0.03, busy=0.5, ready=3), Setting(4, 4)),
+    ],
+    ids=[
+        "half of the time is waited for busy threads: twice as many",
+        "a little is waited: one more",
+        "no more than there may be",
+        "all of them are too few: more batches ahead would not help",
+        "threads are idle and training waits: further ahead",
+        "no further than memory is meant for",
+        "most threads are idle",
+        "one thread is the least",
+        "batches lie about",
+        "no batch lies about always",
+        "two ahead are the least",
+        "between content and waiting nothing changes",
+    ],
+)
+def test_what_a_look_changes(now: Setting, seen: Observation, then: Setting) -> None:
+    assert autotune.tuned(now, seen, MOST) == then
+
+
+class Machine(NamedTuple):
+    """Seconds of a thread to make a batch, and of the device to use it."""
+
+    making: float
+    using: float
+
+    def at(self, setting: Setting) -> Observation:
+        """What steady work by that setting looks like, with one batch in the making for each thread."""
+        period = max(self.using, self.making / setting.workers)
+        waited = (period - self.using) / period
+        return Observation(waited, self.making / period, 0 if waited else setting.ahead - 1)
+
+
+seconds = st.floats(1e-3, 1e3)
+
+
+@given(
+    machine=st.builds(Machine, seconds, seconds),
+    begun=st.builds(Setting, st.integers(1, MOST), st.integers(LEAST_AHEAD, MOST_AHEAD)),
+)
+def test_it_comes_to_rest_where_nothing_is_waited_for_and_no_thread_is_idle(machine: Machine, begun: Setting) -> None:
+    settings = [begun]
+    for _ in range(20):
+        settings.append(autotune.tuned(settings[-1], machine.at(settings[-1]), MOST))
+    end = settings[-1]
+    assert settings[-5:] == [end] * 5, "it goes back and forth"
+    seen = machine.at(end)
+    assert seen.waited <= autotune.WAITS or end.workers == MOST
+    assert end.workers == 1 or seen.busy > autotune.LOAD * (end.workers - 1) or seen.waited >= autotune.CONTENT
+
+
+def takes(count: int, computed: float, waited: float, worked: float, ready: int = 1) -> list[Take]:
+    """Steps of that many seconds each, with so many seconds of threads for each."""
+    period = computed + waited
+    return [Take(n * period, n * period + waited, n * worked, ready) for n in range(count)]
+
+
+def test_what_is_observed_of_even_steps() -> None:
+    seen = autotune.observed(takes(11, computed=3, waited=1, worked=2))
+    assert seen == pytest.approx(Observation(waited=0.25, busy=0.5, ready=1))
+
+
+def test_an_evaluation_among_the_steps_is_not_taken_for_a_device_that_needs_few_images() -> None:
+    even = takes(51, computed=0.1, waited=0, worked=0.3)
+    evaluated = even[:20] + [
+        take._replace(asked=take.asked + 600, given=take.given + 600, worked=take.worked + 0.6) for take in even[20:]
+    ]
+    assert autotune.observed(evaluated).busy > 0.8 * autotune.observed(even).busy
+
+
+def test_a_tuner_looks_once_in_a_while_and_at_nothing_begun_before_a_change() -> None:
+    tuner, setting, changes = Tuner(MOST), Setting(2, 2), dict[int, Setting]()
+    for number, take in enumerate(takes(2 * (MOST_AHEAD + WINDOW) + 1, computed=1, waited=1, worked=4)):
+        then = tuner.look(setting, take)
+        if then != setting:
+            changes[number] = then
+        setting = then
+    first = MOST_AHEAD + WINDOW
+    assert changes == {first: Setting(4, 2), first + MOST_AHEAD + WINDOW: Setting(4, 3)}
+
+
+class Counted:
+    """A split that counts how many threads are in it, and lets them go on when `together` are."""
+
+    labels = np.zeros(4096, np.int32)
+    shape = (1, 2, 2)
+    each = 1
+
+    def __init__(self, together: int = 1) -> None:
+        self.barrier = threading.Barrier(together)
+        self.inside = self.most = 0
+        self._lock = threading.Lock()
+
+    def name(self, index: int) -> str:
+        return f"sample {index}"
+
+    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+        with self._lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        self.barrier.wait(timeout=60)
+        out[...] = indices[0]
+        with self._lock:
+            self.inside -= 1
+
+
+def asked(batches: int, size: int = 4) -> list[Wanted]:
+    return [Wanted(np.arange(4096), number * size, size) for number in range(batches)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_as_many_threads_work_as_are_set_and_no_more(workers: int) -> None:
+    split = Counted(together=workers)
+    feed = Feed(split, Corrupt(0), workers=4)
+    feed.set(Setting(workers, LEAST_AHEAD))
+    found = [batch.images[:, 0, 0, 0].tolist() for batch in feed.batches(asked(8))]
+    feed.close()
+    assert found == [[4 * n, 4 * n + 1, 4 * n + 2, 4 * n + 3] for n in range(8)]
+    assert split.most == workers
+
+
+def test_a_feed_gives_back_threads_that_training_does_not_need() -> None:
+    feed = Feed(Counted(), Corrupt(0), workers=4, autotune=True)
+    matrix = np.ones((256, 256), np.float32)
+    for _ in feed.batches(asked(1024)):
+        for _ in range(4):
+            matrix = matrix @ matrix / 256
+        if feed.setting.workers < 4:
+            break
+    feed.close()
+    assert feed.setting.workers < 4
