@@ -39,6 +39,7 @@ def settings(**changes: Any) -> dict[str, Any]:
         "epochs": 3,
         "localBatchSize": BATCH,
         "labelSmoothing": 0.1,
+        "precision": "Float32",
         "accumulationSteps": 1,
         "lossScale": 1,
         "evaluateEveryEpochs": 1000,

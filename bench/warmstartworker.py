@@ -45,7 +45,9 @@ def main(folder: Path) -> None:
     start.done("data")
     communicator = Communicator(0, 1)
     graphs = Graphs.of_stage(configured, communicator, folder)
-    program = Program(configured, model.configured(configured.model, 3, configured.seed), communicator)
+    program = Program(
+        configured, model.configured(configured.model, 3, configured.seed, configured.precision), communicator
+    )
     graphs.watch(program, program.combination)
     start.done("network")
     loss = program.step(images, labels, trainer.MOMENT, stop=False).loss

@@ -21,6 +21,7 @@ GOOD: dict[str, Any] = {
     "localBatchSize": 32,
     "accumulationSteps": 1,
     "labelSmoothing": 0.1,
+    "precision": "Float32",
     "lossScale": 1,
     "evaluateEveryEpochs": 1,
     "learningRate": {"schedule": "Cosine", "peak": 0.1, "final": 0, "warmupEpochs": 1, "gamma": 0.1, "power": 2},

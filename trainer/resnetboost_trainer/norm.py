@@ -12,6 +12,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.ops import signature as sig
 
+from resnetboost_trainer.half import operable, single
 from resnetboost_trainer.native import library
 
 EPSILON = 1e-5
@@ -21,7 +22,7 @@ KEPT = 0.9  # of the running statistics at each step; torchvision calls it a mom
 class BatchNorm(nn.BatchNorm2d):
     """nn.BatchNorm2d with torchvision's constants, (n, c, h, w) -> (n, c, h, w), and two ways to call it at less cost.
 
-    Parameters are MindSpore's: gamma, beta, moving_mean, moving_variance.
+    Parameters are MindSpore's: gamma, beta, moving_mean, moving_variance; float32, also where x is of half precision.
     """
 
     def __init__(self, channels: int) -> None:
@@ -35,22 +36,22 @@ class BatchNorm(nn.BatchNorm2d):
 
     def construct(self, x: Tensor) -> Tensor:
         """Normalized."""
-        if self.fused and x.dtype == ms.float32:
+        if self.fused:
             return self.plain(x, x, self.gamma, self.beta, self.moving_mean, self.moving_variance, self.of_batch())
-        return super().construct(x)
+        return super().construct(operable(x)).astype(x.dtype)
 
     def rectified(self, x: Tensor) -> Tensor:
         """relu of the normalized."""
-        if self.fused and x.dtype == ms.float32:
+        if self.fused:
             return self.rectifying(x, x, self.gamma, self.beta, self.moving_mean, self.moving_variance, self.of_batch())
-        return ops.relu(super().construct(x))
+        return ops.relu(super().construct(operable(x))).astype(x.dtype)
 
     def added(self, x: Tensor, shortcut: Tensor) -> Tensor:
         """relu of the normalized and the shortcut, which has the same shape."""
-        if self.fused and x.dtype == ms.float32:
+        if self.fused:
             statistics = self.moving_mean, self.moving_variance
             return self.adding(x, shortcut, self.gamma, self.beta, *statistics, self.of_batch())
-        return ops.relu(super().construct(x) + shortcut)
+        return ops.relu(super().construct(operable(x)) + operable(shortcut)).astype(x.dtype)
 
     def of_batch(self) -> bool:
         """Whether the statistics are the batch's: in training, unless MindSpore's own switch says otherwise."""
@@ -58,7 +59,10 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class _Fused(nn.Cell):
-    """relu(BN(x) + shortcut), or without one or the other, by the batch's statistics or by the running ones."""
+    """relu(BN(x) + shortcut), or without one or the other, by the batch's statistics or by the running ones.
+
+    The operators know float32 alone; half precision is widened for them, and rounded behind them.
+    """
 
     def __init__(self, operators: Path, rectify: bool, add: bool) -> None:
         super().__init__()
@@ -77,13 +81,10 @@ class _Fused(nn.Cell):
         variance: Parameter,
         of_batch: bool,
     ) -> Tensor:
-        if of_batch:
-            if self.add:
-                return self.training_operator(x, gamma, beta, mean, variance, self.settings, shortcut)[0]
-            return self.training_operator(x, gamma, beta, mean, variance, self.settings)[0]
-        if self.add:
-            return self.inference_operator(x, gamma, beta, mean, variance, self.settings, shortcut)
-        return self.inference_operator(x, gamma, beta, mean, variance, self.settings)
+        kept = gamma, beta, mean, variance, self.settings
+        given = (single(x), *kept, single(shortcut)) if self.add else (single(x), *kept)
+        y = self.training_operator(*given)[0] if of_batch else self.inference_operator(*given)
+        return y.astype(x.dtype)
 
 
 def _of_batch(name: str, add: bool) -> ops.Custom:

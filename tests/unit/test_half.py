@@ -1,0 +1,41 @@
+"""What is said to whom Float16 would lose gradients."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import trainerconfig
+from resnetboost_trainer import graphkey, half
+from resnetboost_trainer.config import Config
+
+
+def config(**changes: Any) -> Config:
+    return msgspec.convert(trainerconfig.GOOD | changes, Config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "Float32"},
+        {"precision": "BFloat16"},
+        {"precision": "Float16", "lossScale": 128},
+        {"precision": "Float16", "dynamicLossScale": {"initial": 65536, "growthSteps": 2000}},
+    ],
+    ids=["single", "wide range", "static", "dynamic"],
+)
+def test_whoever_loses_nothing_hears_nothing(changes: dict[str, Any]) -> None:
+    assert half.advice(config(**changes)) is None
+
+
+@pytest.mark.parametrize(("algorithm", "offered"), [("Momentum", True), ("THOR", False)])
+def test_float16_without_a_scale_is_told_of_those_that_its_algorithm_takes(algorithm: str, offered: bool) -> None:
+    advice = half.advice(config(precision="Float16", algorithm=algorithm))
+    assert advice is not None
+    assert "lossScale: 128" in advice
+    assert ("dynamicLossScale" in advice) == offered
+
+
+def test_a_compiled_graph_serves_one_precision_only() -> None:
+    keys = {graphkey.environment(config(precision=precision), 1) for precision in half.TYPES}
+    assert len(keys) == len(half.TYPES)

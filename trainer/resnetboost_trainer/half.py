@@ -1,0 +1,33 @@
+"""Half precision: which type images and what layers make of them have; it knows nothing of networks.
+
+Mixed precision as in Micikevicius et al. 2018, §3: weights, statistics and everything after the last convolution stay
+float32, and so do gradients, optimizers and checkpoints; one checkpoint fits every precision.
+"""
+
+import mindspore
+from mindspore import Tensor
+
+from resnetboost_trainer.config import Config
+
+TYPES = {"Float32": mindspore.float32, "Float16": mindspore.float16, "BFloat16": mindspore.bfloat16}
+
+
+def single(x: Tensor) -> Tensor:
+    """In float32."""
+    return x if x.dtype == mindspore.float32 else x.astype(mindspore.float32)
+
+
+def operable(x: Tensor) -> Tensor:
+    """Of a type that batch normalization and pooling have: MindSpore 2.10 refuses bfloat16 there on every device."""
+    return x.astype(mindspore.float32) if x.dtype == mindspore.bfloat16 else x
+
+
+def advice(config: Config) -> str | None:
+    """What to change where Float16 loses gradients: below 3e-8, half of its smallest number, they become 0.
+
+    BFloat16 has the range of float32 and needs no scale.
+    """
+    if config.precision != "Float16" or config.loss_scale != 1 or config.dynamic_loss_scale is not None:
+        return None
+    dynamic = " or dynamicLossScale: {}" if config.algorithm == "Momentum" else ""
+    return f"precision Float16 without a loss scale: small gradients vanish; set lossScale: 128{dynamic}"
