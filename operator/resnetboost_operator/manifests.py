@@ -76,6 +76,8 @@ def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
             "keepCompiledGraphs": spec.checkpoint.keep_compiled_graphs,
         },
     }
+    if spec.jit_level is not None:
+        config["jitLevel"] = spec.jit_level
     config |= {key: value for key, value in _plain(stage).items() if key not in ("name", "deviceCount")}
     if stage.adasum is not None:
         averaged = api.ranks_per_summand(spec.device, stage)

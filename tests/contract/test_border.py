@@ -56,6 +56,13 @@ def test_the_trainer_has_the_settings_of_thor_exactly_where_the_algorithm_is_tho
         assert (loaded.loss_scale, loaded.learning_rate.power) == (stage.loss_scale, stage.learning_rate.power)
 
 
+def test_the_trainer_is_told_of_buckets_and_of_how_to_compile(tmp_path: Path) -> None:
+    sizes = {stage.name: plain(loaded.all_reduce_fusion) for stage, loaded in configs("all-reduce-fusion", tmp_path)}
+    assert sizes == {"base": {"bucketBytes": 25 * 2**20}, "fine": {"bucketBytes": 65536}}
+    levels = {name: {loaded.jit_level for _, loaded in configs(name, tmp_path)} for name in ("gpu", "everything")}
+    assert levels == {"gpu": {None}, "everything": {"O1"}}
+
+
 @pytest.mark.parametrize(
     ("name", "reduce", "ranks_per_node", "has_thor"),
     [

@@ -14,13 +14,28 @@ from resnetboost_trainer.verdict import Verdict
         (verdict.DataError("x_train: missing"), "DataError", "x_train: missing"),
         (MemoryError("cannot allocate 4 GiB"), "OutOfMemory", "4 GiB"),
         (RuntimeError("Allocate memory failed: alloc 1024"), "OutOfMemory", "out of memory"),
+        (
+            RuntimeError("bad\n- C++ Call Stack:\nactor.cc:995 OnMemoryAllocFinish"),
+            "InternalError",
+            "RuntimeError: bad",
+        ),
         (OSError(errno.ENOSPC, "No space left", "/checkpoints/a"), "StorageError", "lower checkpoint.keep"),
         (OSError(errno.EACCES, "Permission denied", "/checkpoints"), "StorageError", "permission denied"),
         (OSError(errno.EROFS, "Read-only", "/checkpoints"), "StorageError", "read-only"),
         (ValueError("first line\nsecond line"), "InternalError", "ValueError: first line"),
         (ZeroDivisionError(), "InternalError", "ZeroDivisionError"),
     ],
-    ids=["own class", "memory", "device memory", "disk full", "permission", "read-only", "bug", "bug without text"],
+    ids=[
+        "own class",
+        "memory",
+        "device memory",
+        "kernel",
+        "disk full",
+        "permission",
+        "read-only",
+        "bug",
+        "bug without text",
+    ],
 )
 def test_every_exception_has_a_class_and_one_sentence(error: Exception, name: str, says: str) -> None:
     found = verdict.classify(error)

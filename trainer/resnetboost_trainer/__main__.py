@@ -89,7 +89,7 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     from resnetboost_trainer import device
     from resnetboost_trainer.train import Training
 
-    device.prepare(settings.device.type)
+    device.prepare(settings.device.type, settings.jit_level)
     start.done("import")
     result = Training(settings, environment, dataset, board, server, stop, start).run()
     rendezvous.close()

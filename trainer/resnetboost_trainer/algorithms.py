@@ -46,6 +46,11 @@ class Given(msgspec.Struct, frozen=True):
         """Those that are trained, in the network's order."""
         return list(self.network.trainable_params())
 
+    @property
+    def summed(self) -> bool:
+        """Whether buckets sum the gradients over the ranks while they are made."""
+        return self.config.all_reduce_fusion is not None
+
 
 def parts(given: Given) -> Parts:
     """The parts of the configured algorithm. A collective."""
@@ -62,7 +67,7 @@ def _averaging(given: Given) -> Parts:
     else:
         momentum = Lars(parameters, config.momentum, config.lars)
     optimizer = momentum if config.clip_norm is None else Clipped(momentum, config.clip_norm)
-    combination = Average(parameters, _preconditioned(optimizer, curvature), given.communicator)
+    combination = Average(parameters, _preconditioned(optimizer, curvature), given.communicator, given.summed)
     state = State(given.network, momentum.state() + _state(curvature), given.communicator)
     return Parts(parameters, combination, state, _lower_rate if curvature is None else _raise_damping, curvature)
 
@@ -88,7 +93,7 @@ def _pca(given: Given) -> Parts:
     config, communicator, parameters = given.config, given.communicator, given.parameters
     assert config.pca is not None and given.basis is not None, "a PCA stage has the block and a basis"
     descent = Descent(given.network, given.entropy, parameters, config.pca, config.momentum, given.basis, communicator)
-    combination = Within(parameters, descent, communicator)
+    combination = Within(parameters, descent, communicator, given.summed)
     remedy = _leave_less if config.pca.solver == "BFGS" else _lower_rate
     return Parts(parameters, combination, State(given.network, descent.state(), communicator), remedy)
 

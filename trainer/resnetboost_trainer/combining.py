@@ -33,10 +33,10 @@ class Combination(Protocol):
 
 
 class _Mean:
-    """The mean gradient over all ranks."""
+    """The mean gradient over all ranks; `summed`, as buckets do it: the flat buffers are the ranks' sum already."""
 
-    def __init__(self, parameters: Sequence[Parameter], communicator: Communicator) -> None:
-        self.reduction, self.alone = Reduction(parameters, communicator.size), communicator.size == 1
+    def __init__(self, parameters: Sequence[Parameter], communicator: Communicator, summed: bool = False) -> None:
+        self.reduction, self.alone = Reduction(parameters, communicator.size, summed), communicator.size == 1
 
     def reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
         """As `Combination` says; the norm is the mean gradient's."""
@@ -52,8 +52,10 @@ class _Mean:
 class Average(_Mean):
     """The mean gradient and one step of the optimizer."""
 
-    def __init__(self, parameters: Sequence[Parameter], optimizer: nn.Cell, communicator: Communicator) -> None:
-        super().__init__(parameters, communicator)
+    def __init__(
+        self, parameters: Sequence[Parameter], optimizer: nn.Cell, communicator: Communicator, summed: bool = False
+    ) -> None:
+        super().__init__(parameters, communicator, summed)
         self.optimizer = optimizer
 
     def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> None:
@@ -64,8 +66,10 @@ class Average(_Mean):
 class Within(_Mean):
     """The mean gradient and one step in the principal subspace, which may look at the batch's loss again."""
 
-    def __init__(self, parameters: Sequence[Parameter], descent: Descent, communicator: Communicator) -> None:
-        super().__init__(parameters, communicator)
+    def __init__(
+        self, parameters: Sequence[Parameter], descent: Descent, communicator: Communicator, summed: bool = False
+    ) -> None:
+        super().__init__(parameters, communicator, summed)
         self.descent = descent
 
     def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> Searched:

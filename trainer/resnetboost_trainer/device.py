@@ -5,12 +5,17 @@ import gc
 import mindspore
 
 
-def prepare(kind: str = "CPU") -> None:
+def prepare(kind: str = "CPU", jit_level: str | None = None) -> None:
     """Compiled graphs on a CPU, Ascend or GPU: MindSpore's default, operator by operator, takes ten times as long.
 
-    A pod sees one device, so it takes the first.
+    A pod sees one device, so it takes the first. At the level O1 neighbouring operators are fused, which on CPUs needs
+    an LLVM that MindSpore's packages come without; with no level MindSpore chooses.
     """
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     mindspore.set_device(kind)
+    if jit_level is not None:
+        mindspore.set_context(jit_config={"jit_level": jit_level})
+    if jit_level == "O1" and kind == "GPU":  # there the level alone fuses nothing (graph_kernel_flags.cc)
+        mindspore.set_context(enable_graph_kernel=True)
     # MindSpore collects garbage before it compiles a graph. Without its own objects that is a third of the work.
     gc.freeze()

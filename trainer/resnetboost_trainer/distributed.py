@@ -251,4 +251,5 @@ def lost(error: RuntimeError) -> CommunicationError:
 
 
 def _brief(error: RuntimeError) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line and line[0] != "-"), "no message")  # some begin with a title in rules

@@ -55,7 +55,9 @@ class Metrics:
         self._labels = (config.job.name, config.job.namespace, config.stage, str(rank))
         self.step_seconds = self._histogram("step_seconds", "A whole training step.")
         self.data_wait_seconds = self._histogram("data_wait_seconds", "Waiting for the next batch.")
-        self.compute_seconds = self._histogram("compute_seconds", "Forward, backward and update of this rank.")
+        self.compute_seconds = self._histogram(
+            "compute_seconds", "Forward, backward and update of this rank, with the all-reduces of buckets."
+        )
         self.collective_seconds = self._histogram("collective_seconds", "The gradients' all-reduce, with its wait.")
         self.checkpoint_seconds = self._times("checkpoint_seconds", "Writing a checkpoint, in the background.")
         self.checkpoint_stall_seconds = self._histogram(

@@ -113,7 +113,7 @@ def _measured(settings: Config, environment: Environment, dataset: Dataset, fold
 
     kind, rank, size = settings.device.type, environment.rank, environment.world_size
     try:
-        device.prepare(kind)
+        device.prepare(kind, settings.jit_level)
     except RuntimeError as error:
         raise ConfigError(f"device.type: {kind}: this machine has none that MindSpore can use") from error
     timed = TimedSteps(settings, dataset, Communicator(rank, size, leader=environment.leader), WARM_UP + 2 * steps)

@@ -1,23 +1,28 @@
 """One training step as the compiled graphs do it, with its parts timed; what comes before and after is the loop's."""
 
+import logging
 import time
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer import algorithms, loss
 from resnetboost_trainer.accumulation import Accumulation
 from resnetboost_trainer.algorithms import Given
+from resnetboost_trainer.buckets import Buckets
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.distributed import Communicator, Floats
+from resnetboost_trainer.distributed import Communicator, Floats, lost
 from resnetboost_trainer.lossscale import Scaling
 from resnetboost_trainer.optimizers.adasum.adaptive import Summed
 from resnetboost_trainer.optimizers.pca.descent import Basis, Searched
 from resnetboost_trainer.optimizers.thor.curvature import Update
 from resnetboost_trainer.schedule import Moment
 from resnetboost_trainer.step import ACCURACY, LOSS, NORM_SQUARED, TAIL, Batch, Gradient
-from resnetboost_trainer.verdict import NumericsError
+from resnetboost_trainer.verdict import NumericsError, OutOfMemoryError, classify
+
+log = logging.getLogger(__name__)
 
 # What the tail of a flat buffer has: whether somebody was asked to stop, then one compute time per rank.
 STOP, SECONDS = TAIL, TAIL + 1
@@ -60,7 +65,7 @@ class Program:
     ) -> None:
         """`basis` is what a PCA stage trains in. A collective."""
         self.communicator, self.classes, self.network = communicator, config.model.num_classes, network
-        self.loss_scale = config.loss_scale
+        self.loss_scale, self.precision = config.loss_scale, config.precision
         entropy = loss.CrossEntropy(config.label_smoothing)
         parts = algorithms.parts(Given(config, network, entropy, communicator, basis))
         self.combination, self.state, self.curvature = parts.combination, parts.state, parts.curvature
@@ -71,10 +76,12 @@ class Program:
             self.state.optimizer |= {parameter.name: parameter for parameter in self.scaling.parameters}
         scale = config.loss_scale if self.scaling is None else self.scaling.factor
         probes = self.curvature.capture.probes if self.curvature is not None else ()
-        self.gradient = Gradient(network, entropy, parts.parameters, scale)
+        sizes = [parameter.size for parameter in parts.parameters]
+        buckets = _buckets(config, sizes, scale) if communicator.size > 1 else None
+        self.gradient = Gradient(network, entropy, parts.parameters, scale, buckets=buckets)
+        self._gradient_is_collective = buckets is not None
         self.capturing = Gradient(network, entropy, parts.parameters, scale, probes)
-        values = sum(parameter.size for parameter in parts.parameters) + 2
-        self.accumulation = Accumulation(values, config.accumulation_steps)
+        self.accumulation = Accumulation(sum(sizes) + 2, config.accumulation_steps)
         self._compiled: set[bool] = set()
         self._compiling = False
         self._accumulated_seconds = self._seconds = 0.0
@@ -136,13 +143,21 @@ class Program:
     def _gradient(self, images: Tensor, labels: Tensor, tail: Tensor, due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The flat buffer and, at an update of the curvature, what it is made from: a graph of its own."""
         if self.curvature is None or not due:
-            self.gradient.set_train(True)
-            flat, _ = self.gradient(images, labels, tail)
-            return flat, ()
+            return self._plain_gradient(images, labels, tail), ()
         with self.curvature.capture.attached():
             self.capturing.set_train(True)
             flat, captured = self.capturing(images, labels, tail)
             return flat, captured
+
+    def _plain_gradient(self, images: Tensor, labels: Tensor, tail: Tensor) -> Tensor:
+        self.gradient.set_train(True)
+        try:
+            flat, _ = self.gradient(images, labels, tail)
+        except RuntimeError as error:
+            if not self._gradient_is_collective or isinstance(classify(error), OutOfMemoryError):
+                raise
+            raise lost(error) from error
+        return flat
 
     def _leaves_out(self, scalars: Floats) -> bool:
         """Whether this step is left out because its gradient overflowed; all ranks have the same numbers."""
@@ -152,7 +167,7 @@ class Program:
 
     def _remedy(self, moment: Moment) -> str:
         """What helps against numbers that are not finite."""
-        text = self.remedy(moment)
+        text = self.remedy(moment) + ("" if self.precision != "Float16" else ", or use another precision than Float16")
         return text if self.loss_scale == 1 else f"{text}, or lower lossScale, now {self.loss_scale:g}"
 
     def _first_use(self, graph: bool) -> bool:
@@ -166,6 +181,16 @@ class Program:
         tail[0] = stop
         tail[1 + self.communicator.rank] = self._seconds
         return tail
+
+
+def _buckets(config: Config, sizes: Sequence[int], scale: float | Parameter) -> Buckets | None:
+    """Where the job wants them; `sizes` are numbers by parameter."""
+    if config.all_reduce_fusion is None:
+        return None
+    limit = config.all_reduce_fusion.bucket_bytes
+    buckets = Buckets(sizes, limit, scale)
+    log.info("gradients are summed while they are made, in %d buckets of at most %d bytes", len(buckets.plan), limit)
+    return buckets
 
 
 def _check_numbers(scalars: Floats, classes: int, remedy: str) -> None:

@@ -2,6 +2,7 @@
 
 On the CPU they are separate graphs, so that compute and collective time can be told apart; between them travels one
 flat float32 buffer: [gradients ..., loss, accuracy, tail ...]. The tail carries what ranks tell each other in passing.
+With buckets the gradient's graph has the all-reduces too, and the buffer comes summed from it.
 """
 
 import math
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 
 import mindspore
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from resnetboost_trainer.buckets import Buckets
 
 # Places in the scalars of a reduction; from TAIL on it is what the ranks told each other.
 NORM_SQUARED, LOSS, ACCURACY, TAIL = range(4)
@@ -37,13 +40,15 @@ class Gradient(nn.Cell):
         parameters: Sequence[Parameter],
         loss_scale: float | Parameter = 1.0,
         probes: Sequence[Parameter] = (),
+        buckets: Buckets | None = None,
     ) -> None:
-        """A loss scale that is a parameter may change from step to step."""
+        """A loss scale that is a parameter may change from step to step; `buckets` make the buffer the ranks' sum."""
         super().__init__()
         self.varies = isinstance(loss_scale, Parameter)
         self.network = network
         self.loss = loss
         self.loss_scale = loss_scale
+        self.buckets = buckets
         self.count = len(parameters)
         self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
 
@@ -66,6 +71,10 @@ class Gradient(nn.Cell):
         labels = labels.argmax(1).astype(mindspore.int32) if labels.ndim == 2 else labels  # mixed: the largest share
         correct = ops.equal(logits.argmax(1).astype(labels.dtype), labels).astype(loss.dtype).mean()
         pieces = [gradient.reshape(-1) for gradient in gradients[: self.count]]
+        if self.buckets is not None:
+            loss = loss if self.varies else loss / self.loss_scale
+            scalars = ops.concat([loss.reshape(1), correct.reshape(1), tail])
+            return self.buckets(pieces, scalars), gradients[self.count :]
         if self.varies:  # the loss itself was never scaled: should it not be finite, no scale helps
             unscaled = ops.concat([ops.concat(pieces) / self.loss_scale, loss.reshape(1)])
             return ops.concat([unscaled, correct.reshape(1), tail]), gradients[self.count :]
@@ -80,11 +89,12 @@ class Reduction(nn.Cell):
     The squared norm doubles as the finite check: one infinite or undefined gradient makes it so.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], world_size: int) -> None:
+    def __init__(self, parameters: Sequence[Parameter], world_size: int, summed: bool = False) -> None:
+        """`summed`: the buffer is the ranks' sum already."""
         super().__init__()
         self.count = sum(math.prod(parameter.shape) for parameter in parameters)
         self.scale = 1.0 / world_size
-        self.reduce = ops.AllReduce() if world_size > 1 else None
+        self.reduce = ops.AllReduce() if world_size > 1 and not summed else None
 
     def construct(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Shape (parameters + 2 + t,) -> (parameters,), (3 + t,)."""

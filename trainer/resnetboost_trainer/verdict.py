@@ -87,11 +87,17 @@ def classify(error: BaseException) -> TrainingError:
     """The documented failure an arbitrary exception amounts to, keeping its text."""
     if isinstance(error, TrainingError):
         return error
-    if isinstance(error, MemoryError) or ("memory" in str(error).lower() and "alloc" in str(error).lower()):
+    if isinstance(error, MemoryError) or _tells_of_memory(error):
         return OutOfMemoryError(f"out of memory: {_first_line(error)}")
     if isinstance(error, OSError):
         return StorageError(_storage_sentence(error))
     return TrainingError(f"{type(error).__name__}: {_first_line(error)}")
+
+
+def _tells_of_memory(error: BaseException) -> bool:
+    """By MindSpore's words, without its C++ functions: any operator may fail in one named OnMemoryAllocFinish."""
+    words = str(error).partition("C++ Call Stack")[0].lower()
+    return "memory" in words and "alloc" in words
 
 
 def _storage_sentence(error: OSError) -> str:

@@ -1,0 +1,95 @@
+"""One rank of a gang that trains small networks with gradients in buckets and without, and is at last left by another.
+
+It writes what the steps told and what weights they ended with, and the first rank what it met when the last was gone.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed import Communicator, Rendezvous
+
+os.environ["MS_CPU_COMM_OP_TIMEOUT"] = "15"  # seconds that the first rank waits at the end
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what MindSpore sends itself when a peer is gone
+environment = config.environment()
+rendezvous = Rendezvous(environment)
+
+from mindspore import Tensor  # noqa: E402  after the coordinator has begun to import MindSpore
+
+import pcanetworks  # noqa: E402
+import thornetworks  # noqa: E402
+import trainerconfig  # noqa: E402
+from pcareference import Settings  # noqa: E402
+from resnetboost_trainer import device  # noqa: E402
+from resnetboost_trainer.program import Program  # noqa: E402
+from resnetboost_trainer.schedule import Moment  # noqa: E402
+from resnetboost_trainer.verdict import CommunicationError  # noqa: E402
+
+BATCH, STEPS = 12, 3
+MOMENTUM: dict[str, dict[str, Any]] = {
+    "scaled": {"lossScale": 3},
+    "dynamic": {"dynamicLossScale": {"initial": 512, "growthSteps": 2}},
+}
+# The network of Momentum has 641 weights in 10 tensors, that of PCA 53 in 4.
+FORMS: dict[str, dict[str, Any]] = {"whole": {}, "buckets": {"allReduceFusion": {"bucketBytes": 400}}}
+
+device.prepare()
+communicator = Communicator(environment.rank, environment.world_size)
+rank, ranks = communicator.rank, communicator.size
+left: dict[str, Any] = {}
+
+
+def by_momentum(**changes: Any) -> tuple[Program, Any]:
+    model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}
+    settings = msgspec.convert(trainerconfig.GOOD | {"model": model} | changes, config.Config, strict=False)
+    network = thornetworks.Chain()
+    return Program(settings, network, communicator), network
+
+
+def by_pca(**changes: Any) -> tuple[Program, Any]:
+    random = np.random.default_rng(2).standard_normal((pcanetworks.NUMBERS, 4))
+    network, settings = pcanetworks.Tanh(), pcanetworks.settings(4, Settings(), **changes)
+    return pcanetworks.program(network, settings, np.linalg.qr(random)[0].T, communicator), network
+
+
+def pictures(step: int) -> tuple[Any, Any]:
+    return thornetworks.images(BATCH, step), np.roll(thornetworks.labels(BATCH), step)
+
+
+def rows(step: int) -> tuple[Any, Any]:
+    return pcanetworks.batch(BATCH, step)
+
+
+def take(program: Program, step: int, batch: tuple[Any, Any]) -> list[float]:
+    images, labels = (Tensor(array[rank::ranks]) for array in batch)
+    outcome = program.step(images, labels, Moment(step, 0.1, 0.1), stop=False)
+    return [outcome.loss, outcome.accuracy, outcome.gradient_norm]
+
+
+def train(name: str, trainee: tuple[Program, Any], batches: Any) -> None:
+    program, network = trainee
+    left[f"{name}.told"] = np.array([take(program, step, batches(step)) for step in range(STEPS)])
+    left[f"{name}.weights"] = pcanetworks.vector(network)
+
+
+for form, fusion in FORMS.items():
+    for name, changes in MOMENTUM.items():
+        train(f"{name}.{form}", by_momentum(**changes, **fusion), pictures)
+    train(f"pca.{form}", by_pca(**fusion), rows)
+
+program, _ = by_momentum(**FORMS["buckets"])
+take(program, 0, pictures(0))
+if rank == 0:
+    try:
+        take(program, 1, pictures(1))
+    except CommunicationError as error:
+        left["lost"] = np.array(str(error))
+np.savez(Path(sys.argv[1]) / f"rank-{rank}.npz", **left)
+rendezvous.close()
+os._exit(0)

@@ -1,0 +1,30 @@
+"""Gradients summed in buckets, by real ranks, against the same training with one sum after the backward pass."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import rankgang
+
+pytestmark = pytest.mark.slow
+
+Left = dict[str, NDArray[Any]]
+
+
+@pytest.fixture(scope="module")
+def gang(tmp_path_factory: pytest.TempPathFactory) -> list[Left]:
+    """Of two ranks, because a + b is b + a: of more, each collective begins its sums at another rank."""
+    return rankgang.run("bucketrank.py", 2, tmp_path_factory.mktemp("buckets"))
+
+
+@pytest.mark.parametrize("case", ["scaled", "dynamic", "pca"])
+def test_buckets_train_to_the_same_bits_as_one_sum_after_the_backward_pass(gang: list[Left], case: str) -> None:
+    for left in gang:
+        np.testing.assert_array_equal(left[f"{case}.buckets.told"], gang[0][f"{case}.whole.told"])
+        np.testing.assert_array_equal(left[f"{case}.buckets.weights"], gang[0][f"{case}.whole.weights"])
+
+
+def test_a_rank_that_is_left_in_the_middle_of_its_gradient_blames_the_others(gang: list[Left]) -> None:
+    assert "another rank has probably died: Launch kernel failed" in str(gang[0]["lost"])

@@ -1,0 +1,23 @@
+"""How a rank's graphs are compiled, as MindSpore itself has it: in a process of its own, since that stays so."""
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import json
+from mindspore import context
+from mindspore._c_expression import ms_ctx_param
+from resnetboost_trainer import device
+
+levels = []
+for level in (None, "O0", "O1"):
+    device.prepare("CPU", level)
+    levels.append(context._context().get_param(ms_ctx_param.jit_level))
+print(json.dumps(levels))
+"""
+
+
+def test_mindspore_compiles_at_the_level_of_the_job_and_at_its_own_without_one() -> None:
+    output = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=True, text=True).stdout
+    assert json.loads(output.splitlines()[-1]) == ["", "O0", "O1"]
