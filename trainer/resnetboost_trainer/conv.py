@@ -66,8 +66,9 @@ def pick(device_target: str, kernel: int, stride: int, padding: int, fast: bool)
 class _OneDNN(nn.Cell):
     """The C++ operator, for float32.
 
-    Both gradients are one operator: two would wait for each other, and each bring `dout` into its own format (a fifth of
-    a ResNet-20 step on 8x8 images). Nobody wants the images' of a `stem`, so there they are two, one of which never runs.
+    Both gradients are one operator: two would wait for each other, and each bring `dout` into its own format (a fifth
+    of a ResNet-20 step on 8x8 images). Nobody wants the images' of a `stem`, so there they are two, one of which never
+    runs.
     """
 
     def __init__(self, operators: Path, kernel: int, stride: int, padding: int, stem: bool) -> None:
