@@ -16,6 +16,7 @@ from resnetboost_operator.validation import schema
 from resnetboost_operator.world import Observed
 
 START = 1_700_000_000.0
+STEPS = 100_000  # that ranks say a stage has
 
 
 def job(**spec: Any) -> api.Job:
@@ -208,10 +209,19 @@ class Cluster:
         del self.pods[self.rank(index)["metadata"]["name"]]
 
     def train_to(self, step: int, checkpoint_step: int | None = None) -> None:
-        stage, attempt = self.status.stage, self.status.attempt
         self.progress = Progress(
-            state="Training", stage=stage, attempt=attempt, step=step, checkpoint_step=checkpoint_step, heartbeat=step
+            state="Training",
+            stage=self.status.stage,
+            attempt=self.status.attempt,
+            step=step,
+            total_steps=STEPS,
+            checkpoint_step=checkpoint_step,
+            heartbeat=step,
         )
+
+    def load(self) -> None:
+        """Ranks answer, but are still loading data."""
+        self.progress = Progress(state="Starting", stage=self.status.stage, attempt=self.status.attempt)
 
     def started(self) -> "Cluster":
         """The gang of the current attempt created, running and past its first step."""

@@ -68,7 +68,8 @@ def attempt(failure: Failure, status: Status, end_time: str) -> Attempt:
         exit_code=failure.exit_code,
         rank=failure.rank,
         node=failure.node,
-        last_step=highest([failure.step, progress.step if known else None]),
+        # A rank that is still loading data tells step 0 of 0; what fails there twice may still be healed by a restart.
+        last_step=highest([failure.step, progress.step if known and progress.total_steps else None]),
         checkpoint_step=progress.checkpoint_step if known else None,
         message=failure.message[-MESSAGE_LIMIT:],
     )

@@ -22,9 +22,12 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> list[Left]:
 @pytest.mark.parametrize("case", ["scaled", "dynamic", "pca"])
 def test_buckets_train_to_the_same_bits_as_one_sum_after_the_backward_pass(gang: list[Left], case: str) -> None:
     for left in gang:
+        assert left[f"{case}.whole.collectives"] == 1 < left[f"{case}.buckets.collectives"]
         np.testing.assert_array_equal(left[f"{case}.buckets.told"], gang[0][f"{case}.whole.told"])
         np.testing.assert_array_equal(left[f"{case}.buckets.weights"], gang[0][f"{case}.whole.weights"])
 
 
 def test_a_rank_that_is_left_in_the_middle_of_its_gradient_blames_the_others(gang: list[Left]) -> None:
-    assert "another rank has probably died: Launch kernel failed" in str(gang[0]["lost"])
+    assert "another rank has probably died: Launch kernel failed: Default/buckets-Buckets/AllReduce" in str(
+        gang[0]["lost"]
+    )

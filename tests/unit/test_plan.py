@@ -190,6 +190,19 @@ def test_the_same_internal_error_at_the_same_step_twice_fails_the_job() -> None:
     assert failed.reason == "RepeatedFailure"
 
 
+def test_a_storage_that_is_away_while_data_is_loaded_is_waited_for() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0, "maxRestarts": 3}))
+    for attempt in range(3):
+        cluster.settle()
+        cluster.run_all()
+        cluster.load()
+        cluster.settle()
+        cluster.exit(0, 15, report={"class": "StorageError"})
+        cluster.settle()
+        assert cluster.status.restarts == attempt + 1
+    assert status.condition(cluster.status, "Failed") is None
+
+
 def test_back_off_doubles_up_to_its_limit_and_a_stable_attempt_resets_it() -> None:
     policy = {"backoffSeconds": 10, "maxBackoffSeconds": 25, "stableAfterSeconds": 600, "maxRestarts": 99}
     cluster = Cluster(job(failurePolicy=policy))

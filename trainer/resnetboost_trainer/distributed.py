@@ -250,6 +250,11 @@ def lost(error: RuntimeError) -> CommunicationError:
     return CommunicationError(f"a collective failed, another rank has probably died: {_brief(error)}")
 
 
+def of_collective(error: RuntimeError) -> bool:
+    """Whether a graph that computes and communicates failed at communicating, by the operator or library it names."""
+    return any(word in str(error).lower() for word in ("allreduce", "hccl", "nccl"))
+
+
 def _brief(error: RuntimeError) -> str:
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line and line[0] != "-"), "no message")  # some begin with a title in rules

@@ -13,14 +13,14 @@ from resnetboost_trainer.accumulation import Accumulation
 from resnetboost_trainer.algorithms import Given
 from resnetboost_trainer.buckets import Buckets
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.distributed import Communicator, Floats, lost
+from resnetboost_trainer.distributed import Communicator, Floats, lost, of_collective
 from resnetboost_trainer.lossscale import Scaling
 from resnetboost_trainer.optimizers.adasum.adaptive import Summed
 from resnetboost_trainer.optimizers.pca.descent import Basis, Searched
 from resnetboost_trainer.optimizers.thor.curvature import Update
 from resnetboost_trainer.schedule import Moment
 from resnetboost_trainer.step import ACCURACY, LOSS, NORM_SQUARED, TAIL, Batch, Gradient
-from resnetboost_trainer.verdict import NumericsError, OutOfMemoryError, classify
+from resnetboost_trainer.verdict import NumericsError
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class Outcome(msgspec.Struct, frozen=True):
     gradient_seconds: float
     collective_seconds: float
     update_seconds: float
-    slowest_rank: int
-    slowest_compute_seconds: float
+    slowest_rank: int | None
+    slowest_compute_seconds: float | None
     curvature: Update | None
     combined: Summed | Searched | None
     compiled: bool
@@ -122,7 +122,7 @@ class Program:
         across = combined.across_seconds if isinstance(combined, Summed) else 0.0
         self._accumulated_seconds, self._seconds = 0.0, computed - begun
         compiled, self._compiling = self._first_use(due) or self._compiling, False
-        slowest = int(scalars[SECONDS:].argmax())
+        slowest_rank, slowest_seconds = self._slowest(scalars)
         return Outcome(
             loss=float(scalars[LOSS]),
             accuracy=float(scalars[ACCURACY]),
@@ -131,8 +131,8 @@ class Program:
             gradient_seconds=computed - begun,
             collective_seconds=reduced - computed + across,
             update_seconds=updated - reduced - across,
-            slowest_rank=slowest,
-            slowest_compute_seconds=float(scalars[SECONDS + slowest]),
+            slowest_rank=slowest_rank,
+            slowest_compute_seconds=slowest_seconds,
             curvature=update,
             combined=combined,
             compiled=compiled,
@@ -154,10 +154,17 @@ class Program:
         try:
             flat, _ = self.gradient(images, labels, tail)
         except RuntimeError as error:
-            if not self._gradient_is_collective or isinstance(classify(error), OutOfMemoryError):
-                raise
-            raise lost(error) from error
+            if self._gradient_is_collective and of_collective(error):
+                raise lost(error) from error
+            raise
         return flat
+
+    def _slowest(self, scalars: Floats) -> tuple[int | None, float | None]:
+        """Rank and seconds; nobody, where all ranks wait for the slowest inside of their gradient."""
+        if self._gradient_is_collective:
+            return None, None
+        rank = int(scalars[SECONDS:].argmax())
+        return rank, float(scalars[SECONDS + rank])
 
     def _leaves_out(self, scalars: Floats) -> bool:
         """Whether this step is left out because its gradient overflowed; all ranks have the same numbers."""

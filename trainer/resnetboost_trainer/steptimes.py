@@ -17,6 +17,7 @@ REDUCTION, OPTIMIZER = "reduction", "optimizer"
 GRADIENTS = "Gradients/"  # the scope of what automatic differentiation made
 _OWN = "Custom"  # what MindSpore calls every operator that is not its own
 _LAYER_DEPTH = 3  # Default/network-ResNet/Conv2D-op0: below that it belongs to no layer
+_BUCKETS = "buckets-Buckets"  # a cell, but not of the network: it sums gradients while others are still made
 
 
 class Executed(Protocol):
@@ -130,7 +131,7 @@ def _halves(window: Window, executions: Sequence[Executed]) -> Sequence[Window]:
 
 def _is_forward(name: str) -> bool:
     scopes = name.split("/")
-    return scopes[0] == "Default" and len(scopes) >= _LAYER_DEPTH
+    return scopes[0] == "Default" and len(scopes) >= _LAYER_DEPTH and scopes[1] != _BUCKETS
 
 
 def placed(windows: Sequence[Window], executions: Iterable[Executed]) -> Sequence[tuple[Window, Executed]]:

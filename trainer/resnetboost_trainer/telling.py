@@ -34,8 +34,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     data_wait_seconds: float
     compute_seconds: float
     collective_seconds: float
-    slowest_rank: int
-    slowest_compute_seconds: float
+    slowest_rank: int | None
+    slowest_compute_seconds: float | None
     compiled: bool
     curvature: Update | None
     combined: Summed | Searched | None
@@ -162,7 +162,7 @@ class Teller:
             accuracy=round(accuracy, 5),
             learning_rate=step.learning_rate,
             slowest_rank=step.slowest_rank,
-            slowest_compute_seconds=round(step.slowest_compute_seconds, 5),
+            slowest_compute_seconds=step.slowest_compute_seconds and round(step.slowest_compute_seconds, 5),
         )
         if not step.compiled:
             (seconds,) = self._durations.means()

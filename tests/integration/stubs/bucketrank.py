@@ -37,7 +37,7 @@ MOMENTUM: dict[str, dict[str, Any]] = {
     "dynamic": {"dynamicLossScale": {"initial": 512, "growthSteps": 2}},
 }
 # The network of Momentum has 641 weights in 10 tensors, that of PCA 53 in 4.
-FORMS: dict[str, dict[str, Any]] = {"whole": {}, "buckets": {"allReduceFusion": {"bucketBytes": 400}}}
+FORMS: dict[str, dict[str, Any]] = {"whole": {}, "buckets": {"allReduceFusion": {"bucketBytes": 100}}}
 
 device.prepare()
 communicator = Communicator(environment.rank, environment.world_size)
@@ -74,6 +74,8 @@ def take(program: Program, step: int, batch: tuple[Any, Any]) -> list[float]:
 
 def train(name: str, trainee: tuple[Program, Any], batches: Any) -> None:
     program, network = trainee
+    buckets = program.gradient.buckets
+    left[f"{name}.collectives"] = np.array(1 if buckets is None else len(buckets.plan))
     left[f"{name}.told"] = np.array([take(program, step, batches(step)) for step in range(STEPS)])
     left[f"{name}.weights"] = pcanetworks.vector(network)
 
