@@ -66,14 +66,14 @@ def pick(device_target: str, kernel: int, stride: int, padding: int, fast: bool)
 class _OneDNN(nn.Cell):
     """The C++ operator, for float32.
 
-    Both gradients are one operator: two would wait for each other, and each bring `dout` into its own format (a fifth
-    of a ResNet-20 step on 8x8 images). Nobody wants the images' of a `stem`, so there they are two, one of which never
-    runs.
+    Both gradients are one operator: two would wait for each other, and each bring `dout` into oneDNN's format. Where
+    they are `apart`, one that nobody wants never runs: that of a stem's images, or of frozen weights.
     """
 
-    def __init__(self, operators: Path, kernel: int, stride: int, padding: int, stem: bool) -> None:
+    def __init__(self, operators: Path, kernel: int, stride: int, padding: int, apart: bool) -> None:
         super().__init__()
         self.form = Tensor([stride, padding], ms.int32)
+        self.apart = apart
 
         def first(*given: Any) -> Any:
             return given[0]
@@ -81,30 +81,33 @@ class _OneDNN(nn.Cell):
         def second(*given: Any) -> Any:
             return given[1]
 
+        def both(*given: Any) -> tuple[Any, Any]:
+            return given[0], given[1]
+
         def results(images: Sequence[int], weights: Sequence[int], form: Sequence[int]) -> tuple[int, ...]:
             rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in images[2:])
             return images[0], weights[0], rows, columns
-
-        def both(*given: Any) -> tuple[Any, Any]:
-            return given[0], given[1]
 
         of_images = ops.Custom(f"{operators}:convolution_images", first, first, func_type="aot")
         of_weights = ops.Custom(f"{operators}:convolution_weights", second, second, func_type="aot")
         of_both = ops.Custom(f"{operators}:convolution_gradients", both, both, func_type="aot")
 
-        def apart(images: Tensor, weights: Tensor, form: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+        def by_two(images: Tensor, weights: Tensor, form: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
             dimages, dweights = of_images(images, weights, dout, form), of_weights(images, weights, dout, form)
             return dimages, dweights, ops.zeros_like(form)
 
-        def together(images: Tensor, weights: Tensor, form: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+        def by_one(images: Tensor, weights: Tensor, form: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
             dimages, dweights = of_both(images, weights, dout, form)
             return dimages, dweights, ops.zeros_like(form)
 
-        gradients = apart if stem else together
-        self.convolution = ops.Custom(f"{operators}:convolution", results, first, func_type="aot", bprop=gradients)
+        forward = f"{operators}:convolution"
+        self.parted = ops.Custom(forward, results, first, func_type="aot", bprop=by_two)
+        self.joint = ops.Custom(forward, results, first, func_type="aot", bprop=by_one)
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.convolution(x, weight, self.form)
+        if self.apart:
+            return self.parted(x, weight, self.form)
+        return self.joint(x, weight, self.form)
 
 
 class _Gemm(nn.Cell):
@@ -184,6 +187,11 @@ class Conv2d(nn.Cell):
             else ops.Conv2D(out_channels, kernel_size, pad_mode="pad", pad=padding, stride=stride)
         )
         self.fastest = None if operators is None else _OneDNN(operators, kernel_size, stride, padding, stem)
+
+    def gradients_apart(self) -> None:
+        """For a network with frozen parts, of whose gradients some are not wanted; before anything is compiled."""
+        if self.fastest is not None:
+            self.fastest.apart = True
 
     def construct(self, x: Tensor) -> Tensor:
         if x.dtype == ms.float32:

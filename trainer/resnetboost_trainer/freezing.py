@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mindspore import nn
 
 from resnetboost_trainer import family
+from resnetboost_trainer.conv import Conv2d
 
 
 def freeze(network: nn.Cell, parts: Sequence[str]) -> None:
@@ -19,6 +20,8 @@ def freeze(network: nn.Cell, parts: Sequence[str]) -> None:
     for name, cell in network.cells_and_names():
         if "moving_mean" in cell._params and family.part(name) in parts:
             cell.use_batch_statistics = False  # MindSpore's own switch
+        if parts and isinstance(cell, Conv2d):
+            cell.gradients_apart()
 
 
 def moving(network: nn.Cell) -> set[str]:
