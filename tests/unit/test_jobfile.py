@@ -105,6 +105,12 @@ def test_deep_nesting_is_told(depth: int) -> None:
         jobfile.parse("[" * depth + "]" * depth)
 
 
+@pytest.mark.parametrize("level", ["[", "- ", "{a: ", "? "])
+def test_nesting_without_end_does_not_kill_the_process(level: str) -> None:
+    with pytest.raises(JobFileError, match=", line 2: nested too deeply"):
+        jobfile.parse("a:\n  " + level * 50_000)
+
+
 def test_text_is_loaded_with_a_general_name() -> None:
     assert jobfile.load("---\na: 1\n---\n") == {"a": 1}
     with pytest.raises(JobFileError, match=r"^the job file, line 1: a is given twice"):

@@ -72,6 +72,19 @@ def test_a_damaged_status_is_one_sentence(tmp_path: Path, text: str | bytes) -> 
     assert "\n" not in str(caught.value)
 
 
+DEEP = "[" * 5000
+NO_SPEC = "metadata: {name: job, uid: a}"
+
+
+@pytest.mark.parametrize("text", [DEEP, "spec: 1", "metadata: 1", NO_SPEC, f"{NO_SPEC}\nspec: {{}}"], ids=range(5))
+def test_a_damaged_job_is_one_sentence(tmp_path: Path, text: str) -> None:
+    folder = runfolder.RunFolder(tmp_path)
+    folder.job_file.write_text(text)
+    with pytest.raises(UserError, match=r"job.yaml is damaged.*--fresh") as caught:
+        folder.read_job()
+    assert "\n" not in str(caught.value)
+
+
 def test_two_runs_cannot_have_the_folder_at_once(tmp_path: Path) -> None:
     folder = runfolder.open_for_run(tmp_path)
     with folder.locked():

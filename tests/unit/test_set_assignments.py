@@ -72,6 +72,7 @@ def test_later_assignments_see_earlier_ones_and_the_job_stays_as_it_was() -> Non
         ("stages.epochs=3", r"spec.stages is a list, name an entry such as \[0\]"),
         ("seed.value=3", "spec.seed is 0, it has no fields"),
         ("seed[0]=3", "spec.seed is not a list"),
+        (f"stages[{10**9}]=3", "write it as path=value"),
         ("seed=[1", "bracket"),
         ("seed=yes", "write true"),
     ],
@@ -81,3 +82,10 @@ def test_what_cannot_be_set_is_said_in_one_sentence(assignment: str, words: str)
         overrides.apply(JOB, [assignment])
     assert str(caught.value).startswith(f"--set {assignment}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("assignment", ["seed=" + "[" * 60_000, ".".join("a" * 30_000) + "=1"], ids=["value", "path"])
+def test_without_end_is_refused_in_a_short_sentence(assignment: str) -> None:
+    with pytest.raises(UserError, match=r"a job (needs|has) no more than ten levels") as caught:
+        overrides.apply(JOB, [assignment])
+    assert len(str(caught.value)) < 200

@@ -42,6 +42,7 @@ def test_numbers_that_yaml_1_1_reads_as_text_are_numbers(tmp_path: Path) -> None
         ("a: [1", "not a YAML file"),
         ("", "Expected `object`"),
         ("\x00", "not a YAML file"),
+        ("[" * 5000, "nested too deeply"),
     ],
     ids=[
         "unknown field",
@@ -51,6 +52,7 @@ def test_numbers_that_yaml_1_1_reads_as_text_are_numbers(tmp_path: Path) -> None
         "broken YAML",
         "empty file",
         "binary",
+        "deep",
     ],
 )
 def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:

@@ -300,6 +300,8 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: cannot read the config file: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply; the operator writes no more than ten levels") from None
     try:
         return msgspec.convert(document, Config, strict=False)
     except msgspec.ValidationError as error:

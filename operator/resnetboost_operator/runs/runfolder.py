@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from resnetboost_operator import status as statuses
@@ -34,6 +35,26 @@ _OURS = (
 _LOCK = ".lock"
 
 
+class _Metadata(msgspec.Struct):
+    name: str
+    uid: str
+
+
+class _Stage(msgspec.Struct):
+    name: str
+
+
+class _Spec(msgspec.Struct):
+    stages: list[_Stage]
+
+
+class _Shape(msgspec.Struct):
+    """What every version's job.yaml has, and everything that looks at a run relies on."""
+
+    metadata: _Metadata
+    spec: _Spec
+
+
 class RunFolderError(UserError):
     """The folder cannot be used for this run; says why and what to do in one sentence."""
 
@@ -54,7 +75,12 @@ class RunFolder:
 
     def read_job(self) -> Manifest:
         """The job of this run, defaulted and with its uid."""
-        return _read(self.job_file)
+        job = _read(self.job_file)
+        try:
+            msgspec.convert(job, _Shape)
+        except msgspec.ValidationError as error:
+            raise RunFolderError(f"{self.job_file} is damaged ({error}); start over with --fresh") from None
+        return job
 
     def read_status(self) -> Status:
         """The last status written; empty before the first."""
@@ -179,7 +205,7 @@ def write(path: Path, text: str | bytes) -> None:
 def _read(path: Path) -> Manifest:
     try:
         found = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise RunFolderError(f"{path} is damaged: it is not a YAML mapping; start over with --fresh")

@@ -5,18 +5,24 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from resnetboost_operator import readable
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.validation import jobfile
 
 Manifest = dict[str, Any]
 
+SHOWN = 80  # characters of an assignment that a sentence repeats
+
 _ROOTS = ("apiVersion", "kind", "metadata", "spec")
 # A name, or after it .name, [3] or ["a name with dots"].
-_PART = re.compile(r"""(?:^|\.)(?P<name>[^.\[\]"'=\s]+)|\[(?P<index>[0-9]+)\]|\[(["'])(?P<key>.+?)\3\]""")
+_PART = re.compile(r"""(?:^|\.)(?P<name>[^.\[\]"'=\s]+)|\[(?P<index>[0-9]{1,9})\]|\[(["'])(?P<key>.+?)\3\]""")
 
 
 class OverrideError(UserError):
     """A `--set` that cannot be followed."""
+
+    def __init__(self, assignment: str, reason: str) -> None:
+        super().__init__(f"--set {readable.cut(assignment, SHOWN)}: {reason}")
 
 
 def apply(job: Manifest, assignments: Sequence[str]) -> Manifest:
@@ -32,7 +38,7 @@ def _split(assignment: str) -> tuple[str, str]:
     """The first `=` outside brackets separates path and value."""
     end = _path_end(assignment)
     if end == 0 or assignment[end : end + 1] != "=":
-        raise OverrideError(f"--set {assignment}: write it as path=value, for example stages[0].epochs=3")
+        raise OverrideError(assignment, "write it as path=value, for example stages[0].epochs=3")
     return assignment[:end], assignment[end + 1 :]
 
 
@@ -53,7 +59,9 @@ def _parse_path(path: str, assignment: str) -> list[str | int]:
     if parts[0] not in _ROOTS:
         parts.insert(0, "spec")
     if len(parts) == 1:
-        raise OverrideError(f"--set {assignment}: name a field below {parts[0]}")
+        raise OverrideError(assignment, f"name a field below {parts[0]}")
+    if len(parts) > jobfile.MAX_DEPTH:
+        raise OverrideError(assignment, "the path is too long; a job has no more than ten levels")
     return parts
 
 
@@ -62,7 +70,7 @@ def _parse_value(text: str, assignment: str) -> Any:
         return jobfile.parse(text)
     except jobfile.JobFileError as error:
         reason = re.sub("^(, line [0-9]+)?: ", "", str(error))
-        raise OverrideError(f"--set {assignment}: {reason}") from None
+        raise OverrideError(assignment, reason) from None
 
 
 def _set(job: Manifest, parts: Sequence[str | int], value: Any, assignment: str) -> None:
@@ -90,15 +98,13 @@ def _step(holder: Any, part: str | int, parts: Sequence[str | int], assignment: 
     above = _written(parts[:-1])
     if isinstance(part, int):
         if not isinstance(holder, list):
-            raise OverrideError(f"--set {assignment}: {above} is not a list, so [{part}] means nothing")
+            raise OverrideError(assignment, f"{above} is not a list, so [{part}] means nothing")
         if part >= len(holder):
-            raise OverrideError(
-                f"--set {assignment}: {above} has no [{part}]; its {len(holder)} entries count from [0]"
-            )
+            raise OverrideError(assignment, f"{above} has no [{part}]; its {len(holder)} entries count from [0]")
         return holder[part]
     if not isinstance(holder, dict):
         kind = "a list, name an entry such as [0]" if isinstance(holder, list) else f"{holder}, it has no fields"
-        raise OverrideError(f"--set {assignment}: {above} is {kind}")
+        raise OverrideError(assignment, f"{above} is {kind}")
     return holder.get(part)
 
 

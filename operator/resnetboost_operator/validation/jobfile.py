@@ -30,6 +30,7 @@ _NUMBER_FOR_SOME = re.compile(r"[-+]?(0[0-9_]+|0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0
 
 _PLAIN = "plain"
 _TEXT = "tag:yaml.org,2002:str"
+_TOO_DEEP = "nested too deeply; a job needs no more than ten levels"
 
 
 class JobFileError(Exception):
@@ -59,7 +60,7 @@ def parse(text: str) -> Any:
             raise _problem(documents[1], "a second document starts here; put each job into a file of its own")
         return _Builder().build(documents[0]) if documents else None
     except RecursionError:
-        raise JobFileError(": nested too deeply; a job needs no more than ten levels") from None
+        raise JobFileError(f": {_TOO_DEEP}") from None
 
 
 def _read(path: Path) -> str:
@@ -94,6 +95,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 def _compose(text: str) -> list[yaml.Node]:
     """The documents with anything in them; kubectl skips empty ones too."""
     try:
+        _refuse_depth(text)
         documents = list(yaml.compose_all(text, _Loader))
     except yaml.MarkedYAMLError as error:
         raise JobFileError(_syntax_error(error)) from None
@@ -104,6 +106,15 @@ def _compose(text: str) -> list[yaml.Node]:
         reason = getattr(error, "reason", "characters that are no text")
         raise JobFileError(f": not valid YAML: {reason}; save it as plain text") from None
     return [node for node in documents if not _is_null(node)]
+
+
+def _refuse_depth(text: str) -> None:
+    """Events come one after another, but libyaml's composer calls itself: thousands of levels end the process."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise JobFileError(f", line {event.start_mark.line + 1}: {_TOO_DEEP}")
 
 
 def _syntax_error(error: yaml.MarkedYAMLError) -> str:
@@ -137,7 +148,7 @@ class _Builder:
         if self.values > MAX_VALUES or id(node) in self.open:
             raise _problem(node, "aliases (*name) expand without end; write the values out")
         if len(self.open) > MAX_DEPTH:
-            raise _problem(node, "nested too deeply; a job needs no more than ten levels")
+            raise _problem(node, _TOO_DEEP)
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node)
         self.open.add(id(node))
