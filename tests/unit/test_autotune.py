@@ -1,6 +1,7 @@
 """How many threads make batches, and how many ahead: the rule with made-up numbers, and a feed that works by it."""
 
 import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -153,6 +154,37 @@ def test_as_many_threads_work_as_are_set_and_no_more(workers: int) -> None:
     feed.close()
     assert found == [[4 * n, 4 * n + 1, 4 * n + 2, 4 * n + 3] for n in range(8)]
     assert split.most == workers
+
+
+class Held(Counted):
+    """Begins its first sample only when `begun` is set, and notes in which order it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.order: list[int] = []
+
+    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+        assert self.begun.wait(timeout=60)
+        self.order.append(int(indices[0]))
+        super().fill(out, indices, draws)
+
+
+def test_threads_that_may_not_work_hold_back_nothing_of_the_batch_that_is_waited_for() -> None:
+    split = Held()
+    feed = Feed(split, Corrupt(0), workers=8)
+    feed.set(Setting(1, MOST_AHEAD))
+
+    def wanted() -> Iterator[Wanted]:
+        for number, item in enumerate(asked(MOST_AHEAD + 1)):
+            if number == MOST_AHEAD:
+                split.begun.set()  # by now every thread has been given something to do
+            yield item
+
+    for _ in feed.batches(wanted()):
+        pass
+    feed.close()
+    assert split.order == list(range(4 * (MOST_AHEAD + 1)))
 
 
 def test_a_feed_gives_back_threads_that_training_does_not_need() -> None:

@@ -3,11 +3,12 @@
 Which bits a batch has depends on nothing but what is asked: not on threads, on time, or on the batches before.
 """
 
+import functools
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +67,7 @@ class Feed:
         threaded = split.each > 0 or mixing is not None
         self.setting = Setting(workers or cores(), LEAST_AHEAD if threaded else 0)
         self.slots = Slots(self.setting.workers)
+        self._pieces: deque[Callable[[], None]] = deque()
         self._pool = ThreadPoolExecutor(self.setting.workers, "feed") if threaded else None
         self._tuner = Tuner(self.setting.workers) if threaded and autotune else None
 
@@ -73,11 +75,19 @@ class Feed:
         """One for each, in their order. Raises DataError."""
         making: deque[Future[Batch]] = deque()
         for item in wanted:
-            making.append(_Making(self, item).begin(self._pool))
+            making.append(_Making(self, item).begin())
             while len(making) > self.setting.ahead:
                 yield self._take(making)
         while making:
             yield self._take(making)
+
+    def do(self, piece: Callable[[], None]) -> None:
+        """Now, or by a thread as soon as one may work, the oldest first."""
+        if self._pool is None:
+            piece()
+        else:
+            self._pieces.append(piece)
+            self._pool.submit(self._do_oldest)
 
     def set(self, setting: Setting) -> None:
         """Work by it from now on, as far as there are threads. No bit of a batch depends on it."""
@@ -88,6 +98,10 @@ class Feed:
         """Stop the threads; batches that nobody took are dropped."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+    def _do_oldest(self) -> None:
+        with self.slots.one():  # only then is a piece taken: a thread that waits would keep it from the others
+            self._pieces.popleft()()
 
     def _take(self, making: "deque[Future[Batch]]") -> Batch:
         asked = time.perf_counter()
@@ -110,20 +124,13 @@ class _Making:
         self.future: Future[Batch] = Future()
         self._lock = threading.Lock()
 
-    def begin(self, pool: ThreadPoolExecutor | None) -> "Future[Batch]":
+    def begin(self) -> "Future[Batch]":
         each = self.split.each or self.wanted.size
         pieces = [slice(start, min(start + each, self.wanted.size)) for start in range(0, self.wanted.size, each)]
         self._left = len(pieces)
         for piece in pieces:
-            if pool is None:
-                self._piece(piece)
-            else:
-                pool.submit(self._piece, piece)
+            self.feed.do(functools.partial(self._make, piece))
         return self.future
-
-    def _piece(self, piece: slice) -> None:
-        with self.feed.slots.one():
-            self._make(piece)
 
     def _make(self, piece: slice) -> None:
         try:
