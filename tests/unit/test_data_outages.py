@@ -1,20 +1,19 @@
 """A data set that cannot be read when a job starts: a storage that is away restarts the gang, a wrong path does not."""
 
-import contextlib
 import errno
 import os
-import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
+import openfiles
 import photographs
 from resnetboost_trainer import config, data
 from resnetboost_trainer.datasets import reading
-from resnetboost_trainer.verdict import DataError, StorageError
+from resnetboost_trainer.verdict import DataError, OutOfMemoryError, StorageError, TrainingError
 
 Name = Literal["npz", "MNIST", "CIFAR10", "ImageFolder", "MindRecord"]
 
@@ -31,20 +30,25 @@ def test_what_is_wrong_with_the_path_itself_is_for_the_user_to_mend(number: int)
     assert isinstance(reading.failure("/data", OSError(number, os.strerror(number))), DataError)
 
 
+@pytest.mark.parametrize(
+    ("number", "kind", "remedy"),
+    [
+        (errno.EMFILE, DataError, "raise the limit of open files"),
+        (errno.ENFILE, StorageError, "the whole node has too many open"),
+        (errno.ENOMEM, OutOfMemoryError, "give the pod more memory"),
+    ],
+)
+def test_what_the_system_lacks_is_not_for_the_storage_to_mend(
+    number: int, kind: type[TrainingError], remedy: str
+) -> None:
+    failure = reading.failure("/data: cannot be read", OSError(number, os.strerror(number)))
+    assert type(failure) is kind
+    assert str(failure).startswith(f"/data: cannot be read: {os.strerror(number)}; {remedy}")
+
+
 def test_an_error_of_ours_about_what_is_in_a_file_is_no_outage() -> None:
     assert not reading.is_outage(OSError("the row is damaged"))
     assert not reading.is_outage(ValueError("EIO"))
-
-
-@contextlib.contextmanager
-def no_more_files() -> Iterator[None]:
-    """The system refuses to open any, which is no file's fault."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def load(name: Name, path: Path) -> data.Dataset:
@@ -66,10 +70,10 @@ MAKERS: dict[Name, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_no_data_set_is_blamed_for_what_the_system_refuses(name: Name, tmp_path: Path) -> None:
+def test_the_limit_of_open_files_is_told_and_no_storage_blamed(name: Name, tmp_path: Path) -> None:
     MAKERS[name](tmp_path)
     path = tmp_path / "data.npz" if name == "npz" else tmp_path
-    with no_more_files(), pytest.raises(StorageError, match=f"{tmp_path}.*: Too many open files; mend"):
+    with openfiles.at_most(0), pytest.raises(DataError, match=f"{tmp_path}.*: Too many open files; raise the limit"):
         load(name, path)
 
 
@@ -84,3 +88,12 @@ def test_a_file_whose_bytes_do_not_come_is_an_outage(name: Name, file: str, tmp_
     (tmp_path / file).symlink_to("/proc/self/mem")
     with pytest.raises(StorageError, match=f"{tmp_path / file}: cannot be read: Input/output error; mend"):
         load(name, tmp_path)
+
+
+def test_class_names_whose_bytes_do_not_come_are_an_outage(tmp_path: Path) -> None:
+    """They go into every checkpoint, and would be missing there for good."""
+    photographs.cifar(tmp_path)
+    names = tmp_path / "batches.meta.txt"
+    names.symlink_to("/proc/self/mem")
+    with pytest.raises(StorageError, match=f"{names}: cannot be read: Input/output error; mend"):
+        load("CIFAR10", tmp_path)

@@ -24,7 +24,7 @@ from resnetboost_trainer.datasets.feed import Batch, Feed, Wanted, cores
 from resnetboost_trainer.datasets.mixing import Mixing
 from resnetboost_trainer.datasets.photos import Evaluated
 from resnetboost_trainer.datasets.photosplit import PhotoSplit
-from resnetboost_trainer.verdict import DataError
+from resnetboost_trainer.verdict import DataError, OutOfMemoryError, StorageError, TrainingError
 
 TRAIN, GLOBAL = 24, 12
 STEPS = 2 * (TRAIN // GLOBAL)
@@ -209,12 +209,21 @@ class Outage:
         raise OSError(self.number, os.strerror(self.number))
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE])
-def test_an_outage_of_the_storage_is_no_corrupt_image(number: int) -> None:
-    """It would end the job for good, or train with other images than another run."""
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EIO, StorageError),
+        (errno.ESTALE, StorageError),
+        (errno.ETIMEDOUT, StorageError),
+        (errno.EMFILE, DataError),
+        (errno.ENOMEM, OutOfMemoryError),
+    ],
+)
+def test_an_outage_ends_the_attempt_by_the_name_of_the_file(number: int, kind: type[TrainingError]) -> None:
+    """As a corrupt image it would end the job for good, or train with other images than another run."""
     split = PhotoSplit(Outage(number), Evaluated(16, 16), 16)
     for draws in (None, Draws(0, 0, "augmentation")):
-        with pytest.raises(OSError, match=os.strerror(number)):
+        with pytest.raises(kind, match=f"file 0: cannot be read: {os.strerror(number)}; "):
             list(Feed(split, Corrupt(100), 2).batches([Wanted(np.arange(8), 0, 4, draws)]))
 
 

@@ -1,5 +1,7 @@
 """MindRecord files written here byte by byte: odd paths, and indexes and headers that nobody can trust."""
 
+import errno
+import os
 import sqlite3
 import struct
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import openfiles
 from resnetboost_trainer.datasets.mindrecord import MindRecordContents
 from resnetboost_trainer.verdict import DataError, StorageError
 
@@ -96,5 +99,26 @@ def test_an_index_that_is_a_query_without_end(tmp_path: Path) -> None:
 def test_an_index_whose_bytes_do_not_come_is_an_outage(tmp_path: Path) -> None:
     path, _ = record(tmp_path)
     path.with_name(f"{path.name}.db").symlink_to("/proc/self/mem")  # whose first byte is an input/output error
-    with pytest.raises(StorageError, match=r"train\.mindrecord: cannot be read: disk I/O error; mend the storage"):
+    with pytest.raises(StorageError, match=r"train\.mindrecord\.db: cannot be read: disk I/O error; mend the storage"):
+        MindRecordContents([path])
+
+
+def test_an_index_that_cannot_be_opened_is_not_told_to_be_damaged(tmp_path: Path) -> None:
+    path = index(*record(tmp_path))
+    sentence = r"train\.mindrecord\.db: cannot be read: Too many open files; raise the limit of open files"
+    with openfiles.at_most(1), pytest.raises(DataError, match=sentence):  # the file itself is that one
+        MindRecordContents([path])
+
+
+def test_a_storage_that_goes_away_while_labels_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = index(*record(tmp_path))
+    pread = os.pread
+
+    def away(file: int, size: int, offset: int) -> bytes:
+        if offset >= HEADER_SIZE:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(file, size, offset)
+
+    monkeypatch.setattr(os, "pread", away)
+    with pytest.raises(StorageError, match=r"train\.mindrecord: cannot be read: Input/output error; mend the storage"):
         MindRecordContents([path])

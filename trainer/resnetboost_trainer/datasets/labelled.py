@@ -43,12 +43,17 @@ def class_names(dataset: config.Dataset, classes: int) -> tuple[str, ...]:
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """The lines of a file of class names; none where there is none, or one that is too long or not of text."""
+    """The lines of a file of class names; none where there is none, or one that is too long or not of text.
+
+    Raises StorageError where the storage is away: checkpoints would be without the names for good.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_NAMES_BYTES + 1)
         lines = data.decode().splitlines() if len(data) <= _MOST_NAMES_BYTES else []
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and reading.is_outage(error):
+            raise reading.failure(f"{path}: cannot be read", error) from None
         return ()
     return tuple(line.strip() for line in lines if line.strip())
 

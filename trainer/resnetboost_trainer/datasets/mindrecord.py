@@ -29,6 +29,7 @@ _LENGTH, _FIELD_LENGTH = struct.Struct("<Q"), struct.Struct(">Q")
 _ROWS = """select PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB,
     PAGE_OFFSET_BLOB_END from INDEXES order by ROW_ID"""
 _TABLE = "select 1 from sqlite_master where type = 'table' and name = 'INDEXES'"
+_NOT_READ = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # whatever is in the index
 _MOST_HEADER_BYTES = 1 << 28
 _MOST_ROW_BYTES = 1 << 28  # a row lies within a page, and MindSpore's largest page has as many
 
@@ -88,11 +89,11 @@ class _Shard:
             self._size = os.fstat(self._file).st_size
             header = self._header()
             rows = _index(path)
+            self.spans = self._spans(header, rows)
+            self._blob_place = self._image_field(header)
+            self.labels = np.array([self._label(row) for row in range(len(rows))], np.int32)
         except OSError as error:
-            raise reading.failure(f"{path}: cannot be read", error) from None
-        self.spans = self._spans(header, rows)
-        self._blob_place = self._image_field(header)
-        self.labels = np.array([self._label(row) for row in range(len(rows))], np.int32)
+            raise reading.failure(f"{error.filename or path}: cannot be read", error) from None
 
     def image(self, row: int) -> bytes:
         """The image's field of the row's blob. Raises OSError."""
@@ -172,13 +173,14 @@ def _index(path: Path) -> NDArray[np.int64]:
     database = path.with_name(f"{path.name}.db")
     if not database.is_file():
         raise DataError(f"{database}: missing; a MindRecord file is of no use without the index beside it")
+    os.close(os.open(database, os.O_RDONLY | os.O_NONBLOCK))  # SQLite would not say why it cannot be opened
     try:
         with sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro&immutable=1", uri=True) as connection:
             if not connection.execute(_TABLE).fetchone():  # a view may have rows without end
                 raise DataError(f"{database}: not the index of a MindRecord file; write the file again")
             rows = connection.execute(_ROWS).fetchall()
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:  # the higher bits say in which call
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_READ:  # the higher bits say in which call
             raise OSError(errno.EIO, str(error), os.fspath(database)) from None
         raise DataError(f"{database}: not the index of a MindRecord file ({error}); write the file again") from None
     if not rows:

@@ -47,6 +47,6 @@ class PhotoSplit:
                 data = self.contents.read(int(index))
             except OSError as error:
                 if reading.is_outage(error):  # it must end the attempt, not an image
-                    raise
+                    raise reading.failure(f"{self.name(int(index))}: cannot be read", error) from None
                 raise Unreadable(f"it cannot be read: {error.strerror or error}") from None
             photos.fill(out[place], data, self.transform, None if draws is None else draws.of(int(index)))

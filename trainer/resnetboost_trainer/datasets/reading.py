@@ -1,11 +1,11 @@
-"""Whose fault it is that a file cannot be read: its own, for good, or that of a storage which may come back."""
+"""Whose fault it is that a file cannot be read: its own, for good, or that of a storage or node it is read on."""
 
 import errno
 
-from resnetboost_trainer.verdict import DataError, StorageError, TrainingError
+from resnetboost_trainer.verdict import DataError, OutOfMemoryError, StorageError, TrainingError
 
 # What is wrong with one file or its path, and will be at the next attempt too. Without a number: what is in it.
-# Anything else (EIO, ESTALE, ETIMEDOUT, ENOTCONN, ...) is an outage.
+# Anything else (EIO, ESTALE, ETIMEDOUT, ENOTCONN, ...) is an outage, of the storage but for what is in _NOT_STORAGE.
 _OF_THE_FILE = (
     None,
     errno.ENOENT,
@@ -18,16 +18,24 @@ _OF_THE_FILE = (
     errno.ENXIO,
     errno.EINVAL,  # a damaged archive makes its reader seek to before the beginning
 )
+_AWAY = (StorageError, "mend the storage that it lies on, or wait until it is back")
+_NOT_STORAGE: dict[int | None, tuple[type[TrainingError], str]] = {
+    # This process's own limit: at the next attempt it has as many files to open.
+    errno.EMFILE: (DataError, "raise the limit of open files (ulimit -n), or write fewer MindRecord files"),
+    errno.ENFILE: (StorageError, "the whole node has too many open; close some there, or raise its fs.file-max"),
+    errno.ENOMEM: (OutOfMemoryError, "give the pod more memory"),
+}
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether it is the storage's, so that the same file may be read later."""
+    """Whether it is no fault of the file, which may be read later or elsewhere."""
     return isinstance(error, OSError) and error.errno not in _OF_THE_FILE
 
 
 def failure(what: str, error: OSError) -> TrainingError:
-    """What to raise where `what` went wrong: StorageError of an outage, which restarts the gang, else DataError."""
+    """What to raise where `what` went wrong: of an outage what restarts the gang, if that may help, else DataError."""
     told = f"{what}: {error.strerror or error}"
-    if is_outage(error):
-        return StorageError(f"{told}; mend the storage that it lies on, or wait until it is back")
-    return DataError(told)
+    if not is_outage(error):
+        return DataError(told)
+    kind, remedy = _NOT_STORAGE.get(error.errno, _AWAY)
+    return kind(f"{told}; {remedy}")
