@@ -1,4 +1,4 @@
-"""How a run's numbers read for people: durations, shares, counts; it formats and decides nothing."""
+"""How a run's numbers and names read for people: durations, shares, counts; it formats and decides nothing."""
 
 from collections.abc import Iterable
 
@@ -40,3 +40,8 @@ def ranks(kind: str, counts: Iterable[int]) -> str:
 def cut(text: str, width: int) -> str:
     """The text within a width, its end marked where something is missing."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def printable(text: str) -> str:
+    """One line that only shows what a file holds: what would move a cursor, change colours or end a line is escaped."""
+    return "".join(found if found.isprintable() else repr(found)[1:-1] for found in text)

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from resnetboost_operator import readable
+
 Format = Literal["plain", "json"]
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -53,7 +55,7 @@ class _Plain(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """What ranks say is in some lines: it must not look like more lines, or worse, to a terminal."""
         record.about = f"{_job.get()}: " if _job.get() else ""
-        record.message = "".join(found if found.isprintable() else repr(found)[1:-1] for found in record.message)
+        record.message = readable.printable(record.message)
         return super().formatMessage(record)
 
 

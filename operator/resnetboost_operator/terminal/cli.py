@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from resnetboost_operator import __version__
+from resnetboost_operator import __version__, readable
 from resnetboost_operator.errors import UserError, storage_error
 from resnetboost_operator.terminal import afterwards
 from resnetboost_operator.terminal.ranktables import ranktable
@@ -36,8 +36,8 @@ class _Group(click.Group):
 
 
 def _fail(sentences: str, code: int) -> NoReturn:
-    for line in sentences.splitlines():
-        click.echo(f"resnetboost: {line}", err=True)
+    for line in sentences.split("\n"):
+        click.echo(f"resnetboost: {readable.printable(line)}", err=True)
     sys.exit(code)
 
 
@@ -129,7 +129,7 @@ def validate(files: tuple[Path, ...]) -> None:
     for file in files:
         try:
             job = loadjob.load(file)
-            click.echo(f"{file}: ok ({job['metadata']['name']})")
+            click.echo(readable.printable(f"{file}: ok ({job['metadata']['name']})"))
         except loadjob.JobError as error:
             problems += error.problems
     if problems:

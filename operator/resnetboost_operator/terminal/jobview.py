@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import api, pods
+from resnetboost_operator import api, pods, readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.kube import jobs
 from resnetboost_operator.status import Progress, StageStatus, Status
@@ -77,7 +77,7 @@ def read(obj: Mapping[str, Any]) -> JobView:
 def legible(text: str) -> str:
     """Text that can only be read: no colours, no cursor moved, nothing turned round. Lines stay lines."""
     plain = _COLOURS.sub("", text).replace("\t", " ").replace("\r\n", "\n")
-    return "".join(found if found.isprintable() or found == "\n" else repr(found)[1:-1] for found in plain)
+    return "\n".join(map(readable.printable, plain.split("\n")))
 
 
 def _legible(value: Any) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from resnetboost_operator import readable
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.terminal import overrides
 from resnetboost_operator.validation import jobfile, schema
@@ -15,8 +16,8 @@ class JobError(UserError):
     """A job that cannot be run; `problems` are sentences, one for each thing that is wrong."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
+        self.problems = tuple(readable.printable(problem) for problem in problems)
+        super().__init__("\n".join(self.problems))
 
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:

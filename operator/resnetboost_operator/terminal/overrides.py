@@ -22,7 +22,7 @@ class OverrideError(UserError):
     """A `--set` that cannot be followed."""
 
     def __init__(self, assignment: str, reason: str) -> None:
-        super().__init__(f"--set {readable.cut(assignment, SHOWN)}: {reason}")
+        super().__init__(f"--set {readable.printable(readable.cut(assignment, SHOWN))}: {reason}")
 
 
 def apply(job: Manifest, assignments: Sequence[str]) -> Manifest:

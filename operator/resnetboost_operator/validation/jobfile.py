@@ -111,7 +111,8 @@ def _compose(text: str) -> list[yaml.Node]:
 def _refuse_depth(text: str) -> None:
     """Events come one after another, but libyaml's composer calls itself: thousands of levels end the process."""
     depth = 0
-    for event in yaml.parse(text, _Loader):
+    events: Iterator[Any] = yaml.parse(text, _Loader)
+    for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise JobFileError(f", line {event.start_mark.line + 1}: {_TOO_DEEP}")

@@ -1,0 +1,44 @@
+"""`resnetboost validate` with files that nobody means well with: it stays readable, short and harmless."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from resnetboost_operator.terminal.cli import main
+
+EXAMPLE = (Path(__file__).parents[2] / "examples" / "digits.yaml").read_text()
+RED = "\x1b[31m"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def validated(text: str, name: str = "job.yaml") -> Result:
+    Path(name).write_text(text)
+    return CliRunner().invoke(main, ["validate", name])
+
+
+HOSTILE = {
+    "a name": (EXAMPLE.replace("name: digits", r'name: "t\e[31m"', 1), r"'t\x1b[31m'"),
+    "a field": (EXAMPLE + r'  "a\e[31m": 1', r"spec[a\x1b[31m]: no such field"),
+    "a forged line": (EXAMPLE + r'  "a\nresnetboost: b": 1', r"spec[a\nresnetboost: b]: no such field"),
+    "a value": (EXAMPLE + r'  jitLevel: "\e[31m"', r"'\x1b[31m' is not known"),
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_escapes_of_a_file_do_not_reach_the_terminal(folder: Path, text: str, shown: str) -> None:
+    result = validated(text)
+    assert result.exit_code == 10
+    assert shown in result.output
+    assert RED not in result.output
+    assert all(line.startswith("resnetboost: job.yaml: ") for line in result.output.splitlines())
+
+
+def test_nor_do_those_of_its_name(folder: Path) -> None:
+    assert validated(EXAMPLE, RED).output == "\\x1b[31m: ok (digits)\n"
+    assert RED not in validated("a: [", RED).output
