@@ -42,3 +42,17 @@ def test_escapes_of_a_file_do_not_reach_the_terminal(folder: Path, text: str, sh
 def test_nor_do_those_of_its_name(folder: Path) -> None:
     assert validated(EXAMPLE, RED).output == "\\x1b[31m: ok (digits)\n"
     assert RED not in validated("a: [", RED).output
+
+
+def test_only_the_first_of_many_problems_are_told(folder: Path) -> None:
+    result = validated(EXAMPLE + "".join(f"  junk{i}: 1\n" for i in range(60_000)))
+    lines = result.output.splitlines()
+    assert (result.exit_code, len(lines)) == (10, 21)
+    assert "spec.junk0: no such field" in lines[0]
+    assert lines[-1] == "resnetboost: job.yaml: and 59980 more"
+
+
+def test_a_long_name_does_not_fill_the_screen(folder: Path) -> None:
+    result = validated(EXAMPLE + f"  ? {'x' * 50_000}\n  : 1\n")
+    assert "spec.xxxx" in result.output
+    assert len(result.output) < 1100

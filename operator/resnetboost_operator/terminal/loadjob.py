@@ -11,12 +11,15 @@ from resnetboost_operator.validation import jobfile, schema
 
 Manifest = dict[str, Any]
 
+MOST_TOLD = 20
+LONGEST = 1000  # characters of a sentence; it repeats what is in the file
+
 
 class JobError(UserError):
     """A job that cannot be run; `problems` are sentences, one for each thing that is wrong."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(readable.printable(problem) for problem in problems)
+        self.problems = tuple(readable.printable(readable.cut(problem, LONGEST)) for problem in problems)
         super().__init__("\n".join(self.problems))
 
 
@@ -29,5 +32,12 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
     job = overrides.apply(written, assignments)
     problems = schema.check(job)
     if problems:
-        raise JobError([f"{path}: {problem}" for problem in problems])
+        raise JobError(_told(path, problems))
     return schema.defaulted(job)
+
+
+def _told(path: Path, problems: Sequence[schema.Problem]) -> list[str]:
+    """The first problems in a line each, and how many more there are."""
+    rest = len(problems) - MOST_TOLD
+    more = [f"{path}: and {rest} more"] if rest > 0 else []
+    return [f"{path}: {problem}" for problem in problems[:MOST_TOLD]] + more

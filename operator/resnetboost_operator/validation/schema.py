@@ -26,6 +26,7 @@ _LABEL_KEY = re.compile(
     r"(?P<prefix>[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
+_MANY = 100  # problems of form, beside which rules say nothing new and take long
 _KEY_RULE = "use letters, digits, '-', '_' and '.', after a domain and '/' if need be"
 _TEXT = {"type": "string"}
 _ANY: Schema = {"x-kubernetes-preserve-unknown-fields": True}
@@ -89,6 +90,8 @@ def check(obj: Any, old: Any = None) -> list[Problem]:
         return found  # an object of another kind: nothing else here would help
     job = _without_status(defaulted(obj))
     found = [*_structure().problems(job), *_key_problems(job.get("metadata"))]
+    if len(found) > _MANY:
+        return found
     from resnetboost_operator.validation import rules  # the evaluator takes a third of a second to load
 
     before = rules.ABSENT if old is None else _without_status(defaulted(old))

@@ -128,12 +128,16 @@ def unknown(name: object, siblings: Iterable[str], elsewhere: Sequence[str]) -> 
 def nearest(word: str, known: Sequence[str]) -> str | None:
     """The known word that was probably meant; None if no word, or more than one, is that close."""
     match = difflib.SequenceMatcher(b=word.lower())
-    closeness: dict[str, float] = {}
-    for item in known:
-        match.set_seq1(item.lower())
-        closeness[item] = match.ratio()
+    closeness = {item: _closeness(match, item.lower()) for item in known}
     best = [item for item in known if closeness[item] == max(closeness.values()) >= LIKELY]
     return best[0] if len(best) == 1 else None
+
+
+def _closeness(match: difflib.SequenceMatcher[str], item: str) -> float:
+    """The share that agrees, or 0 where its upper bounds, which cost far less, are too low already."""
+    match.set_seq1(item)
+    likely = match.real_quick_ratio() >= LIKELY and match.quick_ratio() >= LIKELY
+    return match.ratio() if likely else 0.0
 
 
 def _range(schema: Schema) -> str:
