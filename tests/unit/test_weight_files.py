@@ -200,6 +200,10 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
     for content, says in (
         (b"", "neither safetensors nor a zip archive"),
         (b"\x80\x02}.", "a bare pickle"),
+        (
+            b"\n\x1f\n\x07fc.bias\x12\x14\x08\x02\x12\x07Float32\x1a\x08" + bytes(8),
+            "MindSpore checkpoints are not read",
+        ),
         (b"\xff" * 100, "neither safetensors nor a zip archive"),
         (safetensors.numpy.save({"a": np.zeros(3, np.int32), "b.running_mean": np.ones(1)}), "a holds int32"),
         (safetensors.numpy.save({"a": np.zeros(3, np.float32)}), "neither moving_mean nor running_mean"),

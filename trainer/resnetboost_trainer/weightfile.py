@@ -4,6 +4,7 @@ What is in a file says what it is, never its name. All of it is untrusted: it be
 """
 
 import hashlib
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ AVERAGE = "ema.safetensors"  # of a checkpoint whose job keeps an average of the
 
 ZIP = b"PK\x03\x04"
 OLD_PICKLE = b"\x80"
+# Protocol buffers: the first entry with its length, and in it the parameter's name (MindSpore's checkpoint.proto).
+MINDSPORE = re.compile(rb"\n[\x80-\xff]*[\x00-\x7f]\n")
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
 # A counter that PyTorch's BN has, and nobody reads while BN has a momentum.
@@ -86,6 +89,9 @@ def _safetensors(data: bytes) -> dict[str, Array]:
     except SafetensorError as error:
         if data.startswith(OLD_PICKLE):  # safetensors may begin with that byte, too
             reason = "it is a bare pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one"
+            raise Refused(reason) from error
+        if MINDSPORE.match(data):
+            reason = "MindSpore checkpoints are not read; docs/weights.md says how to make safetensors of one"
             raise Refused(reason) from error
         reason = (
             f"it is neither safetensors nor a zip archive of torch.save: {shown(' '.join(str(error).split()), 300)}"
