@@ -8,7 +8,7 @@ import click
 import pytest
 
 from resnetboost_operator.terminal import afterwards
-from resnetboost_trainer import card, commands, export, predict
+from resnetboost_trainer import __main__, card, commands, export, predict
 from resnetboost_trainer import eval as evaluating
 
 COMMANDS: dict[str, tuple[click.Command, Callable[[], argparse.ArgumentParser]]] = {
@@ -46,3 +46,12 @@ def test_options_and_choices_are_the_same(name: str) -> None:
     assert of_command_line(command) == theirs
     assert name in commands.ALL
     assert command.name == name
+
+
+def test_the_trainers_help_names_its_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["resnetboost_trainer", "--help"])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert f"Commands: {', '.join(commands.ALL)};" in " ".join(capsys.readouterr().out.split())

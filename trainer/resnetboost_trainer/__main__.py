@@ -19,7 +19,8 @@ from resnetboost_trainer.verdict import CommunicationError, TrainingError, Verdi
 
 log = logging.getLogger("resnetboost_trainer")
 
-EPILOG = """The config file is named by RESNETBOOST_CONFIG or the argument; RESNETBOOST_RANK, RESNETBOOST_WORLD_SIZE and
+EPILOG = f"""Commands: {", ".join(commands.ALL)}; `python -m resnetboost_trainer COMMAND --help` says what one takes.
+To train, the config file is named by RESNETBOOST_CONFIG or the argument; RESNETBOOST_RANK, RESNETBOOST_WORLD_SIZE and
 RESNETBOOST_COORDINATOR (host:port) place this process in its gang, or RESNETBOOST_INDEX and RESNETBOOST_RANK_TABLE (the
 folder that a rank table will come into). Exit codes: 0 done, 1 internal error,
 10 configuration, 11 data, 12 numerics, 13 out of memory, 14 communication, 15 storage, 16 interrupted."""
