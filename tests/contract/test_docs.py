@@ -1,6 +1,7 @@
 """What the documents tell people to write into a job is accepted, and means what they say."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,30 +9,84 @@ import msgspec
 import pytest
 import yaml
 
-from resnetboost_operator import api, manifests
+from resnetboost_operator import api, manifests, names
 from resnetboost_operator.terminal import loadjob
-from resnetboost_trainer import schedule
+from resnetboost_trainer import commands, export, schedule
 from resnetboost_trainer.config import Config
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 THOR, ADASUM = DOCS / "thor.md", DOCS / "adasum.md"
 STEPS_PER_EPOCH = 5004  # ImageNet at a global batch of 256
+
+KIND = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": {"name": "job"}}
+STAGE = {"name": "base", "algorithm": "Momentum", "epochs": 6, "localBatchSize": 32}
+REST = {"model": {"name": "resnet50", "numClasses": 1001}, "dataset": {"name": "npz", "path": "/data/x.npz"}}
+FIELDS = {field.encode_name for field in msgspec.structs.fields(api.Spec)}
 
 
 def blocks(document: Path) -> list[Any]:
     return [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", document.read_text(), re.S | re.M)]
 
 
-def trainer_config(stage: dict[str, Any], folder: Path, **device: Any) -> Config:
-    """A stage in a job for ResNet-50, through everything that stands between its author and the trainer."""
+def read(spec: dict[str, Any], folder: Path) -> api.Job:
+    """The job of that spec, and of one for ResNet-50 where it says nothing. Raises JobError."""
     path = folder / "job.yaml"
-    spec = {"model": {"name": "resnet50", "numClasses": 1001}, "dataset": {"name": "npz", "path": "/data/x.npz"}}
-    metadata = {"name": "job"}
-    document = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": metadata}
-    spec |= {"device": device} if device else {}
-    path.write_text(yaml.safe_dump(document | {"spec": spec | {"stages": [stage]}}))
-    job = api.parse(loadjob.load(path, []))
+    path.write_text(yaml.safe_dump(KIND | {"spec": REST | {"stages": [STAGE]} | spec}))
+    return api.parse(loadjob.load(path))
+
+
+def config_of(job: api.Job) -> Config:
     return msgspec.convert(manifests.trainer_config(job, job.spec.stages[0], 0), Config)
+
+
+def trainer_config(stage: dict[str, Any], folder: Path, **device: Any) -> Config:
+    """A stage through everything that stands between its author and the trainer."""
+    return config_of(read({"stages": [stage]} | ({"device": device} if device else {}), folder))
+
+
+def shown(block: dict[str, Any]) -> dict[str, Any] | None:
+    """The part of a job's spec that a block is, if it is any: a job, a spec, fields of one or those of a stage."""
+    if block.get("kind", "ResNetBoostJob") == "ResNetBoostJob" and "spec" in block:
+        return dict(block["spec"])
+    if "algorithm" in block:
+        return {"stages": [{"name": "base"} | block]}
+    return block if block.keys() <= FIELDS else None
+
+
+def snippets() -> Iterator[Any]:
+    for document in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))):
+        for place, block in enumerate(blocks(document)):
+            if (spec := shown(block)) is not None:
+                yield pytest.param(spec, id=f"{document.stem}-{place}")
+
+
+@pytest.mark.parametrize("spec", snippets())
+def test_what_is_shown_is_accepted_in_a_job_that_has_the_rest(spec: dict[str, Any], tmp_path: Path) -> None:
+    read(spec, tmp_path)
+
+
+def test_the_pod_that_exports_has_the_rights_and_the_claim_of_the_pods_that_trained(tmp_path: Path) -> None:
+    (pod,) = (block["spec"] for block in blocks(DOCS / "after.md"))
+    job = read({"checkpoint": {"claimName": "digits"}}, tmp_path)
+    rank_0 = manifests.pod(job, job.spec.stages[0], 0, 0)["spec"]
+    for field in ("securityContext", "automountServiceAccountToken", "restartPolicy"):
+        assert pod[field] == rank_0[field]
+    (container,), (trained,) = pod["containers"], rank_0["containers"]
+    assert [container[field] for field in ("image", "securityContext")] == [
+        trained["image"],
+        trained["securityContext"],
+    ]
+    assert container["volumeMounts"][0] in trained["volumeMounts"]
+    assert pod["volumes"][0] in rank_0["volumes"]
+
+
+def test_the_pod_that_exports_runs_a_command_of_the_trainer() -> None:
+    (pod,) = (block["spec"] for block in blocks(DOCS / "after.md"))
+    *program, command, source, target = pod["containers"][0]["command"]
+    assert (tuple(program), command) == (names.TRAINER_COMMAND, "export")
+    assert command in commands.ALL
+    assert export.parser().parse_args([source, target]).target.suffix in export.FORMATS
 
 
 def test_the_shortest_stage_has_the_defaults_of_the_table(tmp_path: Path) -> None:
@@ -73,14 +128,8 @@ def test_the_recipe_of_adasum_is_that_of_mindspores_tutorial(tmp_path: Path) -> 
 
 
 def test_a_network_that_is_fine_tuned_as_the_document_says(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
     (spec,) = (found["spec"] for found in blocks(DOCS / "weights.md"))
-    stage = {"name": "base", "algorithm": "Momentum", "epochs": 6, "localBatchSize": 32}
-    spec |= {"dataset": {"name": "npz", "path": "/data/x.npz"}, "stages": [stage]}
-    kind = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": {"name": "job"}}
-    path.write_text(yaml.safe_dump(kind | {"spec": spec}))
-    job = api.parse(loadjob.load(path, []))
-    config = msgspec.convert(manifests.trainer_config(job, job.spec.stages[0], 0), Config)
+    config = config_of(read(spec, tmp_path))
     assert config.model.weights is not None
     assert (config.model.weights.head, config.model.freeze) == ("New", ("stem", "layer1", "layer2"))
     assert config.model.init.zero_gamma
