@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from resnetboost_operator import api, devices, manifests, names, status
-from resnetboost_operator.validation import jobfile, rules, schema
+from resnetboost_operator.validation import aliases, jobfile, rules, schema
 from resnetboost_operator.validation.structure import Structure
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +88,13 @@ class TestFields:
     def test_each_pattern_of_the_spec_has_words_for_it(self) -> None:
         patterns = {path: node for path, node in FIELDS.items() if "pattern" in node and path.startswith("spec")}
         assert [path for path, node in patterns.items() if not node.get("title")] == []
+
+    def test_each_that_scripts_call_otherwise_is_there(self) -> None:
+        assert [path for path in aliases.MEANT.values() if path not in LEAVES] == []
+
+    def test_each_block_that_a_number_stands_for_has_it(self) -> None:
+        blocks = {path.rpartition(".")[2]: path for path, node in FIELDS.items() if node.get("type") == "object"}
+        assert [name for name, key in aliases.NUMBER_OF.items() if f"{blocks[name]}.{key}" not in LEAVES] == []
 
     def test_required_fields_have_no_default(self) -> None:
         required = [(path, name) for path, node in PARENTS.items() for name in node.get("required", ())]

@@ -78,7 +78,27 @@ PROBLEMS = {
     ),
     "a number beyond 64 bits": (
         job(seed=2**80),
-        f"spec.seed: {2**80} is not a whole number; use a whole number from 0 to 2147483647",
+        f"spec.seed: {2**80} is too large; use at most 2147483647",
+    ),
+    "a number beyond 64 bits the other way": (
+        job(seed=-(2**80)),
+        f"spec.seed: -{2**80} is too small; use at least 0",
+    ),
+    "a number for a block of one": (
+        stage(learningRate=0.1),
+        "spec.stages[0].learningRate: 0.1 is not a mapping; write learningRate: {peak: 0.1}",
+    ),
+    "a number for a block of many": (
+        stage(pca=3),
+        "spec.stages[0].pca: 3 is not a mapping; use a mapping with components, solver, lineSearch and residual",
+    ),
+    "a field as scripts call it": (
+        stage(lr=0.1),
+        "spec.stages[0].lr: no such field; did you mean learningRate.peak?",
+    ),
+    "a field as scripts call it, elsewhere": (
+        job(**{"Batch-Size": 32}),
+        "spec.Batch-Size: no such field; did you mean stages[].localBatchSize?",
     ),
     "an unlikely word": (
         job(device={"type": "quantum"}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator.validation import wording
+from resnetboost_operator.validation import aliases, wording
 from resnetboost_operator.validation.wording import Schema
 
 INT64_MAX = 2**63 - 1
@@ -40,7 +40,7 @@ class Structure:
         if schema.get("x-kubernetes-preserve-unknown-fields"):
             return  # anything goes, at any depth
         if not _is_type(value, schema):
-            yield Problem(field, value, wording.wrong_type(value, schema))
+            yield Problem(field, value, _wrong_type(value, schema, field))
         elif "enum" in schema and value not in schema["enum"]:
             yield Problem(field, value, wording.not_in_enum(value, schema["enum"]))
         elif isinstance(value, Mapping):
@@ -64,8 +64,13 @@ class Structure:
             if inner is not None:
                 yield from self._check(item, inner, _join(field, name))
             else:
-                places = self._places.get(str(name), ())
-                yield Problem(_join(field, name), item, wording.unknown(name, properties, places))
+                yield Problem(_join(field, name), item, self._unknown(name, properties, field))
+
+    def _unknown(self, name: object, properties: Schema, field: str) -> str:
+        meant = aliases.meant(name, field)
+        if meant is not None:
+            return f"no such field; did you mean {meant}?"
+        return wording.unknown(name, properties, self._places.get(str(name), ()))
 
     def _list(self, value: list[Any], schema: Schema, field: str) -> Iterator[Problem]:
         yield from _length(value, "item", "Items", schema, field)
@@ -111,6 +116,17 @@ def _is_type(value: Any, schema: Schema) -> bool:
         case "number":
             return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
     return True
+
+
+def _wrong_type(value: Any, schema: Schema, field: str) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    block = aliases.as_block(field, value) if is_number and schema.get("type") == "object" else None
+    if block is not None:
+        return f"{wording.shown(value)} is not a mapping; write {block}"
+    if is_number and not -INT64_MAX <= value <= INT64_MAX and schema.get("type") == "integer":
+        high, low = schema.get("maximum", INT64_MAX), schema.get("minimum", -INT64_MAX)
+        return wording.too_large(value, high, exclusive=False) if value > 0 else wording.too_small(value, low, False)
+    return wording.wrong_type(value, schema)
 
 
 def _is_integer(value: Any) -> bool:
