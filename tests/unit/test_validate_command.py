@@ -56,3 +56,16 @@ def test_a_long_name_does_not_fill_the_screen(folder: Path) -> None:
     result = validated(EXAMPLE + f"  ? {'x' * 50_000}\n  : 1\n")
     assert "spec.xxxx" in result.output
     assert len(result.output) < 1100
+
+
+def test_a_note_is_no_problem(folder: Path) -> None:
+    result = validated(EXAMPLE.replace("algorithm: Momentum", "algorithm: Momentum\n      precision: Float16", 1))
+    assert result.exit_code == 0
+    assert result.output.startswith("job.yaml: ok (digits); note: spec.stages[0].precision: Float16 without a loss")
+
+
+def test_a_plan_has_its_notes_beside_it(folder: Path) -> None:
+    Path("job.yaml").write_text(EXAMPLE)
+    result = CliRunner().invoke(main, ["plan", "job.yaml", "--set", "stages[0].precision=Float16"])
+    assert result.stdout.startswith("---\n")
+    assert result.stderr.startswith("resnetboost: note: spec.stages[0].precision: ")

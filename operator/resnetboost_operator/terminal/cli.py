@@ -117,19 +117,21 @@ def validate(files: tuple[Path, ...]) -> None:
     """Check job files against the API, without a cluster.
 
     Types, unknown fields, ranges and the rules between fields are those that kubectl apply would meet.
-    Exit code 10 if any file has a problem.
+    Exit code 10 if any file has a problem; a note on a setting that will not help is none.
 
     \b
     Example:
       resnetboost validate examples/*.yaml
     """
     from resnetboost_operator.terminal import loadjob
+    from resnetboost_operator.validation.notes import notes
 
     problems: list[str] = []
     for file in files:
         try:
             job = loadjob.load(file)
-            click.echo(readable.printable(f"{file}: ok ({job['metadata']['name']})"))
+            noted = "".join(f"; note: {note}" for note in notes(job["spec"]))
+            click.echo(readable.printable(f"{file}: ok ({job['metadata']['name']}){noted}"))
         except loadjob.JobError as error:
             problems += error.problems
     if problems:
@@ -151,8 +153,12 @@ def plan(file: Path, assignments: tuple[str, ...]) -> None:
     """
     from resnetboost_operator import yamltext
     from resnetboost_operator.terminal import firstattempt, loadjob
+    from resnetboost_operator.validation.notes import notes
 
-    click.echo(yamltext.dump_all(firstattempt.objects(loadjob.load(file, assignments))), nl=False)
+    job = loadjob.load(file, assignments)
+    for note in notes(job["spec"]):
+        click.echo(f"resnetboost: note: {note}", err=True)
+    click.echo(yamltext.dump_all(firstattempt.objects(job)), nl=False)
 
 
 @main.command()
