@@ -6,7 +6,15 @@ from typing import Any
 from resnetboost_operator.runs import metricsfile
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 
-JOB: dict[str, Any] = {"metadata": {"name": "digits"}, "spec": {"stages": [{"name": "base"}, {"name": "boost"}]}}
+JOB: dict[str, Any] = {
+    "metadata": {"name": "digits"},
+    "spec": {
+        "device": {"type": "CPU", "count": 2},
+        "model": {"name": "resnet20"},
+        "dataset": {"name": "digits"},
+        "stages": [{"name": "base"}, {"name": "boost"}],
+    },
+}
 HEADER = "step,loss,top1\n"
 
 

@@ -76,7 +76,9 @@ DEEP = "[" * 5000
 NO_SPEC = "metadata: {name: job, uid: a}"
 
 
-@pytest.mark.parametrize("text", [DEEP, "spec: 1", "metadata: 1", NO_SPEC, f"{NO_SPEC}\nspec: {{}}"], ids=range(5))
+@pytest.mark.parametrize(
+    "text", [DEEP, "spec: 1", "metadata: 1", NO_SPEC, f"{NO_SPEC}\nspec: {{stages: []}}"], ids=range(5)
+)
 def test_a_damaged_job_is_one_sentence(tmp_path: Path, text: str) -> None:
     folder = runfolder.RunFolder(tmp_path)
     folder.job_file.write_text(text)

@@ -40,12 +40,20 @@ class _Metadata(msgspec.Struct):
     uid: str
 
 
-class _Stage(msgspec.Struct):
+class _Named(msgspec.Struct):
     name: str
 
 
+class _Device(msgspec.Struct):
+    type: str
+    count: int
+
+
 class _Spec(msgspec.Struct):
-    stages: list[_Stage]
+    device: _Device
+    model: _Named
+    dataset: _Named
+    stages: list[_Named]
 
 
 class _Shape(msgspec.Struct):
