@@ -11,7 +11,7 @@ import pytest
 
 import openfiles
 import photographs
-from resnetboost_trainer import config, data
+from resnetboost_trainer import config, data, tomindrecord
 from resnetboost_trainer.datasets import reading
 from resnetboost_trainer.verdict import DataError, OutOfMemoryError, StorageError, TrainingError
 
@@ -97,3 +97,13 @@ def test_class_names_whose_bytes_do_not_come_are_an_outage(tmp_path: Path) -> No
     names.symlink_to("/proc/self/mem")
     with pytest.raises(StorageError, match=f"{names}: cannot be read: Input/output error; mend"):
         load("CIFAR10", tmp_path)
+
+
+def test_an_outage_is_no_image_to_leave_out_of_a_mindrecord(tmp_path: Path) -> None:
+    source = photographs.folder(tmp_path / "images", train=2, test=2, width=8, height=8)
+    image = next((source / "train").glob("*/*.jpg"))
+    image.unlink()
+    image.symlink_to("/proc/self/mem")
+    with pytest.raises(StorageError, match=f"{image}: cannot be read: Input/output error"):
+        tomindrecord.convert(source, tmp_path / "made", "train", "val", shards=1, skip=9)
+    assert not (tmp_path / "made").exists()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_trainer.datasets import folder, mindrecord, photos
+from resnetboost_trainer.datasets import folder, mindrecord, photos, reading
 from resnetboost_trainer.datasets.folder import FolderContents
 from resnetboost_trainer.datasets.split import Unreadable
 from resnetboost_trainer.verdict import DataError, StorageError, classify
@@ -89,6 +89,8 @@ def _rows(contents: FolderContents, skip: int) -> Iterator[dict[str, Any]]:
             data = contents.read(index)
             photos.check(data)
         except (Unreadable, OSError) as error:
+            if isinstance(error, OSError) and reading.is_outage(error):  # the image is well, and must not be missing
+                raise reading.failure(f"{name}: cannot be read", error) from None
             skipped += 1
             if skipped > skip:
                 raise DataError(f"{name}: {error}; mend or remove it, or allow some with --skip") from None
