@@ -16,7 +16,6 @@ from resnetboost_operator.validation import schema
 from resnetboost_operator.world import Observed
 
 START = 1_700_000_000.0
-STEPS = 100_000  # that ranks say a stage has
 
 
 def job(**spec: Any) -> api.Job:
@@ -209,14 +208,9 @@ class Cluster:
         del self.pods[self.rank(index)["metadata"]["name"]]
 
     def train_to(self, step: int, checkpoint_step: int | None = None) -> None:
+        stage, attempt = self.status.stage, self.status.attempt
         self.progress = Progress(
-            state="Training",
-            stage=self.status.stage,
-            attempt=self.status.attempt,
-            step=step,
-            total_steps=STEPS,
-            checkpoint_step=checkpoint_step,
-            heartbeat=step,
+            state="Training", stage=stage, attempt=attempt, step=step, checkpoint_step=checkpoint_step, heartbeat=step
         )
 
     def load(self) -> None:

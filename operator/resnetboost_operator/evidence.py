@@ -68,11 +68,15 @@ def attempt(failure: Failure, status: Status, end_time: str) -> Attempt:
         exit_code=failure.exit_code,
         rank=failure.rank,
         node=failure.node,
-        # A rank that is still loading data tells step 0 of 0; what fails there twice may still be healed by a restart.
-        last_step=highest([failure.step, progress.step if known and progress.total_steps else None]),
+        last_step=highest([failure.step, _step(progress) if known else None]),
         checkpoint_step=progress.checkpoint_step if known else None,
         message=failure.message[-MESSAGE_LIMIT:],
     )
+
+
+def _step(progress: Progress) -> int | None:
+    """None while data is loaded, which ranks tell as step 0 of 0: what fails there twice a restart may still heal."""
+    return progress.step if progress.step or progress.total_steps else None
 
 
 def current(progress: Progress | None, status: Status) -> bool:
