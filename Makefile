@@ -39,8 +39,8 @@ test: setup  ## Run all tests, two at a time
 	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: test-fast
-test-fast: setup  ## Run the unit, golden and contract tests (under a minute)
-	@$(BIN)/python -m pytest -m "not slow" $(FAST_TESTS)
+test-fast: setup  ## Run the unit, golden and contract tests, two at a time (a minute or two)
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(FAST_TESTS)
 
 .PHONY: test-chaos
 test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 20 minutes)
