@@ -79,7 +79,6 @@ class Program:
         sizes = [parameter.size for parameter in parts.parameters]
         buckets = _buckets(config, sizes, scale) if communicator.size > 1 else None
         self.gradient = Gradient(network, entropy, parts.parameters, scale, buckets=buckets)
-        self._gradient_is_collective = buckets is not None
         self.capturing = Gradient(network, entropy, parts.parameters, scale, probes)
         self.accumulation = Accumulation(sum(sizes) + 2, config.accumulation_steps)
         self._compiled: set[bool] = set()
@@ -154,14 +153,14 @@ class Program:
         try:
             flat, _ = self.gradient(images, labels, tail)
         except RuntimeError as error:
-            if self._gradient_is_collective and of_collective(error):
+            if of_collective(error):
                 raise lost(error) from error
             raise
         return flat
 
     def _slowest(self, scalars: Floats) -> tuple[int | None, float | None]:
         """Rank and seconds; nobody, where all ranks wait for the slowest inside of their gradient."""
-        if self._gradient_is_collective:
+        if self.gradient.buckets is not None:
             return None, None
         rank = int(scalars[SECONDS:].argmax())
         return rank, float(scalars[SECONDS + rank])

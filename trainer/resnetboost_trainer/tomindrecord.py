@@ -89,7 +89,7 @@ def _rows(contents: FolderContents, skip: int) -> Iterator[dict[str, Any]]:
             data = contents.read(index)
             photos.check(data)
         except (Unreadable, OSError) as error:
-            if isinstance(error, OSError) and reading.is_outage(error):  # the image is well, and must not be missing
+            if reading.is_outage(error):  # the image is well, and must not be missing
                 raise reading.failure(f"{name}: cannot be read", error) from None
             skipped += 1
             if skipped > skip:

@@ -52,7 +52,7 @@ def names(path: Path) -> tuple[str, ...]:
             data = file.read(_MOST_NAMES_BYTES + 1)
         lines = data.decode().splitlines() if len(data) <= _MOST_NAMES_BYTES else []
     except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and reading.is_outage(error):
+        if reading.is_outage(error):
             raise reading.failure(f"{path}: cannot be read", error) from None
         return ()
     return tuple(line.strip() for line in lines if line.strip())

@@ -1,6 +1,7 @@
 """Whose fault it is that a file cannot be read: its own, for good, or that of a storage or node it is read on."""
 
 import errno
+from typing import TypeGuard
 
 from resnetboost_trainer.verdict import DataError, OutOfMemoryError, StorageError, TrainingError
 
@@ -27,7 +28,7 @@ _NOT_STORAGE: dict[int | None, tuple[type[TrainingError], str]] = {
 }
 
 
-def is_outage(error: Exception) -> bool:
+def is_outage(error: Exception) -> TypeGuard[OSError]:
     """Whether it is no fault of the file, which may be read later or elsewhere."""
     return isinstance(error, OSError) and error.errno not in _OF_THE_FILE
 
