@@ -13,6 +13,7 @@ from resnetboost_operator.ranktable.findings import Finding, Report, errors
 __all__ = ["Verdict", "check", "judge", "judge_bytes"]
 
 # The chips whose documents have the version; "" is template 2.
+_MOST_BYTES = 40 << 20  # STRING_MAX_LENGTH; on a 950 it is 1 GiB
 _CHIPS: dict[str, tuple[Chip, ...]] = {"1.0": ("910A", "910B", "A3"), "1.2": ("A3",), "2.0": ("950",), "": ("910A",)}
 
 
@@ -31,12 +32,26 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def judge_bytes(data: bytes, chip: Chip | None = None) -> Verdict:
     """The verdict on a file's content; what cannot be loaded at all is a finding too."""
+    looked_at = (chip,) if chip else chips.ALL
+    if len(data) > document.MAX_BYTES:
+        return Verdict(_too_long(len(data), looked_at), looked_at)
     try:
         table = document.parse(data)
     except document.DocumentError as error:
-        looked_at = (chip,) if chip else chips.ALL
         return Verdict((Finding(rules.JSON, "", str(error), looked_at),), looked_at)
-    return judge(table, chip)
+    verdict = judge(table, chip)
+    return Verdict(_too_long(len(data), verdict.chips) + verdict.findings, verdict.chips)
+
+
+def _too_long(size: int, looked_at: tuple[Chip, ...]) -> tuple[Finding, ...]:
+    """Each chip's limit, and that of this check."""
+    found: list[Finding] = []
+    limited = tuple(chip for chip in looked_at if chip != "950")
+    if limited and size > _MOST_BYTES:
+        found.append(Finding(rules.SIZE, "", f"it has {size} bytes, more than {_MOST_BYTES}", limited))
+    if "950" in looked_at and size > document.MAX_BYTES:
+        found.append(Finding(rules.UNREAD, "", f"it has {size} bytes, more than {document.MAX_BYTES}", ("950",)))
+    return tuple(found)
 
 
 def judge(table: Document, chip: Chip | None = None) -> Verdict:
@@ -77,13 +92,14 @@ def check(table: Document, chip: Chip) -> tuple[Finding, ...]:
 
 def _newer(table: Document, report: Report) -> None:
     """RankTableInfo reads version 2.0 alone."""
-    version = table.get("version")
-    if version == "2.0":
-        ranklist.check(table, report)
-    elif version is None:
+    if "version" not in table:
         report.add(rules.V2_MISSING, "version", "is missing")
+    elif not isinstance(table["version"], str):
+        report.add(rules.V2_TYPE, "version", f"is {quoted(table['version'])}, not a string")
+    elif table["version"] != "2.0" and "rank_count" not in table:
+        report.add(rules.V2_OLDER, "version", f"is {quoted(table['version'])}; an Ascend 950 reads 2.0")
     else:
-        report.add(rules.VERSION, "version", f"is {quoted(version)}; an Ascend 950 reads 2.0")
+        ranklist.check(table, report)
 
 
 def _status(table: Document, report: Report) -> bool:

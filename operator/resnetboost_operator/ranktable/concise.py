@@ -1,9 +1,8 @@
 """Checks versions 1.0 and 1.2 as HCCL's parser TopoinfoRanktableConcise does, in its order; it writes no table."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from resnetboost_operator.ranktable import chips, fields, ranks, rules, superpods
+from resnetboost_operator.ranktable import chips, fields, networks, ranks, rules, superpods
 from resnetboost_operator.ranktable.devicecards import Cards
 from resnetboost_operator.ranktable.fields import Address, quoted, record
 from resnetboost_operator.ranktable.findings import Report
@@ -21,7 +20,7 @@ def check(document: dict[str, Any], version: str, report: Report) -> None:
         _version_of_chip(report)
         if report.chip == "A3":
             superpods.check(document, walk.ranks, report)
-    _host_network(walk.ranks, report)
+    networks.check(walk.ranks, report)
     ranks.check(walk.ranks, report)
 
 
@@ -30,19 +29,6 @@ def _version_of_chip(report: Report) -> None:
         report.add(
             rules.VERSION_CHIP, "version", f'is "1.2", for super pods of an A3; a {report.chip} takes it for 1.0'
         )
-
-
-def _host_network(found: Sequence[Rank], report: Report) -> None:
-    """Where the first rank has a host address but none of its own, all go over the hosts' networks."""
-    if not found:
-        return
-    first = min(found, key=lambda rank: rank.rank or 0)
-    if first.host is None or first.addresses:
-        return
-    for rank in found:
-        if rank.host is None:
-            report.add(rules.HOST_NIC, f"{rank.server}.host_ip", f"is missing, but {first.place} has nothing else")
-            return
 
 
 class _Walk:
@@ -60,7 +46,8 @@ class _Walk:
         found = fields.entries(self._document, "server_list", "", self._report)
         self._count(len(found))
         for index, entry in enumerate(found):
-            self._server(record(entry), f"server_list[{index}]")
+            if fields.is_object(entry, f"server_list[{index}]", self._report):
+                self._server(record(entry), f"server_list[{index}]")
         self._cards.backups()
 
     def _count(self, servers: int) -> None:
@@ -77,7 +64,7 @@ class _Walk:
         host = self._host(server, place)
         self._cards.begin_server()
         for index, entry in enumerate(fields.entries(server, "device", f"{place}.", self._report)):
-            self._device(record(entry), f"{place}.device[{index}]", place, name or "", host)
+            self._device(entry, f"{place}.device[{index}]", place, name or "", host)
 
     def _server_id(self, name: str, place: str) -> None:
         add = self._report.add
@@ -97,19 +84,31 @@ class _Walk:
         found = fields.address(written)
         if found is None:
             self._report.add(rules.HOST_IP, f"{place}.host_ip", f"{quoted(written)} is no IP address")
-        return None if found is None or found.is_unspecified else found
+            return None
+        if fields.is_nothing(found):
+            self._report.add(rules.HOST_NOTHING, f"{place}.host_ip", f"{quoted(written)} is the address of nobody")
+            return None
+        if strange := fields.odd(found):
+            self._report.add(rules.ADDRESS_ODD, f"{place}.host_ip", f"{quoted(written)} is {strange}")
+        return found
 
-    def _device(self, device: fields.Record, place: str, server: str, server_id: str, host: Address | None) -> None:
+    def _device(self, device: Any, place: str, server: str, server_id: str, host: Address | None) -> None:
         report, prefix = self._report, f"{place}."
+        if not fields.is_object(device, place, report):
+            self.ranks.append(Rank(place, server, server_id, None, None, host=host))
+            return
         rank = fields.text(device, "rank_id", prefix, report)
         number = fields.number(device, "device_id", prefix, report)
         ranks.device_range(number, prefix, chips.DEVICE_IDS[report.chip], report)
-        addresses = self._cards.read(device, place, number, has_host=host is not None)
+        card = self._cards.read(device, place, number, has_host=host is not None)
         rank_id = None if rank is None else fields.natural(rank, f"{prefix}rank_id", report, rules.RANK_ID)
         super_device = None
         if self._version == SUPER_POD_VERSION:
             super_device = superpods.device(device, prefix, report)
-        self.ranks.append(Rank(place, server, server_id, number, rank_id, addresses, host, super_device))
+        read = Rank(
+            place, server, server_id, number, rank_id, card.addresses, card.lacks, card.on_host, host, super_device
+        )
+        self.ranks.append(read)
 
 
 def _spread(document: dict[str, Any], version: str, report: Report) -> str:

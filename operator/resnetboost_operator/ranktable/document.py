@@ -28,7 +28,7 @@ def parse(data: bytes) -> Document:
     except RecursionError:
         raise DocumentError(f"it is nested deeper than {MAX_DEPTH} levels; a rank table has at most 9") from None
     except UnicodeDecodeError:
-        raise DocumentError("it is not UTF-8 text; save it as such") from None
+        raise DocumentError(f"it is not UTF-8 text{_not_text(data)}; save it as such") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise DocumentError(f"it is not valid JSON: {_reason(data, str(error))}") from None
     if not isinstance(value, dict):
@@ -40,12 +40,27 @@ def parse(data: bytes) -> Document:
 
 def _reason(data: bytes, error: str) -> str:
     """The decoder's complaint, its byte as the line people look for."""
-    text, byte, rest = error.removeprefix("JSON is malformed: ").partition(" (byte ")
+    text, _, rest = error.removeprefix("JSON is malformed: ").partition(" (byte ")
     number = rest.rstrip(")")
-    if not byte or not number.isdigit():
-        return text
-    line = data.count(b"\n", 0, int(number)) + 1
-    return f"{text} in line {line}"
+    if number.isdigit():
+        mark = len(_MARK) if data.startswith(_MARK) else 0
+        return text + _in_line(data, int(number) + mark)
+    if "truncated" in text:
+        return f"it ends too early{_in_line(data.rstrip(), len(data))}"
+    return text.partition(" - at ")[0].lower()
+
+
+def _not_text(data: bytes) -> str:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return _in_line(data, error.start)
+    return ""
+
+
+def _in_line(data: bytes, byte: int) -> str:
+    newlines = data.count(b"\n", 0, byte)
+    return f" in line {newlines + 1}"
 
 
 def _depth(value: Any) -> int:

@@ -1,5 +1,6 @@
 """Reads fields as HCCL's parser for strings does, complaining where it would; it knows no field by name."""
 
+import json
 import re
 from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
@@ -9,19 +10,34 @@ from resnetboost_operator.ranktable import rules
 from resnetboost_operator.ranktable.findings import Report
 from resnetboost_operator.ranktable.rules import Rule
 
-__all__ = ["Address", "address", "entries", "natural", "number", "printable", "quoted", "record", "text"]
+__all__ = [
+    "Address",
+    "address",
+    "entries",
+    "is_nothing",
+    "is_object",
+    "natural",
+    "number",
+    "odd",
+    "printable",
+    "quoted",
+    "record",
+    "text",
+]
 
 Address = IPv4Address | IPv6Address
 Record = Mapping[str, Any]
 
 MOST_NUMBER = 0xFFFFFFFF
 _LONGEST_QUOTE = 80
-_LOOSE = re.compile(r"[ \t\n\v\f\r]*\+?([0-9]+)")  # what std::stoull reads of a text
+_LOOSE = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]+)")  # what std::stoull reads of a text
+_LONGEST_NUMBER = 10
+_BROADCAST = IPv4Address(0xFFFFFFFF)
 
 
 def quoted(value: object) -> str:
-    """A value as people should see it: text in quotes, long or strange things cut and escaped."""
-    shown = printable(f'"{value}"' if isinstance(value, str) else repr(value))
+    """A value as it stands in the file: text in quotes, long or strange things cut and escaped."""
+    shown = printable(f'"{value}"' if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     return shown if len(shown) <= _LONGEST_QUOTE else f"{shown[:_LONGEST_QUOTE]}..."
 
 
@@ -33,6 +49,14 @@ def printable(value: str) -> str:
 def record(value: Any) -> Record:
     """An entry of a list; what is no object has no fields, as for HCCL."""
     return value if isinstance(value, dict) else {}
+
+
+def is_object(value: object, place: str, report: Report, rule: Rule = rules.NOT_OBJECT) -> bool:
+    """Whether an entry of a list can have fields at all."""
+    if isinstance(value, dict):
+        return True
+    report.add(rule, place, f"is {quoted(value)}, not an object")
+    return False
 
 
 def text(holder: Record, key: str, place: str, report: Report, *, required: bool = True) -> str | None:
@@ -65,18 +89,16 @@ def entries(holder: Record, key: str, place: str, report: Report, *, required: b
 
 def natural(written: str, place: str, report: Report, rule: Rule = rules.NOT_NUMBER) -> int | None:
     """A text that must be a number; HCCL reads what begins with one, which is worth a warning."""
-    if written.isascii() and written.isdigit() and len(written) <= 10:
-        value = int(written)
-    elif found := _LOOSE.match(written):
-        value = int(found[1]) if len(found[1]) <= 10 else MOST_NUMBER + 1
-        if value <= MOST_NUMBER:
-            report.add(rules.LOOSE_NUMBER, place, f"is {quoted(written)}, which HCCL reads as {value}")
-    else:
-        value = -1
-    if 0 <= value <= MOST_NUMBER:
-        return value
-    report.add(rule, place, f"is {quoted(written)}")
-    return None
+    found = _LOOSE.match(written)
+    value = MOST_NUMBER + 1
+    if found and len(found[2]) <= _LONGEST_NUMBER and (found[1] != "-" or found[2] == "0"):
+        value = int(found[2])
+    if value > MOST_NUMBER:
+        report.add(rule, place, f"is {quoted(written)}")
+        return None
+    if not (written.isascii() and written.isdigit()):
+        report.add(rules.LOOSE_NUMBER, place, f"is {quoted(written)}, which HCCL reads as {value}")
+    return value
 
 
 def number(
@@ -96,3 +118,19 @@ def address(written: str) -> Address | None:
         return IPv6Address(bare) if bare.count(":") >= 2 else IPv4Address(bare)
     except AddressValueError:
         return None
+
+
+def is_nothing(found: Address) -> bool:
+    """HcclIpAddress::IsInvalid: IPv4's 0.0.0.0 counts as none."""
+    return found.version == 4 and found.is_unspecified
+
+
+def odd(found: Address) -> str:
+    """Why no network card has this address, though HCCL takes it; empty for an ordinary one."""
+    if found.is_unspecified:
+        return "the address of nobody"
+    if found.is_multicast:
+        return "a multicast address"
+    if found.is_loopback:
+        return "a loopback address"
+    return "the broadcast address" if found == _BROADCAST else ""

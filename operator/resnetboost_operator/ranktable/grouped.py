@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 
 from resnetboost_operator import readable
-from resnetboost_operator.ranktable import chips, concise, fields, ranks, rules
+from resnetboost_operator.ranktable import chips, concise, fields, networks, ranks, rules
 from resnetboost_operator.ranktable.fields import Address, Record, quoted, record
 from resnetboost_operator.ranktable.findings import Report
-from resnetboost_operator.ranktable.ranks import Rank
+from resnetboost_operator.ranktable.ranks import Rank, Told
 
+_LONGEST_NAME = 127  # GROUP_NAME_MAX_LEN
 _AVERAGES = (1, 2, 4, 8, 16)  # CheckAverageDev
+_EMPTY = "is empty"
+_UNREAD = "is not read in a group of one instance"
 _CLOUD_DEVICES = chips.DEVICE_IDS["910A"]  # GetCloudDevList, for any chip
 
 
@@ -33,8 +36,11 @@ def check(document: dict[str, Any], report: Report) -> None:
     if count is not None and groups and count != len(groups):
         report.add(rules.GROUPS, "group_count", f'is "{count}", but group_list has {len(groups)}')
     for index, group in enumerate(groups):
-        walk.group(record(group), f"group_list[{index}]")
-    ranks.check(walk.ranks if laboratory else _numbered(walk.ranks), report)
+        if fields.is_object(group, f"group_list[{index}]", report):
+            walk.group(record(group), f"group_list[{index}]")
+    found = _lacking(walk.ranks if laboratory else _numbered(walk.ranks), report)
+    networks.check(found, report, grouped=True)
+    ranks.check(found, report, walk.told())
 
 
 def _network(document: Record, report: Report) -> None:
@@ -49,6 +55,21 @@ def _numbered(found: list[Rank]) -> list[Rank]:
     return [msgspec.structs.replace(rank, rank=number) for number, rank in enumerate(ordered)]
 
 
+def _lacking(found: list[Rank], report: Report) -> list[Rank]:
+    """How many servers there are is known only now, and with it what a device without device_ip means."""
+    servers = len(ranks.by_server(found))
+    if servers > 1:
+        return [_among(rank, servers) for rank in found]
+    for rank in found:
+        if rank.lacks == _EMPTY:
+            report.add(rules.DEVICE_IP_ADVISED, f"{rank.place}.device_ip", rank.lacks)
+    return [msgspec.structs.replace(rank, lacks="") for rank in found]
+
+
+def _among(rank: Rank, servers: int) -> Rank:
+    return msgspec.structs.replace(rank, lacks=f"{rank.lacks}, but there are {servers} servers" if rank.lacks else "")
+
+
 class _Walk:
     """One pass over the groups, remembering what must not come twice."""
 
@@ -57,11 +78,20 @@ class _Walk:
         self._laboratory = laboratory
         self._report = report
         self._seen: dict[tuple[str, str], str] = {}
+        self._addresses: dict[Address, str] = {}
+        self._told: list[Told | None] = []
+
+    def told(self) -> Told | None:
+        """The servers of all groups together, as the laboratory form tells them."""
+        known = [each for each in self._told if each is not None]
+        if not known or len(known) < len(self._told):
+            return None
+        return Told(known[0].place, sum(each.servers for each in known))
 
     def group(self, group: Record, place: str) -> None:
         name = fields.text(group, "group_name", f"{place}.", self._report)
         if name is not None:
-            self._once(rules.GROUP_REPEATED, name, place, "group_name")
+            self._name(rules.GROUP_REPEATED, name, place, "group_name")
         instances = fields.number(group, "instance_count", f"{place}.", self._report)
         key = "device_num" if self._laboratory else "device_count"
         devices = fields.number(group, key, f"{place}.", self._report)
@@ -71,12 +101,14 @@ class _Walk:
         held = sum(
             self._instance(record(entry), f"{place}.instance_list[{index}]", many=len(found) > 1)
             for index, entry in enumerate(found)
+            if fields.is_object(entry, f"{place}.instance_list[{index}]", self._report)
         )
         self._counted("instance_count", instances, len(found), place)
         self._counted(key, devices, held, place)
 
     def _averages(self, group: Record, devices: int | None, place: str) -> None:
         servers = fields.number(group, "server_num", f"{place}.", self._report)
+        self._told.append(None if servers is None else Told(f"{place}.server_num", servers))
         if servers is None or devices is None:
             return
         if servers == 0 or devices % servers or devices // servers not in _AVERAGES:
@@ -96,12 +128,16 @@ class _Walk:
         else:
             pod = fields.text(instance, "pod_name", prefix, report)
             if pod is not None:
-                self._once(rules.POD_REPEATED, pod, place, "pod_name")
+                self._name(rules.POD_REPEATED, pod, place, "pod_name")
         devices = fields.entries(instance, "devices", prefix, report)
         if self._laboratory and len(devices) > 1:
             report.add(rules.LAB_INSTANCE, f"{prefix}devices", f"has {readable.plural(len(devices), 'device')}")
         for index, entry in enumerate(devices):
-            self._device(record(entry), f"{prefix}devices[{index}]", (place, server_id), rank, with_ip=many)
+            at = f"{prefix}devices[{index}]"
+            if fields.is_object(entry, at, report):
+                self._device(record(entry), at, (place, server_id), rank, with_ip=many or self._laboratory)
+            else:
+                self.ranks.append(Rank(at, place, server_id, None, None))
         return len(devices)
 
     def _server_id(self, server_id: str, place: str, told: bool) -> None:
@@ -116,23 +152,32 @@ class _Walk:
         number = fields.number(device, "device_id", f"{place}.", report)
         limit = chips.DEVICE_IDS[report.chip] if self._laboratory else _CLOUD_DEVICES
         ranks.device_range(number, f"{place}.", limit, report)
-        addresses = self._addresses(device, place) if with_ip or self._laboratory else ()
-        self.ranks.append(Rank(place, *server, number, rank, addresses))
+        addresses, lacks = self._device_ip(device, place) if with_ip else ((), _UNREAD)
+        self.ranks.append(Rank(place, *server, number, rank, addresses, lacks))
 
-    def _addresses(self, device: Record, place: str) -> tuple[Address, ...]:
-        written = fields.text(device, "device_ip", f"{place}.", self._report)
-        if written == "":
-            self._report.add(
-                rules.DEVICE_IP_REQUIRED, f"{place}.device_ip", "is empty, but there are several instances"
-            )
+    def _device_ip(self, device: Record, place: str) -> tuple[tuple[Address, ...], str]:
+        """The address, and why there is none where HCCL's parser does not mind."""
+        written, at = fields.text(device, "device_ip", f"{place}.", self._report), f"{place}.device_ip"
         if not written:
-            return ()
+            return (), _EMPTY if written == "" else ""
         found = fields.address(written)
-        if found is None:
-            self._report.add(rules.DEVICE_IP, f"{place}.device_ip", f"{quoted(written)} is no IP address")
-            return ()
+        if found is None or fields.is_nothing(found):
+            self._report.add(rules.DEVICE_IP, at, f"{quoted(written)} is no IP address")
+            return (), ""
         self._once(rules.DEVICE_IP_REPEATED, written, place, "device_ip")
-        return (found,)
+        first = self._addresses.setdefault(found, place)
+        if first != place and self._seen["device_ip", written] == place:
+            self._report.add(rules.DEVICE_IP_SAME, at, f"{quoted(written)} is the same address as that of {first}")
+        elif first == place and (strange := fields.odd(found)):
+            self._report.add(rules.ADDRESS_ODD, at, f"{quoted(written)} is {strange}")
+        return (found,), ""
+
+    def _name(self, repeated: rules.Rule, value: str, place: str, key: str) -> None:
+        """CheckUniqueAndInsertPool, for names."""
+        size = len(value.encode())
+        if size > _LONGEST_NAME:
+            self._report.add(rules.NAME_LONG, f"{place}.{key}", f"{quoted(value)} has {size} bytes")
+        self._once(repeated, value, place, key)
 
     def _once(self, rule: rules.Rule, value: str, place: str, key: str) -> None:
         first = self._seen.setdefault((key, value), place)

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from itertools import pairwise
 from typing import Any
 
-from resnetboost_operator.ranktable import rules
+from resnetboost_operator.ranktable import fields, rules
+from resnetboost_operator.ranktable.devicecards import FIRST_FREE_PORT, MOST_PORT
 from resnetboost_operator.ranktable.fields import MOST_NUMBER, Record, quoted, record
 from resnetboost_operator.ranktable.findings import Report
 from resnetboost_operator.ranktable.rules import Rule
@@ -20,8 +21,12 @@ _MOST_NET_ID = 1024
 _PARSED_NET_TYPES = frozenset(["1DMESH", "2DMESH", "A3_SERVER", "A2_AX_SERVER", "TOPO_FILE_DESC", "CLOS"])
 _DOCUMENTED_NET_TYPES = frozenset(["TOPO_FILE_DESC", "CLOS"])
 _EID = re.compile(r"[0-9a-fA-F]{32}")
-_PORT = re.compile(r"[0-9]+/[0-9]+")
+_PORT = re.compile(r"[0-9]+/[0-9]+|d2h")  # die and port, or a card of the host as in HCCL's second example
 _PORT_LENGTH = 32
+_MOST_ADDRESS = 256
+_MOST_BACKUPS = 16
+_MOST_LISTEN_PORT = 65536  # one more than there is: MAX_VALUE_LISTENPORT
+_ADDRESS_TYPES = ("EID", "IPV4", "IPV6")
 
 
 def check(document: dict[str, Any], report: Report) -> None:
@@ -34,10 +39,20 @@ def check(document: dict[str, Any], report: Report) -> None:
     found = _list(document, "rank_list", "", report)
     walk = _Walk(len(found), report)
     for index, entry in enumerate(found):
-        walk.rank(record(entry), f"rank_list[{index}]")
-    if count is not None and not (0 < count <= MOST_RANKS and count == len(found)):
+        if fields.is_object(entry, f"rank_list[{index}]", report, rules.V2_NOT_OBJECT):
+            walk.rank(record(entry), f"rank_list[{index}]")
+    _version(document, report)
+    if count is not None and not 0 < count <= MOST_RANKS:
+        report.add(rules.V2_RANK_COUNT, "rank_count", f"is {count}, not from 1 to {MOST_RANKS}")
+    elif count is not None and "rank_list" in document and count != len(found):
         report.add(rules.V2_RANK_COUNT, "rank_count", f"is {count}, but rank_list has {len(found)}")
     walk.backups()
+
+
+def _version(document: Record, report: Report) -> None:
+    """RankTableInfo::Check compares it after everything is read."""
+    if document["version"] != "2.0":
+        report.add(rules.V2_VERSION, "version", f"is {quoted(document['version'])}; an Ascend 950 reads 2.0")
 
 
 def _status(document: Record, report: Report) -> None:
@@ -62,13 +77,15 @@ class _Walk:
         self._local_id(rank, place)
         _within(rank, "device_id", prefix, (0, BACKUP_LOCAL_ID), self._report)
         for key in ("device_port", "host_port"):
-            port = _within(rank, key, prefix, (1, 65535), self._report, required=False)
-            if port is not None and port < 1024:
+            port = _within(rank, key, prefix, (1, MOST_PORT), self._report, required=False)
+            if port is not None and port < FIRST_FREE_PORT:
                 self._report.add(rules.PORT_RESERVED, f"{prefix}{key}", f"is {port}, which the system reserves")
         levels = _list(rank, "level_list", prefix, self._report)
         if "level_list" in rank and not 0 < len(levels) <= MOST_LAYERS:
             self._report.add(rules.V2_LEVELS, f"{prefix}level_list", f"has {len(levels)} layers")
-        self._levels([record(level) for level in levels], f"{prefix}level_list")
+        self._levels(levels, f"{prefix}level_list")
+        if "control_plane" in rank:
+            _control_plane(rank["control_plane"], f"{prefix}control_plane", self._report)
 
     def _number(self, number: int | None, place: str) -> None:
         if number is None:
@@ -99,8 +116,12 @@ class _Walk:
                 problem = f"is {replaced}, which another rank has as its local_id"
                 self._report.add(rules.V2_BACKUP, f"{place}.replaced_local_id", problem)
 
-    def _levels(self, levels: Sequence[Record], place: str) -> None:
-        layers = [self._level(level, f"{place}[{index}]") for index, level in enumerate(levels)]
+    def _levels(self, levels: Sequence[Any], place: str) -> None:
+        layers = [
+            self._level(level, f"{place}[{index}]")
+            for index, level in enumerate(levels)
+            if fields.is_object(level, f"{place}[{index}]", self._report, rules.V2_NOT_OBJECT)
+        ]
         known = [layer for layer in layers if layer is not None]
         for index, (before, after) in enumerate(pairwise(known), start=1):
             if after <= before:
@@ -117,7 +138,7 @@ class _Walk:
         _text(level, "net_attr", prefix, self._report, required=False)
         _net_type(level, layer, prefix, self._report)
         addresses = _list(level, "rank_addr_list", prefix, self._report)
-        _addresses([record(entry) for entry in addresses], f"{prefix}rank_addr_list", self._report)
+        _addresses(addresses, f"{prefix}rank_addr_list", self._report)
         if layer is not None and instance is not None and "rank_addr_list" in level:
             self._size(layer, instance, len(addresses), place)
         return layer
@@ -140,25 +161,73 @@ def _net_type(level: Record, layer: int | None, place: str, report: Report) -> N
         report.add(rules.V2_NET_TYPE_ADVISED, f"{place}net_type", f"is {quoted(found)} on net_layer {layer}")
 
 
-def _addresses(found: Sequence[Record], place: str, report: Report) -> None:
+def _addresses(found: Sequence[Any], place: str, report: Report) -> None:
     if len(found) > MOST_ADDRESSES:
         report.add(rules.V2_ADDRESSES, place, f"has {len(found)} addresses")
     ports: dict[str, str] = {}
     for index, entry in enumerate(found):
         prefix = f"{place}[{index}]."
-        _address(entry, prefix, report)
+        if not fields.is_object(entry, f"{place}[{index}]", report, rules.V2_NOT_OBJECT):
+            continue
+        kind = _address(entry, prefix, report)
+        if "backup_addr" in entry:
+            _backups(entry["backup_addr"], kind, f"{prefix}backup_addr", report)
         plane = _text(entry, "plane_id", prefix, report, required=False)
         if plane is not None and len(plane.encode()) > _MOST_NET_ID:
             report.add(rules.V2_RANGE, f"{prefix}plane_id", "has more than 1024 bytes")
         _ports(entry, prefix, ports, report)
 
 
-def _address(entry: Record, place: str, report: Report) -> None:
+def _address(entry: Record, place: str, report: Report, rule: Rule = rules.V2_ADDRESS) -> str | None:
+    """Judge an address and its kind; the kind, if it is one."""
     kind, written = _text(entry, "addr_type", place, report), _text(entry, "addr", place, report)
-    if kind is not None and kind not in ("EID", "IPV4", "IPV6"):
-        report.add(rules.V2_ADDRESS, f"{place}addr_type", f"is {quoted(kind)}")
-    elif kind is not None and written is not None and not _is_address(kind, written):
-        report.add(rules.V2_ADDRESS, f"{place}addr", f"{quoted(written)} is no {kind}")
+    if kind is not None and kind not in _ADDRESS_TYPES:
+        report.add(rule, f"{place}addr_type", f"is {quoted(kind)}, not one of {', '.join(_ADDRESS_TYPES)}")
+        return None
+    if kind is None or written is None:
+        return kind
+    size = len(written.encode())
+    if not 0 < size <= _MOST_ADDRESS:
+        long = rules.V2_ADDRESS_LENGTH if rule is rules.V2_ADDRESS else rule
+        report.add(long, f"{place}addr", f"has {size} bytes" if size else "is empty")
+    elif not _is_address(kind, written):
+        report.add(rule, f"{place}addr", f"{quoted(written)} is no {kind}")
+    elif kind != "EID" and (strange := fields.odd(ip_address(written))):
+        report.add(rules.ADDRESS_ODD, f"{place}addr", f"{quoted(written)} is {strange}")
+    return kind
+
+
+def _backups(found: Any, kind: str | None, place: str, report: Report) -> None:
+    """ParseBackupAddrs: other addresses of the same kind; EIDs have none."""
+    if not isinstance(found, list):
+        report.add(rules.V2_BACKUP_ADDRESS, place, f"is {quoted(found)}, not a list")
+        return
+    if len(found) > _MOST_BACKUPS:
+        report.add(rules.V2_BACKUP_ADDRESS, place, f"has {len(found)} addresses, more than {_MOST_BACKUPS}")
+    for index, written in enumerate(found):
+        at = f"{place}[{index}]"
+        if not isinstance(written, str):
+            report.add(rules.V2_BACKUP_ADDRESS, at, f"is {quoted(written)}, not a string")
+        elif kind == "EID":
+            report.add(rules.V2_BACKUP_ADDRESS, at, "is there, but an EID has no backup")
+        elif kind is not None and not _is_address(kind, written):
+            report.add(rules.V2_BACKUP_ADDRESS, at, f"{quoted(written)} is no {kind}")
+
+
+def _control_plane(found: Any, place: str, report: Report) -> None:
+    """ControlPlane::Deserialize: where the rank listens for what is no data."""
+    if not fields.is_object(found, place, report, rules.V2_NOT_OBJECT):
+        return
+    _address(found, f"{place}.", report, rules.V2_CONTROL_PLANE)
+    port = _integer(found, "listen_port", f"{place}.", report)
+    if port is None:
+        return
+    if not 0 < port <= _MOST_LISTEN_PORT:
+        report.add(rules.V2_CONTROL_PLANE, f"{place}.listen_port", f"is {port}, not from 1 to {MOST_PORT}")
+    elif port > MOST_PORT:
+        report.add(rules.V2_LISTEN_PORT, f"{place}.listen_port", f"is {port}")
+    elif port < FIRST_FREE_PORT:
+        report.add(rules.PORT_RESERVED, f"{place}.listen_port", f"is {port}, which the system reserves")
 
 
 def _is_address(kind: str, written: str) -> bool:
@@ -228,7 +297,7 @@ def _integer(holder: Record, key: str, place: str, report: Report, *, required: 
     if not isinstance(value, int):
         report.add(rules.V2_TYPE, f"{place}{key}", f"is {quoted(value)}, not an integer")
         return None
-    return _ranged(value, f"{place}{key}", (0, MOST_NUMBER), report)
+    return _ranged(value, f"{place}{key}", (0, MOST_NUMBER), report, rules.V2_UINT if required else rules.V2_RANGE)
 
 
 def _within(
@@ -241,5 +310,5 @@ def _within(
 def _ranged(value: int, place: str, bounds: tuple[int, int], report: Report, rule: Rule = rules.V2_RANGE) -> int | None:
     if bounds[0] <= value <= bounds[1]:
         return value
-    report.add(rule, place, f"is {value}, not from {bounds[0]} to {bounds[1]}")
+    report.add(rule, place, f"is {quoted(value)}, not from {bounds[0]} to {bounds[1]}")
     return None

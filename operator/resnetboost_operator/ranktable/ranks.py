@@ -14,7 +14,8 @@ from resnetboost_operator.ranktable.findings import Report
 class Rank(msgspec.Struct, frozen=True):
     """One device of a table as HCCL understood it; None where the table gave nothing usable.
 
-    `server` and `place` say where it stands: `server_list[0]` and `server_list[0].device[1]`.
+    `server` and `place` say where it stands: `server_list[0]` and `server_list[0].device[1]`; `lacks` and `on_host`
+    are those of its card.
     """
 
     place: str
@@ -23,8 +24,17 @@ class Rank(msgspec.Struct, frozen=True):
     device: int | None
     rank: int | None
     addresses: tuple[Address, ...] = ()
+    lacks: str = ""
+    on_host: bool = False
     host: Address | None = None
     super_device: int | None = None
+
+
+class Told(msgspec.Struct, frozen=True):
+    """How many servers the table says there are, and where."""
+
+    place: str
+    servers: int
 
 
 def by_server(ranks: Iterable[Rank]) -> dict[str, list[Rank]]:
@@ -43,12 +53,15 @@ def device_range(device: int | None, place: str, limit: int, report: Report) -> 
         )
 
 
-def check(ranks: Sequence[Rank], report: Report) -> None:
+def check(ranks: Sequence[Rank], report: Report, told: Told | None = None) -> None:
     """All of it, in HCCL's order: what its parser checks first, then what only its documents say."""
     _numbers(ranks, report)
     servers = by_server(ranks)
     if len(servers) > 1:
         _families(ranks, report)
+    if told is not None and told.servers != len(servers):
+        problem = f"is {quoted(str(told.servers))}, but there are {readable.plural(len(servers), 'server_id')}"
+        report.add(rules.LAB_SERVERS, told.place, problem)
     if report.chip == "910A":
         _equal_counts(servers, report)
     _devices_once(ranks, report)

@@ -25,14 +25,24 @@ class Rule(msgspec.Struct, frozen=True):
     @property
     def stops(self) -> bool:
         """Whether HCCL itself ends here; what only its documents forbid, it runs into later or never."""
-        return self.severity == "error" and self.hccl != _UNCHECKED
+        return self.severity == "error" and not self.hccl.startswith(_UNCHECKED)
 
 
 _UNCHECKED = "does not check it"
 _FIELD = "parser GetJsonArrayMemberProperty"
+_FROM_HCCN = "take it from /etc/hccn.conf (address_N) or `hccn_tool -i N -ip -g`"
 
 # The file as a whole.
 JSON = Rule("valid JSON", "EI0004", "parser LoadString", "write it as one JSON object, without comments")
+UNREAD = Rule(
+    "size of the file",
+    "does not check it up to 1 GiB",
+    "limit of this check",
+    "leave out white space and fields of others",
+)
+SIZE = Rule(
+    "at most 40 MiB", "EI0004 HCCL_E_PARA", "parser HcomCheckRankTable", "leave out white space and fields of others"
+)
 FILE_NAME = Rule(
     "name of the file",
     "HCCL_E_INTERNAL",
@@ -76,6 +86,9 @@ OLD_TEMPLATE = Rule(
 
 # Fields.
 MISSING = Rule("required field", "EI0017 HCCL_E_NOT_FOUND", _FIELD, "add the field")
+NOT_OBJECT = Rule(
+    "entries are objects", "EI0017 HCCL_E_NOT_FOUND", _FIELD, "write an object with the fields of its kind"
+)
 MISSING_LIST = Rule("required list", "HCCL_E_NOT_FOUND", "parser GetJsonProperty", "add the list")
 EMPTY_LIST = Rule("list not empty", "HCCL_E_PARA", "parser GetJsonProperty", "add its entries")
 NOT_TEXT = Rule("values are strings", 'EI0017 HCCL_E_PARA "is not string!"', _FIELD, "put the value in quotes")
@@ -109,7 +122,62 @@ HOST_NIC = Rule(
     "host_ip everywhere",
     "HCCL_E_PARA",
     "parser CheckNicDeployConsistence",
-    "give each server a host_ip, or each device a device_ip",
+    "give each server a host_ip, or each device a device_ip and no net_position",
+)
+HOST_NETWORK = Rule(
+    "device_ip with several servers",
+    "accepts it: the ranks talk over the network cards of the hosts",
+    "documents rank_table_config_910.md, _a3.md, against parser DetectNicDepoly",
+    "add it, and the ranks use the devices' own cards",
+    "warning",
+)
+HOST_NOTHING = Rule(
+    "host_ip is an address",
+    "takes it for no host_ip",
+    "parser HcclIpAddress::IsInvalid",
+    "write the host's address, or leave it out",
+    "warning",
+)
+ADDRESS_ODD = Rule(
+    "address of a network card",
+    "accepts it, and fails when it connects",
+    "documents rank_table_config_*.md: a regular IPv4 or IPv6 address",
+    "write the real address of the card",
+    "warning",
+)
+CARD_WORD = Rule(
+    "net_position and net_protocol",
+    "takes it as if it were not there",
+    "parser GetSingleNicInfo",
+    "write device or host, rdma or tcp, or leave it out",
+    "warning",
+)
+NICS_TRIMMED = Rule(
+    "a device_ip for each device",
+    "accepts it: devices without one talk to other servers over those that have one",
+    "document rank_table_config_910.md, against parser CheckAndAssignNicInfo",
+    "add the missing ones: fewer network cards carry less",
+    "warning",
+)
+NICS_FEWER = Rule(
+    "a device_ip for each device",
+    "accepts it, but spares network cards only where each server has eight devices",
+    "document rank_table_config_910.md, against parser GetCloudDevList",
+    _FROM_HCCN,
+    "warning",
+)
+NICS_UNREAD = Rule(
+    "a device_ip for each device",
+    "accepts it, and does not read device_ip in a group of one instance",
+    "parser GetCloudDevList",
+    "put all instances into one group",
+    "warning",
+)
+NICS_UNEQUAL = Rule(
+    "network cards of the same devices on each server",
+    "HCCL_E_PARA",
+    "parser CheckAndAssignNicInfo",
+    "give a device_ip to each device, or on each server to the same 1, 2 or 4 of the eight",
 )
 
 # Devices.
@@ -124,13 +192,13 @@ DEVICE_IP_MISSING = Rule(
     "device_ip with several servers",
     'EI0014 HCCL_E_PARA "a valid IP address"',
     "parser GetSingleDeviceIp",
-    "take it from /etc/hccn.conf (address_N) or `hccn_tool -i N -ip -g`",
+    _FROM_HCCN,
 )
 DEVICE_IP_REQUIRED = Rule(
     "device_ip with several servers",
     _UNCHECKED,
     "documents rank_table_config_910.md, _a2.md, _a3.md",
-    "take it from /etc/hccn.conf (address_N) or `hccn_tool -i N -ip -g`",
+    _FROM_HCCN,
 )
 DEVICE_IP_ADVISED = Rule(
     "device_ip on one server",
@@ -195,6 +263,18 @@ BACKUP_SELF = Rule(
     "parser VerifyBackupDeviceIpAndPort",
     "name the other die of the same NPU",
 )
+BACKUP_NPU = Rule(
+    "backup is the other die of the NPU",
+    'HCCL_E_PARA "is not sio link", with operator retry',
+    "parser VerifyBackupDeviceIpAndPort",
+    "name the other die of the same NPU: devices 0 and 1, 2 and 3, and so on",
+)
+BACKUP_SERVER = Rule(
+    "backup is on the same server",
+    "does not check it: it compares device ids only",
+    "document rank_table_config_a3.md, backup_device_ip",
+    "name the other die of the same NPU",
+)
 BACKUP_PORT = Rule(
     "backup_device_port differs",
     "HCCL_E_PARA, with operator retry",
@@ -235,8 +315,8 @@ EQUAL_COUNTS = Rule(
 # Which devices of a server.
 COUNT_910A = Rule(
     "1, 2, 4 or 8 devices of a 910A server",
-    _UNCHECKED,
-    "document (Atlas training series); parser CheckAverageDev, for groups",
+    'EI0014 HCCL_E_PARA "to be 1, 2 or 4, or a multiple of 8"',
+    "parser CheckDevCount",
     "use 1, 2, 4 or 8 of them",
 )
 RING_910A = Rule(
@@ -336,6 +416,7 @@ GROUP_REPEATED = Rule(
 INSTANCES = Rule(
     "instance_count and devices", "HCCL_E_PARA", "parser GetInstanceList", "count instances and devices as they are"
 )
+NAME_LONG = Rule("length of a name", "HCCL_E_PARA", "parser CheckUniquePara", "use at most 127 bytes")
 POD_REPEATED = Rule(
     "pod_name unique", 'EI0014 HCCL_E_PARA "IP" is repeate', "parser GetCloudDevList", "name each pod once"
 )
@@ -348,6 +429,12 @@ LAB_AVERAGE = Rule(
     "parser CheckAverageDev",
     "give device_num and server_num so",
 )
+LAB_SERVERS = Rule(
+    "server_num",
+    'EI0014 HCCL_E_PARA "number of devices under each server node is the same"; on 910B and A3 HCCL_E_PARA',
+    "parser CheckDeviceNumValid, HcclCommunicatorAttrs::InitRankInfo",
+    "count the different server_id",
+)
 LAB_INSTANCE = Rule(
     "one device for each rank_id",
     'EI0014 HCCL_E_PARA "a valid integer"',
@@ -356,6 +443,20 @@ LAB_INSTANCE = Rule(
 )
 
 # Version 2.0.
+V2_OLDER = Rule(
+    "version of the chip",
+    "EI0017 HCCL_E_PARA rank_count: it looks for the fields of 2.0 before it compares the version",
+    "parser RankTableInfo::Deserialize",
+    "write a table of version 2.0 for it",
+)
+V2_VERSION = Rule("version", "EI0014 HCCL_E_PARA", "parser RankTableInfo::Check", 'write "version": "2.0"')
+V2_UINT = Rule(
+    "unsigned number of 32 bits",
+    "EI0014 HCCL_E_PARA",
+    "parser GetJsonPropertyUInt",
+    "write a number from 0 to 4294967295",
+)
+V2_NOT_OBJECT = Rule("entries are objects", "EI0017 HCCL_E_PARA", "parser json_parser.cc", "write an object")
 V2_TYPE = Rule("type of the value", "HCCL_E_PARA", "parser json_parser.cc", "integers without quotes, text in quotes")
 V2_LOOSE = Rule("integer", "accepts it, cut to an integer", "parser GetJsonPropertyUInt", "write an integer", "warning")
 V2_MISSING = Rule("required field", "EI0017 HCCL_E_PARA", "parser json_parser.cc", "add the field")
@@ -395,14 +496,35 @@ V2_ADDRESSES = Rule(
     "give ranks of one instance as many addresses each, at most 24",
 )
 V2_ADDRESS = Rule(
-    "addr",
-    "EI0014 HCCL_E_PARA",
-    "parser AddressInfo::Deserialize",
-    "write an address of its addr_type (EID, IPV4, IPV6)",
+    "addr", "HCCL_E_PARA", "parser AddressInfo::Deserialize", "write an address of its addr_type (EID, IPV4, IPV6)"
+)
+V2_ADDRESS_LENGTH = Rule("addr", "EI0014 HCCL_E_PARA", "parser AddressInfo::Deserialize", "use 1 to 256 bytes")
+V2_BACKUP_ADDRESS = Rule(
+    "backup_addr",
+    "HCCL_E_PARA",
+    "parser AddressInfo::ParseBackupAddrs",
+    "list at most 16 addresses of the addr_type IPV4 or IPV6, or leave it out",
+)
+V2_CONTROL_PLANE = Rule(
+    "control_plane",
+    "HCCL_E_PARA",
+    "parser ControlPlane::Deserialize",
+    "give it an addr of its addr_type and a listen_port from 1 to 65535, or leave it out",
+)
+V2_LISTEN_PORT = Rule(
+    "listen_port below 65536",
+    "accepts it",
+    "parser ControlPlane::Deserialize",
+    "use a port from 1024 to 65535",
+    "warning",
 )
 V2_PORTS = Rule("ports", "HCCL_E_PARA", "parser AddressInfo::Deserialize", "name 1 to 16 ports of 1 to 32 bytes")
 V2_PORT_FORM = Rule(
-    "form of a port", _UNCHECKED, "document rank_table_config_a5.md", 'write die and port, such as "1/0"'
+    "form of a port",
+    "accepts it, and looks for it in the topology file",
+    "document rank_table_config_a5.md, against parser AddressInfo::Deserialize",
+    'write die and port, such as "1/0", or "d2h" for a card of the host',
+    "warning",
 )
 V2_PORT_SHARED = Rule(
     "a port has one address in its layer",

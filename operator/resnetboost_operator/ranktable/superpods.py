@@ -42,17 +42,22 @@ def _pods(found: Sequence[Any], servers: dict[str, list[Rank]], report: Report) 
     pods: dict[str, str] = {}
     for index, entry in enumerate(found):
         place = f"super_pod_list[{index}]"
+        if not fields.is_object(entry, place, report):
+            continue
         name = _name(record(entry), place, seen, report)
         members = fields.entries(record(entry), "server_list", f"{place}.", report)
         for position, member in enumerate(members):
-            _member(record(member), f"{place}.server_list[{position}]", name, servers, pods, report)
+            at = f"{place}.server_list[{position}]"
+            if fields.is_object(member, at, report):
+                _member(record(member), at, name, servers, pods, report)
     return pods
 
 
 def _name(pod: Record, place: str, seen: dict[str, str], report: Report) -> str:
     name = fields.text(pod, "super_pod_id", f"{place}.", report, required=False)
     if not name:
-        report.add(rules.SUPER_POD_ID, f"{place}.super_pod_id", "is missing or empty")
+        problem = f"is {quoted(pod['super_pod_id'])}" if "super_pod_id" in pod else "is missing"
+        report.add(rules.SUPER_POD_ID, f"{place}.super_pod_id", problem)
         return place
     if len(name.encode()) > MOST_SUPER_POD_ID:
         report.add(rules.SUPER_POD_LONG, f"{place}.super_pod_id", f"has {len(name.encode())} bytes")
@@ -91,7 +96,9 @@ def _devices(ranks: Sequence[Rank], pods: dict[str, str], report: Report) -> Non
         if pod is None:
             continue
         if rank.super_device is None:
-            report.add(rules.SUPER_DEVICE_MISSING, f"{rank.place}.super_device_id", "is missing or not usable")
+            report.add(
+                rules.SUPER_DEVICE_MISSING, f"{rank.place}.super_device_id", "is no id of a device in the super pod"
+            )
         elif (pod, rank.super_device) in seen:
             problem = f"is {rank.super_device}, as that of {seen[pod, rank.super_device]} in super pod {quoted(pod)}"
             report.add(rules.SUPER_DEVICE_REPEATED, f"{rank.place}.super_device_id", problem)
