@@ -69,15 +69,34 @@ def _likely_version(table: Document) -> str:
     return "2.0" if "rank_list" in table else ""
 
 
+_Key = tuple[str, str, str, str]
+
+
 def _merged(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
-    """Findings of several chips, the same one once with all its chips."""
-    merged: dict[tuple[str, str, str, str], Finding] = {}
-    for finding in (finding for findings in found for finding in findings):
+    """Findings of several chips, the same one once with all its chips; each chip's stand in its own order."""
+    merged: dict[_Key, Finding] = {}
+    for findings in found:
+        merged = _with(merged, findings)
+    return tuple(merged.values())
+
+
+def _with(merged: dict[_Key, Finding], findings: Sequence[Finding]) -> dict[_Key, Finding]:
+    """Those of one more chip; what is new stands before what comes next on this chip and is known."""
+    fresh: dict[_Key, dict[_Key, Finding]] = {}
+    pending: dict[_Key, Finding] = {}
+    for finding in findings:
         key = (finding.rule.name, finding.rule.source, finding.place, finding.problem)
         known = merged.get(key)
-        held = known.chips if known is not None else ()
-        merged[key] = msgspec.structs.replace(finding, chips=held + finding.chips)
-    return tuple(merged.values())
+        if known is None:
+            pending.setdefault(key, finding)
+        elif not set(finding.chips) & set(known.chips):
+            merged[key] = msgspec.structs.replace(known, chips=known.chips + finding.chips)
+            fresh[key], pending = pending, {}
+    ordered: dict[_Key, Finding] = {}
+    for key, finding in merged.items():
+        ordered.update(fresh.get(key, {}))
+        ordered[key] = finding
+    return ordered | pending
 
 
 def check(table: Document, chip: Chip) -> tuple[Finding, ...]:

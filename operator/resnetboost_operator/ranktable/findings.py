@@ -40,6 +40,15 @@ class Report:
         self.findings.append(Finding(rule, place, problem, (self.chip,)))
 
 
+def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """What is wrong at one place, together for all chips: they may have words and errors of their own for it."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for finding in findings:
+        rule = finding.rule
+        groups.setdefault((rule.severity, rule.name, rule.remedy, finding.place), []).append(finding)
+    return list(groups.values())
+
+
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Those that refuse the table."""
     return tuple(finding for finding in findings if finding.severity == "error")

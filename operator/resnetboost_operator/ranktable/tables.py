@@ -39,7 +39,7 @@ class TableError(UserError):
 
 
 class _Form(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What has no value is left out; what HCCL does not read is not kept."""
+    """What has no value is left out; what neither HCCL nor MindSpore reads is not kept."""
 
 
 class Device(_Form, frozen=True, kw_only=True):
@@ -49,17 +49,21 @@ class Device(_Form, frozen=True, kw_only=True):
     super_device_id: str | None = None
     device_ip: str | None = None
     device_port: str | None = None
+    device_vnic_port: str | None = None
     backup_device_ip: str | None = None
     backup_device_port: str | None = None
     host_port: str | None = None
+    net_position: str | None = None
+    net_protocol: str | None = None
     rank_id: str
 
 
 class Server(_Form, frozen=True, kw_only=True):
-    """All devices of one machine."""
+    """All devices of one machine; `pod_ip` is MindSpore's, which finds a worker's server by it."""
 
     server_id: str
     host_ip: str | None = None
+    pod_ip: object | None = None
     device: tuple[Device, ...]
 
 
@@ -106,6 +110,14 @@ class Level(_Form, frozen=True, kw_only=True):
     rank_addr_list: tuple[NetAddress, ...]
 
 
+class ControlPlane(_Form, frozen=True, kw_only=True):
+    """Where a rank listens for what is no data."""
+
+    addr_type: str
+    addr: str
+    listen_port: int
+
+
 class Rank(_Form, frozen=True, kw_only=True):
     """A rank of version 2.0, where numbers are numbers."""
 
@@ -116,6 +128,7 @@ class Rank(_Form, frozen=True, kw_only=True):
     device_port: int | None = None
     host_port: int | None = None
     level_list: tuple[Level, ...]
+    control_plane: ControlPlane | None = None
 
 
 class RankList(_Form, frozen=True, kw_only=True):
@@ -123,6 +136,7 @@ class RankList(_Form, frozen=True, kw_only=True):
 
     version: str
     status: str | None = None
+    detour: str | None = None
     rank_count: int
     rank_list: tuple[Rank, ...]
 

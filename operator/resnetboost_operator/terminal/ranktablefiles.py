@@ -4,8 +4,9 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.text import Text
 
@@ -14,16 +15,19 @@ from resnetboost_operator.errors import StorageError, UserError
 from resnetboost_operator.ranktable import checking, document, hccn, merging, rules, tables
 from resnetboost_operator.ranktable.checking import Verdict
 from resnetboost_operator.ranktable.chips import Chip
-from resnetboost_operator.ranktable.findings import Finding, errors
+from resnetboost_operator.ranktable.findings import Finding, errors, grouped
+from resnetboost_operator.ranktable.merging import Merged
 from resnetboost_operator.ranktable.tables import RankList, ServerTable
 from resnetboost_operator.terminal import ranktabletext
 from resnetboost_operator.terminal.output import console, standard_output
+from resnetboost_operator.terminal.ranktabletext import MOST_SHOWN
 
 __all__ = ["FileError", "check", "deliver", "generate", "merge", "show"]
 
 STANDARD_INPUT = "-"
 _REFUSED = UserError.exit_code
 _SUFFIX = ".json"
+_NOWHERE_ELSE: Mapping[str, str] = MappingProxyType({})
 
 
 class FileError(UserError):
@@ -59,28 +63,35 @@ def _server_ids(sources: Sequence[str], given: Sequence[str]) -> Sequence[str]:
     return [Path(source).stem for source in sources]
 
 
-def merge(files: Sequence[str]) -> ServerTable | RankList:
-    """One table of all files."""
+def merge(files: Sequence[str]) -> Merged:
+    """One table of all files, and what came from where."""
     found: dict[str, tables.Table] = {}
     for file in files:
-        if file in found:
+        if _named(file) in found:
             raise FileError(f"{file} is named twice; name each table once")
         try:
-            found[file] = tables.read(document.parse(_read(file)))
+            found[_named(file)] = tables.read(document.parse(_read(file)))
         except (document.DocumentError, tables.TableError) as error:
             raise FileError(f"{_named(file)}: {error}") from None
     return merging.merge(found)
 
 
-def deliver(table: ServerTable | RankList, chip: Chip | None, output: Path | None) -> None:
-    """Print the table or write it, unless HCCL would refuse it; warnings go to standard error."""
+def deliver(
+    table: ServerTable | RankList, chip: Chip | None, output: Path | None, origins: Mapping[str, str] = _NOWHERE_ELSE
+) -> None:
+    """Print the table or write it, unless HCCL would refuse it; warnings go to standard error.
+
+    `origins` are the places where a merged table's parts were before.
+    """
     data = document.readable(table)
     verdict = checking.judge_bytes(data, chip)
     if not verdict.accepted:
-        problems = [str(finding) for finding in errors(verdict.findings)]
-        raise FileError("\n".join([*problems[:8], f"HCCL would refuse this table{_on(chip)}; it was not written"]))
-    for finding in verdict.findings:
-        print(f"resnetboost: {_note(finding, verdict)}: {finding}", file=sys.stderr)
+        problems = [ranktabletext.told(held, verdict, origins) for held in grouped(errors(verdict.findings))]
+        refused = f"HCCL would refuse this table{_on(chip)}; it was not written"
+        raise FileError("\n".join([*_few(problems), refused]))
+    notes = [_note(held, verdict) + ranktabletext.told(held, verdict, origins) for held in grouped(verdict.findings)]
+    for note in _few(notes):
+        print(f"resnetboost: {note}", file=sys.stderr)
     if output is None:
         standard_output().write(data.decode())
         return
@@ -88,12 +99,18 @@ def deliver(table: ServerTable | RankList, chip: Chip | None, output: Path | Non
     standard_output().write(f"{output}: {ranktabletext.size(table)}\n")
 
 
-def _note(finding: Finding, verdict: Verdict) -> str:
+def _note(held: Sequence[Finding], verdict: Verdict) -> str:
     """A table that one chip refuses may be meant for another."""
-    chips = ", ".join(finding.chips)
-    if finding.severity == "error":
-        return f"not for {chips}"
-    return "warning" if len(finding.chips) == len(verdict.chips) else f"warning on {chips}"
+    chips = [chip for finding in held for chip in finding.chips]
+    if held[0].severity == "error":
+        return f"not for {', '.join(chips)}: "
+    return "warning: " if len(chips) == len(verdict.chips) else f"warning on {', '.join(chips)}: "
+
+
+def _few(lines: Sequence[str]) -> list[str]:
+    """A mistake may be made thousands of times."""
+    more = len(lines) - MOST_SHOWN
+    return [*lines[:MOST_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _on(chip: Chip | None) -> str:

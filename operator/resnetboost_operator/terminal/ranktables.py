@@ -95,7 +95,8 @@ def merge(files: tuple[str, ...], chip: "Chip | None", output: Path | None) -> N
     """
     from resnetboost_operator.terminal import ranktablefiles
 
-    ranktablefiles.deliver(ranktablefiles.merge(files), chip, output)
+    merged = ranktablefiles.merge(files)
+    ranktablefiles.deliver(merged.table, chip, output, merged.origins)
 
 
 @ranktable.command(short_help="Tell what HCCL would say of a table.")

@@ -1,6 +1,7 @@
 """Rank tables and verdicts as tables and phrases for a terminal; it reads no file and judges nothing."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -12,13 +13,15 @@ from resnetboost_operator.ranktable import tables
 from resnetboost_operator.ranktable.checking import Verdict
 from resnetboost_operator.ranktable.chips import TITLES, Chip
 from resnetboost_operator.ranktable.fields import printable
-from resnetboost_operator.ranktable.findings import Finding
+from resnetboost_operator.ranktable.findings import Finding, grouped
 from resnetboost_operator.ranktable.tables import GroupTable, RankList, ServerTable
 
-__all__ = ["ranks", "size", "verdict"]
+__all__ = ["MOST_SHOWN", "ranks", "size", "told", "verdict"]
 
 _STYLES = {"error": "bold red", "warning": "yellow"}
+MOST_SHOWN = 20  # a mistake may be made thousands of times
 _SHOWN_PLACES = 3
+_PLACES = re.compile(r'"[^"]*"|(?<![.\w])(?:server_list|rank_list)\[[0-9]+\](?:\.device\[[0-9]+\])?')
 _NOTE = "What HCCL would say by its public parser and documents; it was not asked."
 
 
@@ -51,18 +54,38 @@ def _chips(found: Sequence[Chip]) -> str:
 
 def _findings(found: Verdict) -> Screen:
     """A rule once, with its first place: a mistake is seldom made once only."""
-    rules: dict[str, list[Finding]] = {}
-    for finding in found.findings:
-        rules.setdefault(f"{finding.rule.name}|{finding.rule.source}", []).append(finding)
+    rules: dict[tuple[str, str, str], list[list[Finding]]] = {}
+    for held in grouped(found.findings):
+        rule = held[0].rule
+        rules.setdefault((rule.severity, rule.name, rule.remedy), []).append(held)
     screen = Screen.grid(padding=(0, 2, 1, 0))
     screen.add_column(no_wrap=True)
     screen.add_column(overflow="fold")
-    first = next((finding for finding in found.findings if finding.rule.stops), None)
-    for held in rules.values():
-        finding = held[0]
-        limited = finding.chips if len(finding.chips) < len(found.chips) else ()
-        screen.add_row(_severity(finding, limited), _finding(held, stops=finding is first and not limited))
+    firsts = _firsts(found)
+    shown = list(rules.values())[:MOST_SHOWN]
+    for places in shown:
+        chips = _in_order(found, (finding for held in places for finding in held))
+        limited = chips if len(chips) < len(found.chips) else ()
+        screen.add_row(_severity(places[0][0], limited), _finding(places, found, firsts))
+    more = sum(map(len, list(rules.values())[MOST_SHOWN:]))
+    if more:
+        screen.add_row("", f"and {more} more")
     return screen
+
+
+def _firsts(found: Verdict) -> dict[Chip, Finding]:
+    """Where HCCL stops, on each chip."""
+    firsts: dict[Chip, Finding] = {}
+    for finding in found.findings:
+        if finding.rule.stops:
+            for chip in finding.chips:
+                firsts.setdefault(chip, finding)
+    return firsts
+
+
+def _in_order(found: Verdict, findings: Iterable[Finding]) -> tuple[Chip, ...]:
+    concerned = {chip for finding in findings for chip in finding.chips}
+    return tuple(chip for chip in found.chips if chip in concerned)
 
 
 def _severity(finding: Finding, limited: Sequence[Chip]) -> RenderableType:
@@ -70,20 +93,56 @@ def _severity(finding: Finding, limited: Sequence[Chip]) -> RenderableType:
     return Group(word, *(Text(f"on {chip}") for chip in limited))
 
 
-def _finding(held: Sequence[Finding], *, stops: bool) -> RenderableType:
-    finding, rule = held[0], held[0].rule
-    lines = [Text(f"{finding.place} {finding.problem}".strip())]
-    if len(held) > 1:
-        lines.append(Text(f"also {_places(held[1:])}"))
-    lines.append(Text(f"HCCL {'stops here' if stops else ''}".strip() + f": {rule.hccl}"))
-    lines.append(Text(f"{rule.name}: {rule.source}", style="dim"))
+def _finding(places: Sequence[Sequence[Finding]], found: Verdict, firsts: Mapping[Chip, Finding]) -> RenderableType:
+    """All that one rule finds: its places once each, and where chips differ what each has to say."""
+    first, rule = places[0], places[0][0].rule
+    lines = [Text(_problem(first))]
+    if len(places) > 1:
+        lines.append(Text(f"also {_places(places[1:])}"))
+    variants: dict[tuple[str, str], list[Finding]] = {}
+    for finding in (finding for held in places for finding in held):
+        variants.setdefault((finding.rule.hccl, finding.rule.source), []).append(finding)
+    for (hccl, source), held in variants.items():
+        chips = _in_order(found, held)
+        on = f" on {_listed(chips)}" if len(variants) > 1 else ""
+        stops = " stops here" if all(any(firsts.get(chip) is each for each in held) for chip in chips) else ""
+        lines.append(Text(f"HCCL{on}{stops}: {hccl}"))
+        lines.append(Text(f"{rule.name}: {source}", style="dim"))
     return Group(*lines, Text(f"→ {rule.remedy}"))
 
 
-def _places(held: Sequence[Finding]) -> str:
+def _problem(held: Sequence[Finding]) -> str:
+    """What is wrong at one place; each chip's own words if they differ."""
+    problems: dict[str, list[Chip]] = {}
+    for finding in held:
+        problems.setdefault(finding.problem, []).extend(finding.chips)
+    if len(problems) == 1:
+        return f"{held[0].place} {held[0].problem}".strip()
+    return f"{held[0].place} " + "; ".join(f"on {_listed(chips)} {problem}" for problem, chips in problems.items())
+
+
+def _listed(chips: Sequence[Chip]) -> str:
+    return " and ".join([", ".join(chips[:-1]), chips[-1]] if len(chips) > 1 else chips)
+
+
+def _places(held: Sequence[Sequence[Finding]]) -> str:
     """The first few, for they may be thousands."""
     more = f" and {len(held) - _SHOWN_PLACES} more" if len(held) > _SHOWN_PLACES else ""
-    return ", ".join(finding.place for finding in held[:_SHOWN_PLACES]) + more
+    return ", ".join(each[0].place for each in held[:_SHOWN_PLACES]) + more
+
+
+def told(held: Sequence[Finding], found: Verdict, origins: Mapping[str, str]) -> str:
+    """One sentence about one place, with the file and the place where a merged table's part was before."""
+    variants: dict[tuple[str, str], list[Finding]] = {}
+    for finding in held:
+        variants.setdefault((finding.rule.hccl, finding.rule.source), []).append(finding)
+    several = len(variants) > 1
+    what = [
+        f"HCCL{f' on {_listed(_in_order(found, each))}' if several else ''}: {hccl}; {source}"
+        for (hccl, source), each in variants.items()
+    ]
+    problem = _PLACES.sub(lambda match: origins.get(match[0], match[0]), _problem(held))
+    return f"{problem} ({held[0].rule.name}; {'; '.join(what)}); {held[0].rule.remedy}"
 
 
 def size(table: tables.Table) -> str:
