@@ -69,7 +69,8 @@ CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
     "a version that is a number": (lambda t: t.update(version=1.0), "910B", [rules.VERSION_TYPE]),
     "the heterogeneous version": (lambda t: t.update(version="1.1"), "910B", [rules.HETEROGENEOUS]),
     "the newest version on an older chip": (lambda t: t.update(version="2.0"), "910B", [rules.VERSION]),
-    "an older version on the newest chip": (lambda t: None, "950", [rules.VERSION]),
+    "an older version on the newest chip": (lambda t: None, "950", [rules.V2_OLDER]),
+    "a version that is null, on the newest chip": (lambda t: t.update(version=None), "950", [rules.V2_TYPE]),
     "no server list": (lambda t: t.pop("server_list"), "910B", [rules.MISSING_LIST, rules.SERVER_COUNT]),
     "a server list that is text": (lambda t: t.update(server_list="x"), "910B", [rules.EMPTY_LIST, rules.SERVER_COUNT]),
     "a count that is a number": (lambda t: t.update(server_count=2), "910B", [rules.NOT_TEXT]),
@@ -85,6 +86,8 @@ CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
     "a host ip": (set_server(0, host_ip="172.16.0.100"), "910B", []),
     "a host ip that is none": (set_server(0, host_ip="node"), "910B", [rules.HOST_IP]),
     "an empty host ip": (set_server(0, host_ip=""), "910B", [rules.HOST_IP]),
+    "a host ip that is nobody's": (set_server(0, host_ip="0.0.0.0"), "910B", [rules.HOST_NOTHING]),
+    "a host ip of the host itself": (set_server(0, host_ip="127.0.0.1"), "910B", [rules.ADDRESS_ODD]),
     "host ips of two families": (
         lambda t: (set_server(0, host_ip="10.0.0.1")(t), set_server(1, host_ip="fd00::1")(t)),
         "910B",
@@ -95,7 +98,12 @@ CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
     "a device that is no object": (
         lambda t: t["server_list"][1]["device"].__setitem__(1, "x"),
         "A3",
-        [rules.MISSING, rules.DEVICE_IP_REQUIRED],
+        [rules.NOT_OBJECT],
+    ),
+    "a server that is null": (
+        lambda t: t["server_list"].__setitem__(1, None),
+        "A3",
+        [rules.NOT_OBJECT],
     ),
     "a device id that is a number": (set_device(0, 0, device_id=0), "910B", [rules.NOT_TEXT]),
     "a repeated device": (set_device(0, 1, device_id="0"), "910B", [rules.DEVICE_ID_REPEATED]),
@@ -106,9 +114,17 @@ CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
     "an empty device ip on a 910A": (set_device(0, 0, device_ip=""), "910A", [rules.DEVICE_IP_REQUIRED]),
     "no device ip on a 910A": (lambda t: device(t).pop("device_ip"), "910A", [rules.DEVICE_IP_MISSING]),
     "no device ip on an A3": (lambda t: device(t).pop("device_ip"), "A3", [rules.DEVICE_IP_REQUIRED]),
+    "a device ip that is a number": (set_device(0, 0, device_ip=7), "910A", [rules.NOT_TEXT]),
     "a masked device ip": (set_device(0, 0, device_ip="192.1.*.6"), "910B", [rules.DEVICE_IP]),
     "the plugin's word for no address": (set_device(0, 0, device_ip="-1"), "910B", [rules.DEVICE_IP]),
     "the address of nobody": (set_device(0, 0, device_ip="0.0.0.0"), "910B", [rules.DEVICE_IP]),
+    "the IPv6 address of nobody, which HCCL takes": (
+        lambda t: [set_device(s, d, device_ip=f"::{2 * s + d:x}")(t) for s in (0, 1) for d in (0, 1)],
+        "910B",
+        [rules.ADDRESS_ODD],
+    ),
+    "a multicast address": (set_device(0, 0, device_ip="224.0.0.1"), "910B", [rules.ADDRESS_ODD]),
+    "the broadcast address": (set_device(0, 0, device_ip="255.255.255.255"), "910B", [rules.ADDRESS_ODD]),
     "an address with zeros in front": (set_device(0, 0, device_ip="192.168.001.8"), "910B", [rules.DEVICE_IP]),
     "a repeated device ip": (set_device(1, 1, device_ip="192.168.1.8"), "910B", [rules.DEVICE_IP_REPEATED]),
     "an address written in two ways": (
@@ -134,6 +150,23 @@ CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
     "port 65536": (set_device(0, 0, host_port="65536"), "910B", [rules.PORT]),
     "a reserved port": (set_device(0, 0, device_port="1023"), "910B", [rules.PORT_RESERVED]),
     "a port that is a number": (set_device(0, 0, device_port=16666), "910B", [rules.NOT_TEXT]),
+    "a vnic port that is none": (set_device(0, 0, device_port="16666", device_vnic_port="0"), "910B", [rules.PORT]),
+    "a vnic port that HCCL does not read without the other": (set_device(0, 0, device_vnic_port="0"), "910B", []),
+    "network cards of the hosts": (
+        lambda t: [set_device(s, d, net_position="host")(t) for s in (0, 1) for d in (0, 1)],
+        "910B",
+        [rules.HOST_NIC],
+    ),
+    "the network card of a host that has none": (set_device(1, 1, net_position="host"), "A3", [rules.HOST_NIC]),
+    "network cards of hosts with their addresses": (
+        lambda t: (
+            [set_server(s, host_ip=f"10.1.1.{s + 1}")(t) for s in (0, 1)]
+            and set_device(1, 1, net_position="host", net_protocol="tcp")(t)
+        ),
+        "910B",
+        [],
+    ),
+    "a place that no network card has": (set_device(0, 0, net_position="Host"), "910B", [rules.CARD_WORD]),
     "one host port twice": (
         lambda t: (set_device(0, 0, host_port="6000")(t), set_device(0, 1, host_port="6000")(t)),
         "910B",
@@ -143,6 +176,10 @@ CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
     "a rank that is a number": (set_device(0, 0, rank_id=0), "910B", [rules.NOT_TEXT]),
     "a rank that is no number": (set_device(0, 0, rank_id="-1"), "910B", [rules.RANK_ID]),
     "a rank with something behind it": (set_device(0, 0, rank_id="0 "), "910B", [rules.LOOSE_NUMBER]),
+    "a rank of many zeros": (set_device(0, 0, rank_id="0" * 20), "910B", []),
+    "the negative of nothing": (set_device(0, 0, rank_id="-0"), "910B", [rules.LOOSE_NUMBER]),
+    "a rank in digits of another script": (set_device(0, 0, rank_id="\u0660"), "910B", [rules.RANK_ID]),
+    "a rank of too many digits": (set_device(0, 0, rank_id="1" * 5000), "910B", [rules.RANK_ID]),
     "a rank twice": (set_device(1, 1, rank_id="2"), "910B", [rules.RANKS]),
     "a rank too high": (set_device(1, 1, rank_id="4"), "910B", [rules.RANKS]),
     "ranks that interleave": (swap_ranks, "910B", [rules.INTERLEAVED]),
@@ -203,6 +240,58 @@ def test_hosts_networks_need_every_host() -> None:
     assert rules.HOST_NIC in broken(found, "910A")
 
 
+@pytest.mark.parametrize(
+    ("chip", "expected"),
+    [
+        pytest.param("910A", [rules.HOST_NETWORK], id="910A"),
+        pytest.param("910B", [rules.DEVICE_IP_MISSING], id="910B"),
+        pytest.param("A3", [rules.HOST_NETWORK], id="A3"),
+    ],
+)
+def test_hosts_with_addresses_may_spare_those_of_the_devices(chip: Chip, expected: list[Rule]) -> None:
+    found = servers((0, 1), (0, 1))
+    without_ips(found)
+    for index in (0, 1):
+        set_server(index, host_ip=f"10.1.0.{index + 1}")(found)
+    assert broken(found, chip) == expected
+
+
+FOUR = (0, 2, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("cards", "expected"),
+    [
+        pytest.param([FOUR, FOUR], [rules.NICS_TRIMMED], id="the same four cards of eight devices"),
+        pytest.param([(3,), (3,)], [rules.NICS_TRIMMED], id="the same card of eight devices"),
+        pytest.param([FOUR, (0, 1, 2, 3)], [rules.NICS_UNEQUAL], id="other cards on each server"),
+        pytest.param([FOUR, tuple(range(8))], [rules.NICS_UNEQUAL], id="fewer cards on one server"),
+        pytest.param([(0, 1, 2), (0, 1, 2)], [rules.NICS_UNEQUAL], id="three cards, which do not divide 16 devices"),
+        pytest.param([(), ()], [rules.NICS_UNEQUAL], id="no card at all"),
+    ],
+)
+def test_eight_devices_of_a_910a_may_share_fewer_cards(cards: list[tuple[int, ...]], expected: list[Rule]) -> None:
+    found = servers(*[tuple(range(8))] * len(cards))
+    grouped = {"status": "completed", "group_count": "1", "group_list": [groups(found)]}
+    for server, held in enumerate(cards):
+        for index in range(8):
+            if index not in held:
+                device(found, server, index)["device_ip"] = ""
+    assert broken(found, "910A") == expected
+    assert broken(grouped, "910A") == [rules.OLD_TEMPLATE, *expected]
+
+
+def groups(found: Any) -> Any:
+    """The same servers as the instances of a group, with the same devices."""
+    instances = [
+        {"pod_name": f"pod-{server['server_id']}", "server_id": server["server_id"], "devices": server["device"]}
+        for server in found["server_list"]
+    ]
+    count = sum(len(server["device"]) for server in found["server_list"])
+    told = {"group_name": "", "instance_count": str(len(instances)), "device_count": str(count)}
+    return told | {"instance_list": instances}
+
+
 def pods(found: Any) -> Any:
     return found["super_pod_list"]
 
@@ -254,6 +343,33 @@ SUPER: dict[str, tuple[Change, Chip, list[Rule]]] = {
         "A3",
         [rules.BACKUP_SELF, rules.BACKUP_IP_REPEATED],
     ),
+    "a backup on another NPU": (
+        lambda t: (
+            set_device(0, 0, backup_device_ip="192.168.1.8")(t),
+            set_device(0, 3, backup_device_ip="192.168.1.7")(t),
+        ),
+        "A3",
+        [rules.BACKUP_NPU],
+    ),
+    "a backup on another server": (
+        lambda t: (
+            set_device(0, 0, backup_device_ip="192.168.2.7")(t),
+            set_device(1, 0, backup_device_ip="192.168.1.7")(t),
+        ),
+        "A3",
+        [rules.BACKUP_SERVER],
+    ),
+    "a backup outside the table": (set_device(0, 0, backup_device_ip="192.168.9.9"), "A3", []),
+    "a backup port without backup": (
+        lambda t: (device(t).pop("backup_device_ip"), device(t).update(backup_device_port="0")),
+        "A3",
+        [],
+    ),
+    "a super pod that is text": (
+        lambda t: pods(t).__setitem__(1, "1"),
+        "A3",
+        [rules.NOT_OBJECT, rules.SUPER_POD_WITHOUT],
+    ),
     "a repeated backup": (set_device(0, 2, backup_device_ip="192.168.1.7"), "A3", [rules.BACKUP_IP_REPEATED]),
     "a backup port in use": (set_device(0, 0, backup_device_port="16666"), "A3", [rules.BACKUP_PORT]),
 }
@@ -303,6 +419,39 @@ CLOUD: dict[str, tuple[Change, list[Rule]]] = {
         [rules.DEVICE_IP_REPEATED],
     ),
     "no server id": (lambda t: instance(t).update(server_id=""), [rules.SERVER_ID_EMPTY]),
+    "a group name of 127 bytes": (lambda t: group(t).update(group_name="x" * 127), []),
+    "a group name of 128 bytes in 64 characters": (lambda t: group(t).update(group_name="é" * 64), [rules.NAME_LONG]),
+    "a pod name of 128 bytes": (lambda t: instance(t).update(pod_name="x" * 128), [rules.NAME_LONG]),
+    "the address of nobody": (lambda t: instance(t)["devices"][0].update(device_ip="0.0.0.0"), [rules.DEVICE_IP]),
+    "two addresses": (lambda t: instance(t)["devices"][0].update(device_ip="10.0.0.1,10.0.0.2"), [rules.DEVICE_IP]),
+    "an address written in two ways": (
+        lambda t: [
+            instance(t, index)["devices"][0].update(device_ip=written)
+            for index, written in enumerate(["fd00::1", "fd00:0::1"])
+        ],
+        [rules.DEVICE_IP_SAME],
+    ),
+    "an instance that is text": (
+        lambda t: group(t)["instance_list"].__setitem__(1, "x"),
+        [rules.NOT_OBJECT, rules.INSTANCES],
+    ),
+    "two devices and one network card on each server": (
+        lambda t: (
+            [
+                each["devices"].append({"device_id": "2" if index else "1", "device_ip": ""})
+                for index, each in enumerate(group(t)["instance_list"])
+            ],
+            group(t).update(device_count="4"),
+        ),
+        [rules.NICS_FEWER],
+    ),
+    "no address in a pod of the one server": (
+        lambda t: [
+            instance(t, index)["devices"][0].update(device_ip="") or instance(t, index).update(server_id="node_0")
+            for index in (0, 1)
+        ],
+        [rules.DEVICE_IP_ADVISED],
+    ),
 }
 
 
@@ -325,6 +474,15 @@ LABORATORY: dict[str, tuple[Change, list[Rule]]] = {
     ),
     "a rank twice": (lambda t: instance(t).update(rank_id="1"), [rules.RANKS]),
     "no rank": (lambda t: instance(t).pop("rank_id"), [rules.MISSING]),
+    "another number of servers": (
+        lambda t: group(t).update(server_num="1" if group(t)["server_num"] == "2" else "2"),
+        [rules.LAB_SERVERS],
+    ),
+    "an empty address on its one server": (
+        lambda t: instance(t)["devices"][0].update(device_ip=""),
+        [rules.DEVICE_IP_ADVISED],
+    ),
+    "no address on its one server": (lambda t: instance(t)["devices"][0].pop("device_ip"), [rules.MISSING]),
 }
 
 
@@ -347,6 +505,13 @@ def address(found: Any) -> Any:
     return level(found)["rank_addr_list"][0]
 
 
+def control(*without: str, **values: object) -> Change:
+    plane = {"addr_type": "IPV4", "addr": "172.16.0.10", "listen_port": 8000} | values
+    return lambda found: rank(found).update(
+        control_plane={key: value for key, value in plane.items() if key not in without}
+    )
+
+
 NEWEST: dict[str, tuple[Change, list[Rule]]] = {
     "no status": (lambda t: t.pop("status"), []),
     "a table that is not finished": (lambda t: t.update(status="initializing"), [rules.V2_STATUS]),
@@ -357,7 +522,9 @@ NEWEST: dict[str, tuple[Change, list[Rule]]] = {
     "a list of ranks that is none": (lambda t: t.update(rank_list={}), [rules.V2_LIST, rules.V2_RANK_COUNT]),
     "a rank that is text": (lambda t: rank(t).update(rank_id="0"), [rules.V2_TYPE]),
     "a rank that is no whole number": (lambda t: rank(t).update(rank_id=0.5), [rules.V2_LOOSE]),
-    "a negative rank": (lambda t: rank(t).update(rank_id=-1), [rules.V2_RANGE]),
+    "a negative rank": (lambda t: rank(t).update(rank_id=-1), [rules.V2_UINT]),
+    "another version": (lambda t: t.update(version="1.0"), [rules.V2_VERSION]),
+    "a rank that is null": (lambda t: t["rank_list"].__setitem__(3, None), [rules.V2_NOT_OBJECT]),
     "a rank twice": (lambda t: rank(t).update(rank_id=1), [rules.V2_RANKS]),
     "a rank too high": (lambda t: rank(t).update(rank_id=4), [rules.V2_RANKS]),
     "device 65": (lambda t: rank(t).update(device_id=65), [rules.V2_RANGE]),
@@ -384,6 +551,46 @@ NEWEST: dict[str, tuple[Change, list[Rule]]] = {
     "no ports": (lambda t: address(t).update(ports=[]), [rules.V2_PORTS]),
     "ports that are numbers": (lambda t: address(t).update(ports=[1]), [rules.V2_TYPE]),
     "a port without its die": (lambda t: address(t).update(ports=["0"]), [rules.V2_PORT_FORM]),
+    "a port of the host": (lambda t: address(t).update(ports=["d2h"]), []),
+    "a port of 32 bytes": (lambda t: address(t).update(ports=["1/" + "0" * 30]), []),
+    "a port of 33 bytes": (lambda t: address(t).update(ports=["1/" + "0" * 31]), [rules.V2_PORTS]),
+    "a port without a name": (lambda t: address(t).update(ports=[""]), [rules.V2_PORTS]),
+    "an empty address": (lambda t: address(t).update(addr=""), [rules.V2_ADDRESS_LENGTH]),
+    "an address with zeros in front": (lambda t: address(t).update(addr="172.16.000.10"), [rules.V2_ADDRESS]),
+    "a broadcast address": (lambda t: address(t).update(addr="255.255.255.255"), [rules.ADDRESS_ODD]),
+    "backup addresses": (lambda t: address(t).update(backup_addr=["172.16.9.1", "172.16.9.1"]), []),
+    "no backup addresses": (lambda t: address(t).update(backup_addr=[]), []),
+    "a backup address outside a list": (
+        lambda t: address(t).update(backup_addr="172.16.9.1"),
+        [rules.V2_BACKUP_ADDRESS],
+    ),
+    "a backup address that is null": (lambda t: address(t).update(backup_addr=None), [rules.V2_BACKUP_ADDRESS]),
+    "a backup address that is a number": (lambda t: address(t).update(backup_addr=[1]), [rules.V2_BACKUP_ADDRESS]),
+    "a backup address of another kind": (
+        lambda t: address(t).update(backup_addr=["fd00::1"]),
+        [rules.V2_BACKUP_ADDRESS],
+    ),
+    "17 backup addresses": (
+        lambda t: address(t).update(backup_addr=[f"172.16.9.{each}" for each in range(17)]),
+        [rules.V2_BACKUP_ADDRESS],
+    ),
+    "a backup of an EID": (
+        lambda t: address(t).update(addr_type="EID", addr="a" * 32, backup_addr=["b" * 32]),
+        [rules.V2_BACKUP_ADDRESS],
+    ),
+    "a control plane": (control(), []),
+    "a control plane on the last port": (control(listen_port=65535), []),
+    "a control plane on a port that HCCL takes and nobody has": (control(listen_port=65536), [rules.V2_LISTEN_PORT]),
+    "a control plane on no port": (control(listen_port=0), [rules.V2_CONTROL_PLANE]),
+    "a control plane beyond the ports": (control(listen_port=65537), [rules.V2_CONTROL_PLANE]),
+    "a control plane whose port is text": (control(listen_port="8000"), [rules.V2_TYPE]),
+    "a control plane without a port": (control("listen_port"), [rules.V2_MISSING]),
+    "a control plane without an address": (control("addr"), [rules.V2_MISSING]),
+    "a control plane of another kind": (control(addr_type="IPV6"), [rules.V2_CONTROL_PLANE]),
+    "a control plane of no kind": (control(addr_type="IP"), [rules.V2_CONTROL_PLANE]),
+    "a control plane that is null": (lambda t: rank(t).update(control_plane=None), [rules.V2_NOT_OBJECT]),
+    "a detour": (lambda t: t.update(detour="true"), []),
+    "a detour that is none": (lambda t: t.update(detour="yes"), [rules.V2_RANGE]),
     "a port under two addresses": (
         lambda t: level(t, 1)["rank_addr_list"][1].update(ports=["0/4"]),
         [rules.V2_PORT_SHARED],
@@ -436,3 +643,78 @@ def test_judging_leaves_the_table_as_it_was() -> None:
     before = copy.deepcopy(found)
     checking.judge(found)
     assert found == before
+
+
+@pytest.mark.parametrize(
+    ("change", "chip", "error"),
+    [
+        pytest.param(lambda: servers((0, 1, 2)), "910A", "EI0014", id="three devices of a 910A"),
+        pytest.param(lambda: servers(tuple(range(6))), "910A", "EI0014", id="six devices of a 910A"),
+        pytest.param(lambda: servers((0,)), "950", "EI0017", id="version 1.0 on a 950"),
+        pytest.param(lambda: servers((0,)) | {"version": "2.0"}, "950", "EI0017", id="a 950 without ranks"),
+        pytest.param(
+            lambda: table("hccl_doc_a5_v2_4p.json") | {"version": "1.0"}, "950", "EI0014", id="2.0 by another name"
+        ),
+    ],
+)
+def test_hccl_reports_the_code_of_the_check_at_which_it_stops(
+    change: Callable[[], Any], chip: Chip, error: str
+) -> None:
+    first = next(finding for finding in checking.check(change(), chip) if finding.rule.stops)
+    assert first.rule.hccl.startswith(error)
+
+
+def test_a_table_of_more_than_40_mib_is_for_a_950_only() -> None:
+    padding = b" " * (41 << 20)
+    older = json.dumps(servers((0,))).encode() + padding
+    newest = (TABLES / "hccl_doc_a5_v2_4p.json").read_bytes() + padding
+    verdict = checking.judge_bytes(older)
+    assert verdict.accepted == ()
+    assert [(finding.rule, finding.chips) for finding in verdict.findings] == [(rules.SIZE, ("910A", "910B", "A3"))]
+    assert checking.judge_bytes(newest).accepted == ("950",)
+    assert checking.judge_bytes(newest + padding, "950").findings[0].rule is rules.UNREAD
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        pytest.param(b'{\n"a": 1,\n}', "trailing comma in object in line 3", id="a comma too many"),
+        pytest.param(b'{\n\n"a": [1', "it ends too early in line 3", id="half a file"),
+        pytest.param(b'\xef\xbb\xbf{\n"a": tru\n}', "in line 2", id="behind a byte order mark"),
+        pytest.param(b'{\n"a": "\xff"}', "not UTF-8 text in line 2", id="bytes that are no text"),
+    ],
+)
+def test_what_is_no_json_is_told_with_its_line(data: bytes, words: str) -> None:
+    (finding,) = checking.judge_bytes(data).findings
+    assert words in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (set_device(0, 0, rank_id=None), "rank_id is null, not a string"),
+        (set_device(0, 0, rank_id=True), "rank_id is true, not a string"),
+        (set_device(0, 0, rank_id=["1", None]), 'rank_id is ["1", null], not a string'),
+        (
+            lambda t: t["server_list"][0]["device"].__setitem__(0, None),
+            "server_list[0].device[0] is null, not an object",
+        ),
+        (lambda t: t.update(status=None), "status is null, not a string"),
+        (lambda t: t.update(server_list=None), "server_list is null, not a list"),
+    ],
+)
+def test_values_are_told_as_they_stand_in_the_file_and_are_not_missing(change: Change, words: str) -> None:
+    found = table("hccl_doc_910_v1_4p.json")
+    change(found)
+    told = [str(finding) for finding in checking.check(found, "910A")]
+    assert words in told[0]
+    assert not any("is missing" in each for each in told)
+
+
+def test_findings_of_several_chips_stand_in_the_order_of_each() -> None:
+    found = servers((0, 16), (0, 1))
+    set_device(1, 0, rank_id=None)(found)
+    merged = checking.judge(found).findings
+    for chip in ("910A", "910B", "A3"):
+        own = [(finding.rule, finding.place) for finding in merged if chip in finding.chips]
+        assert own == [(finding.rule, finding.place) for finding in checking.check(found, chip)]

@@ -19,6 +19,7 @@ ACCEPTED: dict[str, tuple[tuple[Chip, ...], tuple[Rule, ...]]] = {
     "hccl_doc_910_v1_4p.json": (OLDER, ()),
     "hccl_doc_a3_v12_superpod_16p.json": (("A3",), ()),
     "hccl_doc_a5_v2_4p.json": (("950",), ()),
+    "hccl_doc_a5_v2_eid_2p.json": (("950",), ()),
     "mindformers_glm_32p.json": (OLDER, ()),
     "ms_docs_dimreduce_8p.json": (OLDER, ()),
     "ms_docs_old_group_2p.json": (("910A",), (rules.OLD_TEMPLATE,)),

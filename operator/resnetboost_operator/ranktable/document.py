@@ -1,5 +1,6 @@
 """Untrusted bytes into plain values and values into bytes that never vary; it knows no rank table's fields."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -39,15 +40,17 @@ def parse(data: bytes) -> Document:
 
 
 def _reason(data: bytes, error: str) -> str:
-    """The decoder's complaint, its byte as the line people look for."""
+    """The decoder's complaint, and the line people look for."""
     text, _, rest = error.removeprefix("JSON is malformed: ").partition(" (byte ")
+    complaint = "it ends too early" if "truncated" in text else text.partition(" - at ")[0].lower()
+    try:
+        json.loads(data.removeprefix(_MARK))  # slower, but exact about the place
+    except json.JSONDecodeError as found:
+        return f"{complaint} in line {found.lineno}"
+    except (ValueError, RecursionError):
+        return complaint
     number = rest.rstrip(")")
-    if number.isdigit():
-        mark = len(_MARK) if data.startswith(_MARK) else 0
-        return text + _in_line(data, int(number) + mark)
-    if "truncated" in text:
-        return f"it ends too early{_in_line(data.rstrip(), len(data))}"
-    return text.partition(" - at ")[0].lower()
+    return complaint + (_in_line(data, int(number)) if number.isdigit() else "")
 
 
 def _not_text(data: bytes) -> str:

@@ -49,7 +49,9 @@ def device_range(device: int | None, place: str, limit: int, report: Report) -> 
     """The device exists on a server of this chip."""
     if device is not None and device >= limit:
         report.add(
-            rules.DEVICE_ID_RANGE, f"{place}device_id", f"is {device}, a {report.chip} server has 0 to {limit - 1}"
+            rules.DEVICE_ID_RANGE,
+            f"{place}device_id",
+            f"is {device}, the devices of a server with {report.chip} are 0 to {limit - 1}",
         )
 
 
