@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gangs import gang, pod, super_pod, told
-from resnetboost_operator.ranktable import annotations, assembly, checking
+from resnetboost_operator.ranktable import annotations, assembly, checking, rules
 from resnetboost_operator.ranktable.annotations import KEYS, BoundPod, Refusal
 from resnetboost_operator.ranktable.assembly import Built
 from resnetboost_operator.ranktable.chips import Chip
@@ -118,15 +119,17 @@ def test_an_a3_outside_super_pods_gets_version_1_0() -> None:
     assert (built.table.version, built.table.super_pod_list) == ("1.0", None)
 
 
-def layer(number: int, address: str, kind: str = "EID", network: str = "UB") -> dict[str, Any]:
+def layer(
+    number: int, address: str, kind: str = "EID", network: str = "UB", ports: Sequence[str] = ("0/1",)
+) -> dict[str, Any]:
     element = {"net_layer": number, "net_instance_id": f"instance-{number}", "net_type": "", "net_attr": ""}
-    element |= {"rank_addr_list": [{"addr_type": kind, "addr": address, "ports": ["0/1"], "plane_id": "plane0"}]}
+    element |= {"rank_addr_list": [{"addr_type": kind, "addr": address, "ports": ports, "plane_id": "plane0"}]}
     return {"level": number, "info": {network: element}}
 
 
-def newest(index: int, node: str, device: int) -> BoundPod:
+def newest(index: int, node: str, device: int, ports: Sequence[str] = ("0/1",)) -> BoundPod:
     levels = [
-        layer(3, f"10.0.{index}.1", "IPV4", "ROCE"),
+        layer(3, f"10.0.{index}.1", "IPV4", "ROCE", ports),
         layer(0, f"{index:032x}"),
         layer(2, f"{index:032x}", network="UBG"),
     ]
@@ -192,6 +195,13 @@ TWO = json.dumps(told("job-base-0-0", 0, "") | {"devices": [{"device_id": "0"}, 
             id="an address that is missing",
         ),
         pytest.param(
+            [super_pod(0, "a", 0, 1, 5, "10.0.0.1"), super_pod(1, "b", 0, 2, 5)],
+            "A3",
+            ("job-base-0-1",),
+            "device_ip with several servers",
+            id="an address that is missing between super pods",
+        ),
+        pytest.param(
             [pod(0, "a", 0, "10.0.0.1"), pod(1, "b", 0, "10.0.0.1")],
             "910B",
             ("job-base-0-1",),
@@ -253,6 +263,12 @@ def test_a_refusal_names_the_pods_and_the_error(
     assert str(caught.value).startswith(("pod ", "pods "))
 
 
+@pytest.mark.parametrize("chip", ["910A", "A3"])
+def test_the_hosts_network_is_no_substitute_for_addresses_that_the_plugin_could_not_read(chip: Chip) -> None:
+    with pytest.raises(Refusal, match="the network cards of the hosts"):
+        assembly.build([pod(0, "a", 0), pod(1, "b", 0)], chip, host_network=True)
+
+
 def test_many_pods_are_not_all_named() -> None:
     with pytest.raises(Refusal, match=r"^pods job-base-0-0, job-base-0-1, job-base-0-2 and 3 more: "):
         assembly.build([pod(index, "a", index, f"10.0.0.{index}") for index in range(6)], "910A")
@@ -298,6 +314,58 @@ def test_any_placement_of_good_devices_gives_a_table(counts: list[int], chip: Ch
     nodes = [node for _, node, _ in by_rank]
     assert nodes[0] == pods[0].node
     assert sum(before != after for before, after in pairwise(nodes)) == len(counts) - 1
+
+
+# What a scheduler may give of one node, for each chip.
+NODES: dict[Chip, st.SearchStrategy[tuple[int, ...]]] = {
+    "910A": st.sampled_from([(0,), (7,), (1, 3), (4, 5), (0, 1, 2, 3), (4, 5, 6, 7), tuple(range(8))]),
+    "910B": st.sets(st.integers(0, 15), min_size=1).map(lambda found: tuple(sorted(found))),
+    "A3": st.sets(st.integers(0, 15), min_size=1).map(lambda found: tuple(sorted(found))),
+    "950": st.sets(st.integers(0, 63), min_size=1, max_size=8).map(lambda found: tuple(sorted(found))),
+}
+NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", fullmatch=True)
+
+
+@st.composite
+def gangs(draw: st.DrawFn) -> tuple[list[BoundPod], Chip, bool]:
+    """Any count of pods on any nodes of one kind, as a scheduler and a device plugin that do their work leave them."""
+    chip: Chip = draw(st.sampled_from(["910A", "910B", "A3", "950"]))
+    nodes = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
+    first = draw(NODES[chip])
+    held = [draw(NODES[chip].filter(lambda ids: chip != "910A" or len(ids) == len(first))) for _ in nodes]
+    super_pods = draw(st.lists(st.integers(0, 2), min_size=len(nodes), max_size=len(nodes)))
+    in_super_pods = chip == "A3" and draw(st.booleans())
+    needed = len(set(super_pods)) > 1 if in_super_pods else len(nodes) > 1
+    base = draw(st.sampled_from(["10.{}.{}.{}", "fd00::{:x}:{:x}:{:x}"])) if needed or draw(st.booleans()) else ""
+    spots = draw(st.permutations([(node, device) for node, ids in enumerate(held) for device in ids]))
+    pods = [
+        bound(index, nodes, at, base, super_pods[at[0]] if in_super_pods else -1, chip)
+        for index, at in enumerate(spots)
+    ]
+    return pods, chip, draw(st.booleans())
+
+
+def bound(index: int, nodes: list[str], at: tuple[int, int], base: str, super_pod_id: int, chip: Chip) -> BoundPod:
+    node, device = at
+    if chip == "950":
+        return newest(index, nodes[node], device, ports=["d2h"])
+    address = base.format(node, device, 1)
+    if super_pod_id < 0:
+        return pod(index, nodes[node], device, address)
+    return super_pod(index, nodes[node], device, super_pod_id, 16 * node + device, address)
+
+
+@settings(max_examples=100)
+@given(gangs())
+def test_our_own_check_takes_every_table_of_a_gang_that_was_placed_well(
+    found: tuple[list[BoundPod], Chip, bool],
+) -> None:
+    pods, chip, host_network = found
+    built = assembly.build(pods, chip, host_network=host_network)
+    verdict = checking.judge_bytes(built.data)
+    assert chip in verdict.accepted
+    allowed = {rules.DEVICE_IP_ADVISED, rules.COUNT_910B, rules.COUNT_A3}
+    assert {finding.rule for finding in verdict.findings if chip in finding.chips} <= allowed
 
 
 def outcome(pods: list[BoundPod], chip: Chip) -> object:

@@ -152,6 +152,89 @@ def test_the_same_devices_twice_are_refused_as_hccl_would(tmp_path: Path) -> Non
     assert "it was not written" in done.stderr
 
 
+def test_what_is_wrong_with_a_merged_table_names_the_files_it_came_from(tmp_path: Path) -> None:
+    first, second = one_server(tmp_path / "x.json", "a", 0), one_server(tmp_path / "y.json", "b", 0)
+    done = run("merge", first, second)
+    assert done.exit_code == 10
+    assert (
+        f'{second}: server_list[0].device[1].device_ip "10.0.1.1" is also that of {first}: server_list[0].device[1] ('
+    ) in done.stderr
+
+
+def test_a_merged_server_names_all_its_files(tmp_path: Path) -> None:
+    first, second = one_server(tmp_path / "x.json", "a", 2), one_server(tmp_path / "y.json", "a", 4)
+    done = run("merge", first, second, "--chip", "910A")
+    assert f"{first}: server_list[0] and {second}: server_list[0] has the devices 2, 3, 4, 5 (" in done.stderr
+
+
+def test_entries_of_one_server_must_not_contradict_each_other(tmp_path: Path) -> None:
+    first, second = one_server(tmp_path / "x.json", "a", 0), one_server(tmp_path / "y.json", "a", 2)
+    for path, address in ((first, "10.1.0.1"), (second, "10.1.0.2")):
+        found = written(path)
+        found["server_list"][0]["pod_ip"] = address
+        path.write_text(json.dumps(found))
+    done = run("merge", first, second)
+    assert done.exit_code == 10
+    assert (
+        f'{second}: server_list[0].pod_ip is "10.1.0.2", but {first}: server_list[0] has "10.1.0.1" for the same '
+        'server_id "a"; write the same into both, or leave it out'
+    ) in done.stderr
+
+
+def test_ranks_with_different_detours_do_not_merge(tmp_path: Path) -> None:
+    first, second = TABLES / "hccl_doc_a5_v2_4p.json", tmp_path / "y.json"
+    second.write_text(json.dumps(written(first) | {"detour": "true"}))
+    done = run("merge", first, second)
+    assert done.exit_code == 10
+    assert f'detour "false" ({first}) and "true" ({second})' in done.stderr
+
+
+def test_no_more_than_20_problems_of_a_merged_table_are_told(tmp_path: Path) -> None:
+    table, twin = written(TABLES / "tf_gnmt_16p.json"), tmp_path / "y.json"
+    for server in table["server_list"]:
+        server["server_id"] += "-twin"
+        for device in server["device"]:
+            device["device_port"] = "80"
+    twin.write_text(json.dumps(table))
+    both = run("merge", TABLES / "tf_gnmt_16p.json", twin)
+    assert (both.exit_code, len(both.stderr.splitlines())) == (10, 17)
+    found = one_server(tmp_path / "x.json", "a", 0)
+    many = written(found)
+    device = many["server_list"][0]["device"][0]
+    many["server_list"] = [
+        {
+            "server_id": f"n{server:02}",
+            "device": [device | {"device_ip": f"10.0.0.{server + 1}", "device_port": "80", "rank_id": str(server)}],
+        }
+        for server in range(50)
+    ]
+    many["server_count"] = "50"
+    found.write_text(json.dumps(many))
+    done = run("merge", found)
+    assert done.exit_code == 0
+    assert len(done.stderr.splitlines()) == 21
+    assert done.stderr.splitlines()[-1] == "resnetboost: and 30 more"
+    table["server_list"][0]["device"] *= 50
+    found.write_text(json.dumps(table))
+    refused = run("merge", found)
+    assert len(refused.stderr.splitlines()) == 22
+    assert " more" in refused.stderr.splitlines()[-2]
+
+
+def test_a_check_names_each_place_once_for_all_chips(tmp_path: Path) -> None:
+    found = written(TABLES / "hccl_doc_910_v1_4p.json")
+    found["server_list"][1]["device"][1]["device_id"] = "16"
+    found["server_list"][0]["device"][0]["device_ip"] = ""
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(found))
+    told = " ".join(run("check", path).output.split())
+    assert told.count("server_list[1].device[1].device_id") == 1
+    assert told.count("server_list[0].device[0].device_ip") == 1
+    assert "on 910A is 16, the devices of a server with 910A are 0 to 7; on 910B is 16" in told
+    assert "HCCL on 910A and A3: does not check it" in told
+    assert 'HCCL on 910B stops here: EI0014 HCCL_E_PARA "a valid IP address"' in told
+
+
 def test_super_pods_merge_by_their_id() -> None:
     done = run("merge", TABLES / "hccl_doc_a3_v12_superpod_16p.json")
     assert done.exit_code == 0

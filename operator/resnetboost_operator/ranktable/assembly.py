@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import msgspec
 
-from resnetboost_operator.ranktable import annotations, checking, concise, document
+from resnetboost_operator.ranktable import annotations, checking, concise, document, rules
 from resnetboost_operator.ranktable.annotations import NO_ADDRESS, Allocation, BoundPod, Refusal
 from resnetboost_operator.ranktable.chips import Chip
 from resnetboost_operator.ranktable.fields import quoted
@@ -30,6 +30,8 @@ from resnetboost_operator.ranktable.tables import (
 
 __all__ = ["Built", "build"]
 
+# HCCL accepts these; a gang would run, and slowly, because a device plugin could not read an address.
+_OTHER_CARDS = (rules.HOST_NETWORK, rules.NICS_TRIMMED)
 _PLACE = re.compile(r"(?P<list>server_list|rank_list)\[(?P<outer>[0-9]+)\](?:\.device\[(?P<inner>[0-9]+)\])?")
 
 
@@ -160,8 +162,9 @@ def _rank_list(ordered: Sequence[Allocation]) -> RankList:
 
 
 def _checked(data: bytes, chip: Chip, ordered: Sequence[Allocation], table: ServerTable | RankList) -> None:
-    """Nothing is published that HCCL would refuse."""
-    found = errors(checking.check(document.parse(data), chip))
+    """Nothing is published that HCCL would refuse, or run over other network cards than the devices' own."""
+    judged = checking.check(document.parse(data), chip)
+    found = errors(judged) or tuple(finding for finding in judged if finding.rule in _OTHER_CARDS)
     if found:
         raise Refusal(_pods_at(found[0], ordered, table), found[0].rule.name, str(found[0]))
     if isinstance(table, RankList):

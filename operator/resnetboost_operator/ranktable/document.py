@@ -49,6 +49,8 @@ def _reason(data: bytes, error: str) -> str:
         return f"{complaint} in line {found.lineno}"
     except (ValueError, RecursionError):
         return complaint
+    if "truncated" in text:
+        complaint = "half of an escaped surrogate pair"
     number = rest.rstrip(")")
     return complaint + (_in_line(data, int(number)) if number.isdigit() else "")
 

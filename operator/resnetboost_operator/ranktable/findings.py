@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from resnetboost_operator.ranktable import chips
 from resnetboost_operator.ranktable.chips import Chip
 from resnetboost_operator.ranktable.rules import Rule, Severity
 
@@ -46,7 +47,7 @@ def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
     for finding in findings:
         rule = finding.rule
         groups.setdefault((rule.severity, rule.name, rule.remedy, finding.place), []).append(finding)
-    return list(groups.values())
+    return [sorted(held, key=lambda finding: chips.ALL.index(finding.chips[0])) for held in groups.values()]
 
 
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
