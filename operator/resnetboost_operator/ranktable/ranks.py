@@ -63,7 +63,8 @@ def check(ranks: Sequence[Rank], report: Report, told: Told | None = None) -> No
         _families(ranks, report)
     if told is not None and told.servers != len(servers):
         problem = f"is {quoted(str(told.servers))}, but there are {readable.plural(len(servers), 'server_id')}"
-        report.add(rules.LAB_SERVERS, told.place, problem)
+        rule = rules.LAB_SERVERS if report.chip == "910A" else rules.LAB_SERVERS_LATER
+        report.add(rule, told.place, problem)
     if report.chip == "910A":
         _equal_counts(servers, report)
     _devices_once(ranks, report)

@@ -431,9 +431,12 @@ LAB_AVERAGE = Rule(
 )
 LAB_SERVERS = Rule(
     "server_num",
-    'EI0014 HCCL_E_PARA "number of devices under each server node is the same"; on 910B and A3 HCCL_E_PARA',
-    "parser CheckDeviceNumValid, HcclCommunicatorAttrs::InitRankInfo",
+    'EI0014 HCCL_E_PARA "number of devices under each server node is the same"',
+    "parser CheckDeviceNumValid",
     "count the different server_id",
+)
+LAB_SERVERS_LATER = Rule(
+    "server_num", "HCCL_E_PARA", "parser HcclCommunicatorAttrs::InitRankInfo", "count the different server_id"
 )
 LAB_INSTANCE = Rule(
     "one device for each rank_id",
