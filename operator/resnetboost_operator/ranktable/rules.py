@@ -166,13 +166,6 @@ NICS_FEWER = Rule(
     _FROM_HCCN,
     "warning",
 )
-NICS_UNREAD = Rule(
-    "a device_ip for each device",
-    "accepts it, and does not read device_ip in a group of one instance",
-    "parser GetCloudDevList",
-    "put all instances into one group",
-    "warning",
-)
 NICS_UNEQUAL = Rule(
     "network cards of the same devices on each server",
     "HCCL_E_PARA",
