@@ -35,6 +35,11 @@ def settling_seconds(world: World, found: Failure) -> float:
     return limit - _seconds_since_failure(world)
 
 
+def settled(world: World, found: Failure) -> Failure:
+    """The failure to believe once no better explanation is waited for."""
+    return evidence.deleted(world.gang) or found if evidence.is_victim(found) else found
+
+
 def _seconds_since_failure(world: World) -> float:
     seen = world.status.failure_time
     return 0.0 if seen is None else world.now - pods.seconds(seen)

@@ -10,6 +10,7 @@ from resnetboost_operator.status import MESSAGE_LIMIT, Attempt, Progress, Status
 from resnetboost_operator.verdicts import Verdict
 
 LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its node was"
+DELETED_MESSAGE = "the pod was deleted"
 NODE_LOST_MESSAGE = "its node is not ready; nothing was heard of the pod since"
 
 
@@ -29,15 +30,17 @@ def first_culprit(
     missing: Sequence[int],
     silent: Collection[str] = (),
     departed: Sequence[PodView] = (),
+    *,
+    stopping: bool = False,
 ) -> Failure | None:
     """The failure that explains the others: by class first (communication errors are victims), by time second.
 
     `missing` are indexes without a pod, `silent` names of nodes whose pods count as lost, `departed` pods that are gone
-    but whose end was seen. Time alone would blame the wrong rank: kubelet tells whole seconds, and survivors fail
-    within the same one.
+    but whose end was seen. `stopping`: the operator itself deletes the pods, and how they end is their own doing. Time
+    alone would blame the wrong rank: kubelet tells whole seconds, and survivors fail within the same one.
     """
     ended = [pod for pod in gang if _failed(pod)] + [pod for pod in departed if pod.phase != "Succeeded"]
-    failures = [(_failure(pod), _finished(pod)) for pod in ended]
+    failures = [(_failure(pod, stopping), _finished(pod)) for pod in ended]
     failures += [(_lost(index, None, LOST_MESSAGE), 0.0) for index in missing]
     unheard = [pod for pod in gang if pod.node in silent and pod.termination is None]
     failures += [(_lost(pod.index, pod.node, NODE_LOST_MESSAGE), 0.0) for pod in unheard]
@@ -48,6 +51,12 @@ def first_culprit(
 
 def _lost(rank: int, node: str | None, message: str) -> Failure:
     return Failure(verdicts.POD_LOST, rank=rank, node=node, message=message)
+
+
+def deleted(gang: Sequence[PodView]) -> Failure | None:
+    """What explains victims whom nobody else explains: a rank that was deleted and has not ended yet."""
+    going = next((pod for pod in gang if pod.deleting and pod.termination is None), None)
+    return None if going is None else Failure(verdicts.DISRUPTED, going.index, going.node, message=DELETED_MESSAGE)
 
 
 def is_victim(failure: Failure) -> bool:
@@ -88,17 +97,16 @@ def _failed(pod: PodView) -> bool:
     return pod.phase == "Failed" or (pod.termination is not None and pod.termination.exit_code != 0)
 
 
-def _failure(pod: PodView) -> Failure:
+def _failure(pod: PodView, stopping: bool) -> Failure:
     ended = pod.termination
     if ended is None:
         verdict = verdicts.DISRUPTED if pod.disruption else verdicts.POD_LOST
         return Failure(verdict, pod.index, pod.node, message=pod.disruption or LOST_MESSAGE)
     report = ended.report
     verdict, message = verdicts.classify(ended.exit_code, ended.reason, report.verdict), report.message
-    if pod.disruption and verdict.policy != "fail":  # what kubelet or the ranks made of it is its consequence
-        verdict, message = verdicts.DISRUPTED, f"{pod.disruption}: {message}".rstrip(": ")
-    elif pod.deleting and verdict is verdicts.INTERRUPTED:  # somebody deleted it: no other rank has to explain that
-        verdict = verdicts.DISRUPTED
+    disruption = pod.disruption or (DELETED_MESSAGE if pod.deleting and not stopping else "")
+    if disruption and verdict.policy != "fail":  # what kubelet or the ranks made of it is its consequence
+        verdict, message = verdicts.DISRUPTED, f"{disruption}: {message}".rstrip(": ")
     return Failure(verdict, pod.index, pod.node, ended.exit_code, message, report.step)
 
 

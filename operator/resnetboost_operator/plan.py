@@ -53,7 +53,8 @@ def _decide(world: World) -> Plan:
         world, failure = publishing.noted(world, publication), publication.failure
     settling = detection.settling_seconds(world, failure) if failure is not None else 0.0
     if failure is not None and settling <= 0:
-        return ending.attempt(world, failure)  # before any deadline: whoever failed first is the reason
+        # Before any deadline: whoever failed first is the reason.
+        return ending.attempt(world, detection.settled(world, failure))
     if world.seconds_until_deadline() <= 0:
         return ending.exceed_deadline(world)
     if failure is not None:

@@ -16,7 +16,7 @@ def suspend(world: World) -> Plan:
     deletions = decision.remove(world, status, present)
     if statuses.is_true(status, "Suspended"):
         return Plan(status, delete=deletions, wake_seconds=ending.node_wake_seconds(world))
-    failure = evidence.first_culprit(world.gang, (), departed=world.departed)
+    failure = evidence.first_culprit(world.gang, (), departed=world.departed, stopping=True)
     if failure is not None and failure.verdict.policy != "disruption" and not evidence.is_victim(failure):
         status = ending.leave(world, failure)  # it failed by itself, or while it saved: that must not be lost
     elif (world.gang or world.departed) and status.attempt_start_time is None:

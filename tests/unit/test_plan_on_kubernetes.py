@@ -85,6 +85,60 @@ def test_a_disruption_is_named_and_not_counted_whatever_the_exit_code(reason: st
     assert (cluster.status.phase, cluster.status.restarts_count_towards_max) == ("Starting", 0)
 
 
+def delete(cluster: Cluster, index: int) -> None:
+    """As kubectl does: kubelet has yet to stop it."""
+    cluster.rank(index)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["still there", "gone"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(137, ""), (143, ""), (14, "CommunicationError"), (16, "Interrupted"), (1, "InternalError"), (15, "StorageError")],
+    ids=str,
+)
+def test_a_rank_that_was_deleted_is_a_disruption_whatever_its_exit_code(code: int, words: str, gone: bool) -> None:
+    cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
+    delete(cluster, 1)
+    cluster.exit(1, code, report={"class": words, "message": "bye"})
+    if gone:
+        cluster.finish_deletions()
+    cluster.settle()
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.rank, record.exit_code) == ("Disrupted", 1, code)
+    assert record.message == "the pod was deleted: bye"
+    assert (cluster.status.phase, cluster.status.restarts_count_towards_max) == ("Starting", 0)
+
+
+def test_an_error_in_the_job_is_one_also_when_its_rank_was_deleted() -> None:
+    cluster = Cluster(job()).started()
+    delete(cluster, 1)
+    cluster.exit(1, 10, report={"class": "ConfigError", "message": "no"})
+    cluster.settle()
+    assert cluster.status.phase == "Failed"
+
+
+def test_ranks_that_blame_one_that_was_deleted_and_still_leaves_are_no_failure_of_the_gang() -> None:
+    cluster = with_nodes(Cluster(job(failurePolicy={"maxRestarts": 0}))).started()
+    delete(cluster, 1)
+    cluster.exit(0, 14, report={"class": "CommunicationError"})
+    assert cluster.step().wake_seconds == 60, "it may still tell how it ended"
+    cluster.now += 60
+    cluster.step()
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.rank, cluster.status.restarts_count_towards_max) == ("Disrupted", 1, 0)
+
+
+def test_a_rank_that_fails_while_it_saves_for_a_suspension_is_on_record() -> None:
+    cluster = Cluster(job()).started()
+    policy = replace(cluster.job.spec.run_policy, suspend=True)
+    cluster.job = replace(cluster.job, spec=replace(cluster.job.spec, run_policy=policy))
+    cluster.step()
+    cluster.exit(0, 15, report={"class": "StorageError", "message": "disk full"})
+    cluster.settle()
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.message, cluster.status.phase) == ("StorageError", "disk full", "Suspended")
+
+
 def test_why_nothing_is_scheduled_is_said_in_the_schedulers_words() -> None:
     cluster = Cluster(job())
     cluster.settle()

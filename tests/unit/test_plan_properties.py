@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import names, status
 from resnetboost_operator.nodes import NodeView
+from resnetboost_operator.pods import timestamp
 from simulation import Cluster, Crash, job
 
 STAGES = [
@@ -29,6 +30,7 @@ happening = st.one_of(
     st.tuples(st.just("time"), st.integers(1, 700)),
     st.tuples(st.just("train"), st.integers(1, 50)),
     st.tuples(st.just("exit"), st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 1, 13, 14, 16, 137]))),
+    st.tuples(st.just("delete"), st.tuples(st.integers(0, 2), st.sampled_from([None, 0, 1, 14, 16, 137, 143]))),
     st.tuples(st.just("vanish"), st.integers(0, 2)),
     st.tuples(st.just("suspend"), st.booleans()),
     st.tuples(st.just("node"), st.tuples(st.integers(0, 2), st.booleans())),
@@ -70,17 +72,26 @@ def node(cluster: Cluster, index: int, ready: bool) -> None:
 
 
 def happen_to_a_pod(cluster: Cluster, what: str, how: object) -> None:
-    index, code = how if isinstance(how, tuple) else (how, 0)
+    index, code = how if isinstance(how, tuple) else (how, None)
     running = {pod["metadata"]["labels"][names.LABEL_INDEX] for pod in cluster.gang() if is_running(pod)}
     if str(index) not in running:
         return
     if what == "exit":
         cluster.exit(index, code)
+    elif what == "delete":
+        delete(cluster, index, code)
     elif what == "evict":
         cluster.rank(index)["status"]["conditions"] = [EVICTED]
         cluster.exit(index, 137)
     else:
         cluster.vanish(index)
+
+
+def delete(cluster: Cluster, index: int, code: int | None) -> None:
+    """Somebody deletes a rank, which ends with that code, or not yet."""
+    cluster.rank(index)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
+    if code is not None:
+        cluster.exit(index, code)
 
 
 def is_running(pod: dict[str, Any]) -> bool:
@@ -169,6 +180,21 @@ def live_one_pass(cluster: Cluster) -> bool:
         cluster.exit(int(pod["metadata"]["labels"][names.LABEL_INDEX]), 0)
     cluster.now += wake or 0.0
     return bool(running) or wake is not None or before != (cluster.status, sorted(cluster.pods))
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 13, 14, 15, 16, 137, 143]), st.booleans()), max_size=8))
+def test_whoever_deletes_ranks_never_uses_the_budget(ends: list[tuple[int, int, bool]]) -> None:
+    cluster = Cluster(job(device={"type": "CPU", "count": 3}, failurePolicy={"maxRestarts": 0}))
+    for index, code, gone in ends:
+        cluster.started()
+        delete(cluster, index, code)
+        if gone:
+            cluster.finish_deletions()
+        cluster.settle()
+        cluster.now += 700
+    assert (cluster.status.restarts, cluster.status.restarts_count_towards_max) == (len(ends), 0)
+    assert not status.is_terminal(cluster.status)
 
 
 @settings(max_examples=60)
