@@ -45,9 +45,15 @@ class Known:
         self.store.jobs.watched(kind, self._versioned(obj(wanted, **metadata)))
 
     def pod(
-        self, kind: str, index: int, owner: api.Job = JOB, status: dict[str, Any] | None = None, **metadata: Any
+        self,
+        kind: str,
+        index: int,
+        owner: api.Job = JOB,
+        status: dict[str, Any] | None = None,
+        attempt: int = 0,
+        **metadata: Any,
     ) -> None:
-        pod = {**manifests.pod(owner, owner.spec.stages[0], 0, index), "status": status or {}}
+        pod = {**manifests.pod(owner, owner.spec.stages[0], attempt, index), "status": status or {}}
         pod["metadata"] |= {"uid": f"pod-{index}", **metadata}
         pod["spec"]["nodeName"] = f"node-{index}"
         self.store.pods[""].watched(kind, self._versioned(pod))
@@ -107,6 +113,30 @@ def test_the_last_words_of_a_forged_pod_do_not_replace_those_of_the_rank(known: 
     known.pod("DELETED", 0, status=end, **{"uid": "forged"} | forged)
     record = replace(known.record, status=Status(stage="base"))
     assert [pod.uid for pod in known.store.departed_of(record)] == ["pod-0"]
+
+
+def ended(code: int) -> dict[str, Any]:
+    return {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": code}}}]}
+
+
+def test_the_last_words_of_a_rank_are_not_replaced_by_those_of_another_attempts(known: Known) -> None:
+    known.pod("ADDED", 0, attempt=1, uid="new")
+    known.pod("DELETED", 0, attempt=1, status=ended(10), uid="new")
+    known.pod("DELETED", 0, status=ended(137))  # an old one that took its time to go
+    record = replace(known.record, status=Status(stage="base", attempt=1))
+    (pod,) = known.store.departed_of(record)
+    assert pod.termination is not None
+    assert (pod.attempt, pod.termination.exit_code) == (1, 10)
+
+
+def test_last_words_wait_for_a_status_that_is_behind_and_go_when_it_has_moved_on(known: Known) -> None:
+    known.pod("ADDED", 0, attempt=1, uid="new")
+    known.pod("DELETED", 0, attempt=1, status=ended(10), uid="new")
+    heard = [
+        len(known.store.departed_of(replace(known.record, status=Status(stage="base", attempt=attempt))))
+        for attempt in (0, 1, 1, 2, 1)
+    ]
+    assert heard == [0, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

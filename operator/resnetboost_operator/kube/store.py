@@ -19,6 +19,9 @@ from resnetboost_operator.pods import PodView
 # A deletion that was accepted shows in the watch at once; if it does not, it never will.
 EXPECTED_SECONDS = 30.0
 
+# A rank: stage, attempt and index.
+_Place = tuple[str, int, int]
+
 
 class Store:
     """All mirrors. `changed` is called with the uid of each job that something changed for."""
@@ -30,7 +33,7 @@ class Store:
         self.pods = {namespace: Mirror(_pod, self._pod_changed) for namespace in namespaces or ("",)}
         self.nodes = Mirror(nodes.view, self._node_changed)
         self._pods_of: dict[str, dict[str, PodView]] = defaultdict(dict)
-        self._departed: dict[str, dict[int, PodView]] = {}
+        self._departed: dict[str, dict[_Place, PodView]] = {}
         self._nodes_by_name: dict[str, NodeView] = {}
         self._expected = _Expected()
 
@@ -55,12 +58,12 @@ class Store:
 
     def departed_of(self, job: JobRecord) -> tuple[PodView, ...]:
         """Pods of the job's current attempt that are gone, as they last were; those of earlier ones are forgotten."""
-        current = (job.status.stage, job.status.attempt)
+        stage, current = job.status.stage, job.status.attempt
         found = self._departed.pop(job.uid, {})
-        kept = {index: pod for index, pod in found.items() if (pod.stage, pod.attempt) == current}
+        kept = {place: pod for place, pod in found.items() if pod.attempt >= current}  # a status may be behind
         if kept:
             self._departed[job.uid] = kept
-        return tuple(kept.values())
+        return tuple(pod for pod in kept.values() if (pod.stage, pod.attempt) == (stage, current))
 
     def nodes_of(self, views: Collection[PodView]) -> Mapping[str, NodeView]:
         """The nodes that those pods are bound to, as far as they are known, by name."""
@@ -113,7 +116,10 @@ class Store:
         self._expected.discard((pod.uid,))
         job = self.jobs.get(pod.job_uid)
         if (pod.termination is not None or pod.disruption) and job is not None and _is_of(pod, job):
-            self._departed.setdefault(pod.job_uid, {})[pod.index] = pod
+            departed = self._departed.setdefault(pod.job_uid, {})
+            place = (pod.stage, pod.attempt, pod.index)
+            if place not in departed or departed[place].termination is None:  # the first words count
+                departed[place] = pod
         siblings = self._pods_of[pod.job_uid]
         siblings.pop(pod.uid, None)
         if not siblings:
