@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import pods
 from resnetboost_operator.ranktable.chips import Chip
 
 # Labels that Huawei's node labels and device plugin put on a node (ascend-for-volcano, accelerator-type).
@@ -20,11 +19,15 @@ _CHIPS: dict[str, Chip] = {
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """Whether a node's kubelet is heard of, since when (unix seconds) it is so, and which Ascend chip it tells."""
+    """Whether a node's kubelet is heard of, and which Ascend chip it tells.
+
+    `silent_since` (unix seconds) is when this operator first saw that it is not: the times that a node tells are by
+    another machine's clock.
+    """
 
     name: str
     ready: bool
-    since: float
+    silent_since: float = 0.0
     chip: Chip | None = None
 
 
@@ -32,9 +35,8 @@ def view(node: Mapping[str, Any]) -> NodeView:
     """Read a node. One that tells no Ready condition is new, not lost."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = next((found for found in conditions if found.get("type") == "Ready"), {"status": "True"})
-    since = pods.seconds(ready.get("lastTransitionTime"))
     chip = _chip(node["metadata"].get("labels") or {})
-    return NodeView(node["metadata"]["name"], ready.get("status") == "True", since, chip)
+    return NodeView(node["metadata"]["name"], ready.get("status") == "True", chip=chip)
 
 
 def _chip(labels: Mapping[str, str]) -> Chip | None:

@@ -126,7 +126,7 @@ class World(msgspec.Struct, frozen=True):
         return max(pods.seconds(time), self.observed.since) - self.now
 
     def _seconds_until_lost(self, name: str) -> float:
-        return self.observed.nodes[name].since + NODE_LOST_SECONDS - self.now
+        return self.observed.nodes[name].silent_since + NODE_LOST_SECONDS - self.now
 
 
 def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:

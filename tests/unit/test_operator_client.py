@@ -12,7 +12,7 @@ from resnetboost_operator.kube import client, watch
 from resnetboost_operator.kube.apierrors import ApiError, Conflict, NotLeading, Refused, Unavailable
 from resnetboost_operator.kube.client import Patience
 from resnetboost_operator.kube.mirror import Mirror
-from resnetboost_operator.kube.resources import JOB_STATUS, LEASES, PODS
+from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, LEASES, PODS, SERVICES, Verb
 from resnetboost_operator.kube.retry import Backoff
 from resnetboost_operator.kube.watch import Watch
 from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
@@ -74,6 +74,27 @@ def test_a_server_that_says_how_long_to_wait_is_obeyed() -> None:
 
     waited, _ = played(timed, refuses(429, Retry_After="1"), says({}))
     assert waited >= 1.0
+
+
+@pytest.mark.parametrize("selector", [None, "", " "], ids=["none", "empty", "blank"])
+def test_nobody_deletes_everything_in_a_namespace(selector: str | None) -> None:
+    query = {} if selector is None else {"labelSelector": selector}
+
+    async def sweep(server: ScriptedServer) -> None:
+        for resource in (PODS, CONFIG_MAPS, SERVICES):
+            with pytest.raises(ValueError, match="without a label selector"):
+                await server.client.request("deletecollection", resource, "here", query=query)
+
+    assert played(sweep)[1].requests == []
+
+
+@pytest.mark.parametrize("verb", ["delete", "patch", "get"])
+def test_what_is_meant_for_one_object_never_goes_to_all_of_them(verb: Verb) -> None:
+    async def nameless(server: ScriptedServer) -> None:
+        with pytest.raises(ValueError, match="without a name"):
+            await server.client.request(verb, PODS, "here", "")
+
+    assert played(nameless)[1].requests == []
 
 
 @pytest.mark.parametrize("code", [400, 403, 422])

@@ -1,5 +1,6 @@
 """What the store believes of pods that go, and whose pass it calls for."""
 
+import time
 from typing import Any
 
 import pytest
@@ -58,8 +59,15 @@ class Known:
         pod["spec"]["nodeName"] = f"node-{index}"
         self.store.pods[""].watched(kind, self._versioned(pod))
 
-    def node(self, name: str, ready: str = "True", kind: str = "MODIFIED", uid: str = "") -> None:
-        status = {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    def node(
+        self,
+        name: str,
+        ready: str = "True",
+        kind: str = "MODIFIED",
+        uid: str = "",
+        since: str | None = "2026-01-01T00:00:00Z",
+    ) -> None:
+        status = {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}]}
         node = {"metadata": {"name": name, "uid": uid or name}, "status": status}
         self.store.nodes.watched(kind, self._versioned(node))
 
@@ -206,6 +214,25 @@ def test_a_node_calls_for_the_jobs_with_pods_on_it_only_when_it_changes(known: K
     assert known.calls == ["u-1"]
     seen = known.store.nodes_of(known.store.pods_of(known.record))
     assert {name: node.ready for name, node in seen.items()} == {"node-0": False, "node-1": True}
+
+
+@pytest.mark.parametrize(
+    "told", ["1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z", None, "yesterday"], ids=["past", "future", "none", "words"]
+)
+def test_a_node_is_silent_since_it_was_seen_so_whatever_its_own_clock_says(known: Known, told: str | None) -> None:
+    began = time.time()
+    known.node("node-0", ready="Unknown", since=told)
+    first = silence(known)
+    assert began <= first <= time.time()
+    known.node("node-0", ready="False", since="2026-01-01T00:00:07Z")
+    assert silence(known) == first, "it is no news that it is silent"
+    known.node("node-0", ready="True", since=told)
+    known.node("node-0", ready="False", since=told)
+    assert silence(known) > first
+
+
+def silence(known: Known) -> float:
+    return known.store.nodes_of(known.store.pods_of(known.record))["node-0"].silent_since
 
 
 def test_a_node_that_was_made_again_is_known_when_the_old_one_is_told_to_be_gone_last(known: Known) -> None:

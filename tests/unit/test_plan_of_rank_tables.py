@@ -337,7 +337,7 @@ def test_annotations_that_are_written_again_are_for_that_very_pod() -> None:
 def test_the_rules_are_those_of_the_chip(chips: dict[str, Any], device: dict[str, Any], reason: str) -> None:
     """Two devices of different rings of a node, which only a 910A minds."""
     cluster = ascend(device=device)
-    cluster.nodes = {name: NodeView(name, True, cluster.now, chip) for name, chip in chips.items()}
+    cluster.nodes = {name: NodeView(name, True, chip=chip) for name, chip in chips.items()}
     for index in range(4):
         cluster.allocate(index, 3 + index % 2, f"10.0.0.{index + 1}")
     cluster.step()
@@ -347,8 +347,8 @@ def test_the_rules_are_those_of_the_chip(chips: dict[str, Any], device: dict[str
 def test_a_gang_on_different_chips_is_refused() -> None:
     cluster = ascend()
     cluster.nodes = {
-        "node-0": NodeView("node-0", True, cluster.now, "910B"),
-        "node-1": NodeView("node-1", True, cluster.now, "A3"),
+        "node-0": NodeView("node-0", True, chip="910B"),
+        "node-1": NodeView("node-1", True, chip="A3"),
     }
     allocate(cluster)
     cluster.step()

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from resnetboost_operator import deletions, names, pods, status
 from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.pods import timestamp
-from simulation import START, Cluster, Crash, job
+from simulation import Cluster, Crash, job
 
 
 def with_nodes(cluster: Cluster) -> Cluster:
-    cluster.nodes = {name: NodeView(name, ready=True, since=START) for name in ("node-0", "node-1")}
+    cluster.nodes = {name: NodeView(name, ready=True) for name in ("node-0", "node-1")}
     return cluster
 
 
 def fall_silent(cluster: Cluster, node: str) -> None:
-    cluster.nodes[node] = NodeView(node, ready=False, since=cluster.now)
+    cluster.nodes[node] = NodeView(node, ready=False, silent_since=cluster.now)
 
 
 def test_a_node_that_is_silent_for_long_restarts_the_gang_and_is_not_counted() -> None:
@@ -41,7 +41,7 @@ def test_a_node_that_comes_back_soon_costs_nothing() -> None:
     fall_silent(cluster, "node-1")
     cluster.now += 29
     cluster.step()
-    cluster.nodes["node-1"] = NodeView("node-1", ready=True, since=cluster.now)
+    cluster.nodes["node-1"] = NodeView("node-1", ready=True)
     cluster.now += 60
     cluster.settle()
     assert (cluster.status.phase, cluster.status.restarts) == ("Running", 0)

@@ -68,7 +68,7 @@ def suspend(cluster: Cluster, value: bool) -> None:
 
 def node(cluster: Cluster, index: int, ready: bool) -> None:
     name = f"node-{index}"
-    cluster.nodes[name] = NodeView(name, ready, since=cluster.now)
+    cluster.nodes[name] = NodeView(name, ready, silent_since=cluster.now)
 
 
 def happen_to_a_pod(cluster: Cluster, what: str, how: object) -> None:

@@ -80,7 +80,7 @@ class Client:
         Each try takes one of the `slots`; the waits between tries take none.
         """
         timeout = aiohttp.ClientTimeout(total=patience.timeout_seconds, sock_connect=CONNECT_SECONDS)
-        request = _Request(verb, resource, resource.path(namespace, name), query, body, timeout)
+        request = _Request(verb, resource, resource.path(namespace, name), name, query, body, timeout)
         for tries in itertools.count(1):
             self._check(request)
             try:
@@ -99,6 +99,10 @@ class Client:
             raise ValueError(
                 f"nobody granted {verb} on {resource.plural}: add it to the table and to the chart's rbac.yaml"
             )
+        if verb in resources.OF_ONE and not request.name:
+            raise ValueError(f"{verb} of {resource.plural} without a name: it would concern all of them")
+        if verb == "deletecollection" and not (request.query or {}).get("labelSelector", "").strip():
+            raise ValueError(f"{request} without a label selector: it would delete every one of them")
         if verb not in resources.READING and resource is not resources.LEASES and not self.may_write():
             raise NotLeading(f"{request}: this process does not lead")
 
@@ -125,7 +129,7 @@ class Client:
 
         Raises one of `apierrors`; tries once. Credentials that were not taken are read anew for the next time.
         """
-        request = _Request("watch", resource, resource.path(namespace), query, None, timeout)
+        request = _Request("watch", resource, resource.path(namespace), "", query, None, timeout)
         self._check(request)
         async with self._logging_in_again(), self._exchange(request) as answer:
             opened()
@@ -188,6 +192,7 @@ class _Request(msgspec.Struct, frozen=True):
     verb: Verb
     resource: Resource
     path: str
+    name: str
     query: Mapping[str, str] | None
     body: Mapping[str, Any] | None
     timeout: aiohttp.ClientTimeout

@@ -20,6 +20,8 @@ METHODS: dict[Verb, str] = {
     "deletecollection": "DELETE",
 }
 READING: frozenset[Verb] = frozenset({"get", "list", "watch"})
+# Their path without a name is that of a collection.
+OF_ONE: frozenset[Verb] = frozenset({"get", "update", "patch", "delete"})
 
 
 class Resource(msgspec.Struct, frozen=True):

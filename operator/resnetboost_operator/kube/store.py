@@ -35,6 +35,7 @@ class Store:
         self._pods_of: dict[str, dict[str, PodView]] = defaultdict(dict)
         self._departed: dict[str, dict[_Place, PodView]] = {}
         self._nodes_by_name: dict[str, NodeView] = {}
+        self._silent_since: dict[str, float] = {}
         self._expected = _Expected()
 
     @property
@@ -67,8 +68,12 @@ class Store:
 
     def nodes_of(self, views: Collection[PodView]) -> Mapping[str, NodeView]:
         """The nodes that those pods are bound to, as far as they are known, by name."""
-        names = {pod.node for pod in views}
-        return {name: self._nodes_by_name[name] for name in names if name in self._nodes_by_name}
+        found = (self._nodes_by_name.get(name) for name in {pod.node for pod in views})
+        return {
+            node.name: replace(node, silent_since=self._silent_since.get(node.name, 0.0))
+            for node in found
+            if node is not None
+        }
 
     def pod_answered(self, obj: Mapping[str, Any]) -> None:
         """The API server's answer to the creation of a pod, or to a question about one."""
@@ -133,6 +138,11 @@ class Store:
             self._nodes_by_name[found.name] = after
         elif self._nodes_by_name.get(found.name) == found:  # or it is another one by now
             del self._nodes_by_name[found.name]
+        known = self._nodes_by_name.get(found.name)
+        if known is None or known.ready:
+            self._silent_since.pop(found.name, None)
+        else:
+            self._silent_since.setdefault(found.name, time.time())
         for uid, siblings in self._pods_of.items():
             if any(pod.node == found.name for pod in siblings.values()):
                 self._changed(uid)
