@@ -160,7 +160,9 @@ def _next_attempt(world: World, record: Attempt, counts: bool) -> Status:
 
 def _with_record(world: World, record: Attempt) -> Status:
     account = goodput.account(world.status, world.time, world.count, record.reason, record.checkpoint_step)
-    return statuses.with_attempt(replace(world.status, goodput=account), record)
+    status = replace(world.status, goodput=account)
+    saved = evidence.highest([record.checkpoint_step, evidence.earlier_checkpoint_step(status)])
+    return statuses.with_attempt(with_stage(status, record.stage, checkpoint_step=saved), record)
 
 
 def _complete(world: World, status: Status) -> Plan:

@@ -116,7 +116,9 @@ def _finished(pod: PodView) -> float:
 
 def earlier_checkpoint_step(status: Status) -> int | None:
     """Step of the newest checkpoint that the current stage's ended attempts are known to have left."""
-    return highest([record.checkpoint_step for record in status.attempts if record.stage == status.stage])
+    kept = [stage.checkpoint_step for stage in status.stages if stage.name == status.stage]
+    # The records alone have it where an operator before this one wrote them.
+    return highest([*kept, *(record.checkpoint_step for record in status.attempts if record.stage == status.stage)])
 
 
 def highest(steps: Sequence[int | None]) -> int | None:

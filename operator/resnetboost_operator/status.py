@@ -62,11 +62,15 @@ class Ranks(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StageStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One stage's state (Pending, Running, Complete, Failed), attempts so far and final evaluation."""
+    """One stage's state (Pending, Running, Complete, Failed), attempts so far and final evaluation.
+
+    `checkpoint_step` is that of the newest checkpoint its ended attempts left: their records are kept only so long.
+    """
 
     name: str
     state: StageState = "Pending"
     attempts: int = 0
+    checkpoint_step: int | None = None
     top1: float | None = None
     top5: float | None = None
     test_loss: float | None = None

@@ -288,6 +288,24 @@ def test_a_stop_while_a_resumed_gang_still_starts_names_the_checkpoint_it_has() 
     assert "step 23" in stopped.message
 
 
+def test_a_checkpoint_is_not_forgotten_with_the_record_of_the_attempt_that_left_it() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0, "maxRestarts": 1000})).started()
+    cluster.train_to(30, checkpoint_step=23)
+    for _ in range(status.ATTEMPTS_KEPT + 1):
+        cluster.settle()
+        cluster.run_all()
+        cluster.exit(1, 137)
+        cluster.settle()
+        cluster.progress = None
+    assert all(record.checkpoint_step is None for record in cluster.status.attempts)
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
+    cluster.settle()
+    stopped = status.condition(cluster.status, "Suspended")
+    assert stopped is not None
+    assert stopped.message == "stopped on request; the newest checkpoint is of step 23"
+    assert to_dict(cluster.status)["stages"][0]["checkpointStep"] == 23
+
+
 def test_a_job_created_suspended_creates_nothing() -> None:
     cluster = Cluster(job(runPolicy={"suspend": True}))
     cluster.settle()
