@@ -6,10 +6,13 @@ import msgspec
 
 from resnetboost_operator import verdicts
 from resnetboost_operator.pods import PodView
-from resnetboost_operator.status import MESSAGE_LIMIT, Attempt, Progress, Status
+from resnetboost_operator.status import MESSAGE_LIMIT, Attempt, Progress, Status, plain
 from resnetboost_operator.verdicts import Verdict
 
 LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its node was"
+# A process' own; Kubernetes would take any 32 bits.
+EXIT_CODES = range(256)
+NODE_LIMIT = 253
 DELETED_MESSAGE = "the pod was deleted"
 NODE_LOST_MESSAGE = "its node is not ready; nothing was heard of the pod since"
 
@@ -65,21 +68,27 @@ def is_victim(failure: Failure) -> bool:
 
 
 def attempt(failure: Failure, status: Status, end_time: str) -> Attempt:
-    """The record of the current attempt's end. The status' progress already knows what the pods reported."""
+    """The record of the current attempt's end. The status' progress already knows what the pods reported.
+
+    What comes from pods may be anything; a single field that the CRD does not take would keep the whole status out.
+    """
     progress = status.progress or Progress()
     known = current(progress, status)
+    code, message = failure.exit_code, failure.message
+    if code is not None and code not in EXIT_CODES:
+        code, message = None, f"exit code {code}: {message}".rstrip(": ")
     return Attempt(
         attempt=status.attempt,
         stage=status.stage,
         reason=failure.verdict.name,
         start_time=status.attempt_start_time,
         end_time=end_time,
-        exit_code=failure.exit_code,
+        exit_code=code,
         rank=failure.rank,
-        node=failure.node,
+        node=plain(failure.node)[:NODE_LIMIT] if failure.node is not None else None,
         last_step=highest([failure.step, _step(progress) if known else None]),
         checkpoint_step=progress.checkpoint_step if known else None,
-        message=failure.message[-MESSAGE_LIMIT:],
+        message=plain(message)[-MESSAGE_LIMIT:],
     )
 
 

@@ -1,5 +1,6 @@
 """The job's `.status`: its types, its conditions and its Kubernetes form; what it should say is the plan's business."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ StageName = Annotated[str, msgspec.Meta(max_length=20)]
 
 ATTEMPTS_KEPT = 20
 MESSAGE_LIMIT = 1024
+REASON_LIMIT = 128
 RANK_TABLE_READY = "RankTableReady"
 GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang bound to a node")
 
@@ -183,14 +185,26 @@ def is_terminal(status: Status) -> bool:
 
 
 def with_condition(status: Status, kind: str, value: bool, reason: str, message: str, now: str) -> Status:
-    """Set a condition; its transition time moves only when its status does."""
+    """Set a condition; its transition time moves only when its status does. Reason and message may be anybody's."""
     before = condition(status, kind)
     text = "True" if value else "False"
     since = before.last_transition_time if before is not None and before.status == text else now
-    new = Condition(kind, text, reason, message[:MESSAGE_LIMIT], since, status.observed_generation)
+    new = Condition(kind, text, word(reason), plain(message)[:MESSAGE_LIMIT], since, status.observed_generation)
     others = tuple(kept for kept in status.conditions if kept.type != kind)
     conditions = tuple(sorted((*others, new), key=lambda found: found.type))
     return msgspec.structs.replace(status, conditions=conditions)
+
+
+def word(text: str) -> str:
+    """Anybody's text as the reason of a condition, which Kubernetes wants to be one word: CreatingSandbox."""
+    parts = re.findall(r"[A-Za-z0-9_,:]+", text)
+    joined = "".join(part if number == 0 else part[0].upper() + part[1:] for number, part in enumerate(parts))
+    return re.sub(r"^[^A-Za-z]+", "", joined)[:REASON_LIMIT].rstrip(",:") or "Unknown"
+
+
+def plain(text: str) -> str:
+    """Anybody's text without what would move a cursor or change colours; lines stay."""
+    return "".join(found if found.isprintable() or found in "\n\t" else " " for found in text)
 
 
 def is_urgent(before: Status, after: Status) -> bool:
