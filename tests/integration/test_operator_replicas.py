@@ -131,3 +131,23 @@ def test_a_leader_that_was_frozen_does_nothing_more(
     assert leader.operator.exit_code() != 0, "it must start anew: what it knows is old"
     assert leader.writes == written
     assert sorted(kubelet.seen.values()) == [*GANG, *NEXT_GANG]
+
+
+def test_a_successor_whose_watch_died_unnoticed_takes_the_gang_as_it_is(
+    space: Space, kubelet: Kubelet, replicas: list[Replica], operators: list[Operator]
+) -> None:
+    """Its last word of the job is that it was suspended: it must not delete the gang that trains since."""
+    leader, other = replicas
+    space.create(job(runPolicy={"suspend": True}))
+    space.until_phase("Suspended")
+    phases = 'resnetboost_operator_jobs{phase="Suspended"} 1.0'
+    eventually(lambda: phases in other.operator.answer("/metrics"), bool, "the successor knows that it is suspended")
+    other.proxy.muted = lambda call: call.collection == "resnetboostjobs"
+    space.change("digits", runPolicy={"suspend": False})
+    space.until_started()
+    leader.operator.kill()
+    until_leader(space, other.operator.name, LEASE_SECONDS + 10)
+    for pod in GANG:
+        kubelet.exit(pod, 0)
+    status = space.until_phase("Complete")
+    assert (status["restarts"], sorted(kubelet.seen.values())) == (0, sorted(GANG))

@@ -74,7 +74,10 @@ class Crash:
 
 
 class Proxy:
-    """A context manager; `url` is where the operator should think that the API server is."""
+    """A context manager; `url` is where the operator should think that the API server is.
+
+    `muted`: the watches that stay open and tell nothing any more, as behind a connection that died on the way.
+    """
 
     def __init__(self, upstream: str, authority: Path) -> None:
         self._upstream = upstream
@@ -85,6 +88,7 @@ class Proxy:
         self.crash: Crash | None = None
         self.troubles: list[Trouble] = []
         self.delay_seconds = 0.0
+        self.muted: Callable[[Call], bool] = lambda call: False
         self.calls: list[Call] = []
 
     def __enter__(self) -> Self:
@@ -181,7 +185,7 @@ class Proxy:
                 await answer.read()
                 return _hang_up(request)
             with self._noted(request, call):
-                return await _pass_on(request, answer)
+                return await _pass_on(request, answer, lambda: call.is_watch and self.muted(call))
 
     @contextlib.asynccontextmanager
     async def _ask(self, request: web.BaseRequest) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -211,7 +215,9 @@ async def _has_changed_something(request: web.BaseRequest, answer: aiohttp.Clien
     return answer.status < 300 and not (request.method == "DELETE" and answered.get("items") == [])
 
 
-async def _pass_on(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _pass_on(
+    request: web.BaseRequest, answer: aiohttp.ClientResponse, muted: Callable[[], bool]
+) -> web.StreamResponse:
     """The answer as it comes, piece by piece."""
     headers = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP_BY_HOP}
     passed = web.StreamResponse(status=answer.status, headers=headers)
@@ -219,7 +225,8 @@ async def _pass_on(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> 
     if answer.content.at_eof():  # read already
         await passed.write(await answer.read())
     async for piece in answer.content.iter_any():
-        await passed.write(piece)
+        if not muted():
+            await passed.write(piece)
     await passed.write_eof()
     return passed
 

@@ -2,6 +2,7 @@
 
 kopf lists and watches them; a listing shows what is there, so a job deleted while the watch was broken is never heard
 of again. So whenever kopf has listed, the uids are listed once more and the others forgotten.
+A connection may also be dead without either end knowing: whoever begins to lead lists the jobs anew.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import aiohttp
 import msgspec
@@ -38,6 +39,7 @@ class _Named(msgspec.Struct):
 
 _page = msgspec.json.Decoder(Page)
 _named = msgspec.json.Decoder(_Named)
+_object = msgspec.json.Decoder(dict[str, Any])
 
 
 class Census:
@@ -71,30 +73,52 @@ class Census:
                 failures += 1
             self._store.jobs.filled = True
 
-    async def _is_complete(self) -> bool:
-        """Forget the jobs that are gone; whether kopf has told of all others."""
+    async def list_anew(self) -> None:
+        """Bring every job up to date; ends once it has been done, however often it takes."""
+        failures = 1
+        while not await self._has_listed():
+            await asyncio.sleep(AGAIN.delay_seconds(failures))
+            failures += 1
+
+    async def _has_listed(self) -> bool:
+        """Tell the store of all jobs; one that it knows in a newer version stays as it is."""
         try:
-            uids, version = await self._uids()
+            items, version = await self._items()
         except ApiError as error:
             logger.warning("cannot list the jobs; trying again: %s", error)
             return False
+        jobs = self._store.jobs
+        jobs.list_begins()
+        for item in items:
+            jobs.listed(_object.decode(item))
+        jobs.list_ends(version)
+        return True
+
+    async def _is_complete(self) -> bool:
+        """Forget the jobs that are gone; whether kopf has told of all others."""
+        try:
+            items, version = await self._items()
+        except ApiError as error:
+            logger.warning("cannot list the jobs; trying again: %s", error)
+            return False
+        uids = {_named.decode(item).metadata.uid for item in items}
         self._store.jobs.keep(uids, version)
         return all(self._store.jobs.get(uid) is not None for uid in uids)
 
-    async def _uids(self) -> tuple[set[str], int]:
-        """The uids of all jobs, and the version up to which they are all."""
-        uids: set[str] = set()
+    async def _items(self) -> tuple[list[msgspec.Raw], int]:
+        """All jobs, and the version up to which they are all."""
+        items: list[msgspec.Raw] = []
         versions = []
         for namespace in self._namespaces:
             query = {"limit": str(PAGE)}
             while True:
                 page = _page.decode(await self._client.request("list", JOBS, namespace, query=query))
-                uids.update(_named.decode(item).metadata.uid for item in page.items)
+                items += page.items
                 if not page.metadata.continue_:
                     break
                 query["continue"] = page.metadata.continue_
             versions.append(int(page.metadata.resource_version))
-        return uids, min(versions)
+        return items, min(versions)
 
     async def _answered(
         self, session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams

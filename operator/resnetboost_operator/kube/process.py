@@ -156,7 +156,11 @@ class Operator:
         raise AssertionError("keep() never ends")
 
     async def _take_over(self) -> None:
-        """Look at every job. A watch may be behind without knowing it: nobody must miss pods of the leader before."""
+        """Look at every job. A watch may be behind without knowing it: nobody must miss what the leader before did.
+
+        Jobs come first: a pod that is newer than its job's status is waited for, one that is older would be missed.
+        """
+        await self._census.list_anew()
         await self._list_pods_again()
         self._reconciler.since = time.time()
         self._queue.start()

@@ -1,0 +1,68 @@
+"""What the store knows of jobs after they were listed anew, whatever kopf has told or missed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from resnetboost_operator.kube import census as censuses
+from resnetboost_operator.kube import client
+from resnetboost_operator.kube.census import Census
+from resnetboost_operator.kube.retry import Backoff
+from resnetboost_operator.kube.store import Store
+from scriptedserver import Answer, ScriptedServer, refuses, says
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "BACKOFF", Backoff(0.01, 0.02))
+    monkeypatch.setattr(censuses, "AGAIN", Backoff(0.01, 0.02))
+
+
+def job(uid: str, version: int, stage: str = "") -> dict[str, Any]:
+    """Not one that could be run, but its status is read."""
+    metadata = {"name": uid, "namespace": "default", "uid": uid, "resourceVersion": str(version)}
+    return {"metadata": metadata, "status": {"stage": stage}}
+
+
+def page(version: int, *items: dict[str, Any], more: str = "") -> Answer:
+    return says({"metadata": {"resourceVersion": str(version), "continue": more}, "items": list(items)})
+
+
+def listed(*answers: Answer, namespaces: tuple[str, ...] = ()) -> tuple[dict[str, str], list[str], list[str]]:
+    """The jobs' stages then, whose pass was called for, and the requests. kopf told of three jobs, and fell silent."""
+
+    async def play() -> tuple[dict[str, str], list[str], list[str]]:
+        called: list[str] = []
+        async with ScriptedServer(answers) as server:
+            store = Store((), called.append)
+            for uid in ("stale", "gone", "newer"):
+                store.jobs.watched("ADDED", job(uid, 50 if uid == "newer" else 5, "before"))
+            called.clear()
+            async with asyncio.timeout(10):
+                await Census(server.client, store, namespaces, server.metrics).list_anew()
+            return {found.uid: found.status.stage for found in store.jobs}, called, server.requests
+
+    return asyncio.run(play())
+
+
+def test_what_kopf_missed_is_known_and_what_it_told_later_stays() -> None:
+    stages, called, _ = listed(
+        page(40, job("stale", 30, "now"), job("newer", 20, "long ago"), job("unheard", 35, "now"))
+    )
+    assert stages == {"stale": "now", "newer": "before", "unheard": "now"}
+    assert sorted(called) == ["gone", "stale", "unheard"]
+
+
+def test_an_api_server_that_is_away_is_waited_for_and_every_page_read() -> None:
+    away = [refuses(503)] * client.PATIENT.tries
+    stages, _, requests = listed(*away, page(40, job("stale", 30, "now"), more="next"), page(40, job("unheard", 35)))
+    assert sorted(stages) == ["newer", "stale", "unheard"]
+    assert len(requests) == client.PATIENT.tries + 2
+
+
+def test_jobs_of_several_namespaces_are_all_kept() -> None:
+    answers = [page(40, job("stale", 30, "now")), page(41, job("unheard", 35, "now"))]
+    stages, _, requests = listed(*answers, namespaces=("a", "b"))
+    assert sorted(stages) == ["newer", "stale", "unheard"]
+    assert [request.split("/")[5] for request in requests] == ["a", "b"]
