@@ -1,7 +1,8 @@
 """What the creation of a gang's objects makes of each answer of the API server."""
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,9 +10,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from resnetboost_operator import manifests, names
-from resnetboost_operator.kube import client
-from resnetboost_operator.kube import creation as creations
-from resnetboost_operator.kube.creation import PODS_PER_CONNECTION, Creation, Outcome
+from resnetboost_operator.kube import client, gangs
+from resnetboost_operator.kube.gangs import LEAST_IN_FLIGHT, PODS_PER_CONNECTION, Gangs
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.retry import Backoff
 from resnetboost_operator.kube.store import Store
@@ -42,21 +42,47 @@ def existing(pod: dict[str, Any], version: int = 9, owner: dict[str, Any] | None
     return {**pod, "metadata": found}
 
 
-def created(wanted: Sequence[dict[str, Any]], *answers: Answer) -> tuple[Outcome, list[str], list[str]]:
-    """The outcome, the names of the pods that the store then knows, and the requests."""
+class Bed:
+    """Gangs that are created, and a store. `wanted`: whether the jobs still want their gangs."""
 
-    async def play() -> tuple[Outcome, list[str], list[str]]:
-        async with ScriptedServer(answers) as server:
-            store = Store((), lambda uid: None)
-            outcome = await Creation(server.client, store).create(RECORD, wanted, lambda: True)
-            return outcome, sorted(pod.name for pod in store.pods_of(RECORD)), server.requests
+    def __init__(self, server: ScriptedServer) -> None:
+        self.wanted = True
+        self.calls: list[str] = []
+        self._changed = asyncio.Event()
+        self.store = Store((), lambda uid: None)
+        self.gangs = Gangs(server.client, self.store, lambda job: self.wanted, self._call)
+
+    def _call(self, uid: str) -> None:
+        self.calls.append(uid)
+        self._changed.set()
+
+    async def created(self, manifests: Sequence[dict[str, Any]], record: JobRecord = RECORD) -> None:
+        """Wait until nothing is under way for the job any more."""
+        self.gangs.want(record, manifests)
+        while self.gangs.busy(record.uid):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def pods(self, record: JobRecord = RECORD) -> list[str]:
+        return sorted(pod.name for pod in self.store.pods_of(record))
+
+
+def created(wanted: Sequence[dict[str, Any]], *answers: Answer) -> tuple[str, list[str], list[str]]:
+    """What was in the way, the names of the pods that the store then knows, and the requests."""
+
+    async def play() -> tuple[str, list[str], list[str]]:
+        async with ScriptedServer(answers) as server, asyncio.timeout(20):
+            bed = Bed(server)
+            await bed.created(wanted)
+            assert bed.calls, "the next pass must see what came of it"
+            return bed.gangs.obstacle(RECORD.uid), bed.pods(), server.requests
 
     return asyncio.run(play())
 
 
 def test_pods_that_were_created_are_known_before_the_watch_tells_of_them() -> None:
-    outcome, known, _ = created([POD], says(existing(POD), 201))
-    assert (outcome, known) == (Outcome(created=1), ["digits-base-0-1"])
+    obstacle, known, _ = created([POD], says(existing(POD), 201))
+    assert (obstacle, known) == ("", ["digits-base-0-1"])
 
 
 def test_what_pods_refer_to_is_there_before_the_first_of_them_is_asked_for() -> None:
@@ -66,8 +92,8 @@ def test_what_pods_refer_to_is_there_before_the_first_of_them_is_asked_for() -> 
 
 
 def test_a_pod_of_our_own_from_before_a_crash_is_taken_as_it_is() -> None:
-    outcome, known, requests = created([POD], TAKEN, says(existing(POD)))
-    assert (outcome, known) == (Outcome(created=1), ["digits-base-0-1"])
+    obstacle, known, requests = created([POD], TAKEN, says(existing(POD)))
+    assert (obstacle, known) == ("", ["digits-base-0-1"])
     assert requests[1] == "GET /api/v1/namespaces/default/pods/digits-base-0-1"
 
 
@@ -89,18 +115,18 @@ GOING = "Pod digits-base-0-1 is still going"
     ],
 )
 def test_a_name_that_becomes_free_by_itself_is_waited_for(found: Any, words: str) -> None:
-    outcome, known, _ = created([POD], TAKEN, says(found))
-    assert (outcome, known) == (Outcome(blocked=words), [])
+    obstacle, known, _ = created([POD], TAKEN, says(found))
+    assert (obstacle, known) == (words, [])
 
 
 def test_a_name_that_became_free_meanwhile_is_waited_for() -> None:
-    outcome, _, _ = created([POD], TAKEN, refuses(404, "NotFound"))
-    assert outcome == Outcome(blocked="Pod digits-base-0-1 was still going")
+    obstacle, _, _ = created([POD], TAKEN, refuses(404, "NotFound"))
+    assert obstacle == "Pod digits-base-0-1 was still going"
 
 
 def test_no_pod_finds_the_config_map_of_an_earlier_job() -> None:
-    outcome, known, requests = created([CONFIG, POD], TAKEN, says(existing(CONFIG, owner={"uid": "u-0"})))
-    assert outcome == Outcome(blocked="ConfigMap digits-base-0 of an earlier job of this name is still going")
+    obstacle, known, requests = created([CONFIG, POD], TAKEN, says(existing(CONFIG, owner={"uid": "u-0"})))
+    assert obstacle == "ConfigMap digits-base-0 of an earlier job of this name is still going"
     assert known == []
     assert [request.split()[0] for request in requests] == ["POST", "GET"], "no pod was asked for"
 
@@ -126,41 +152,186 @@ def test_pods_of_an_earlier_job_cost_few_requests() -> None:
     ],
 )
 def test_a_name_that_a_stranger_has_is_a_refusal_that_says_what_to_do(found: Any) -> None:
-    outcome, known, _ = created([POD], TAKEN, says(found))
-    assert outcome.refusal == "Pod digits-base-0-1 exists and is not this job's: delete it, or rename the job"
+    obstacle, known, _ = created([POD], TAKEN, says(found))
+    assert obstacle == "Pod digits-base-0-1 exists and is not this job's: delete it, or rename the job"
     assert known == []
 
 
 def test_after_a_refusal_nothing_more_is_asked_for() -> None:
     pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)]
     words = 'configmaps "digits-base-0" is forbidden: exceeded quota'
-    outcome, _, requests = created([CONFIG, *pods], refuses(403, "Forbidden", words))
-    assert outcome.refusal == words
+    obstacle, _, requests = created([CONFIG, *pods], refuses(403, "Forbidden", words))
+    assert obstacle == words
     assert len(requests) == 1
 
 
 def test_two_pods_counted_into_a_quota_at_once_are_no_refusal() -> None:
-    outcome, known, _ = created([POD], refuses(409, "Conflict", "resourcequotas: modified"), says(existing(POD), 201))
-    assert (outcome, known) == (Outcome(created=1), ["digits-base-0-1"])
+    answers = [refuses(409, "Conflict", "resourcequotas: modified"), says(existing(POD), 201)]
+    obstacle, known, _ = created([POD], *answers)
+    assert (obstacle, known) == ("", ["digits-base-0-1"])
+
+
+def of_another_job(name: str) -> tuple[JobRecord, dict[str, Any]]:
+    """A job of that name, and its rank 0."""
+    other = replace(JOB, name=name, uid=f"u-{name}")
+    return replace(RECORD, uid=other.uid, name=name, job=other), manifests.pod(other, STAGE, 0, 0)
 
 
 def test_a_pod_that_has_to_wait_does_not_hold_up_those_of_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(creations, "IN_FLIGHT", 1)
-    others = manifests.pod(JOB, STAGE, 0, 2)
+    monkeypatch.setattr(gangs, "IN_FLIGHT", 1)
+    record, other = of_another_job("other")
 
     async def play() -> list[str]:
-        answers = [refuses(429, Retry_After="60"), says(existing(others), 201)]
+        answers = [refuses(429, Retry_After="60"), says(existing(other), 201)]
         async with ScriptedServer(answers) as server, asyncio.timeout(10):
-            store = Store((), lambda uid: None)
-            creation = Creation(server.client, store)
-            waiting = asyncio.create_task(creation.create(RECORD, [POD], lambda: True))
+            bed = Bed(server)
+            bed.gangs.want(RECORD, [POD])
             while not server.requests:
                 await asyncio.sleep(0.01)
-            await creation.create(RECORD, [others], lambda: True)
-            waiting.cancel()
-            return [pod.name for pod in store.pods_of(RECORD)]
+            await bed.created([other], record)
+            await bed.gangs.close()
+            return bed.pods(record)
 
-    assert asyncio.run(play()) == ["digits-base-0-2"]
+    assert asyncio.run(play()) == ["other-base-0-0"]
+
+
+class HangingWebhook:
+    """An API server where the pods of all jobs but one meet a webhook that never answers."""
+
+    def __init__(self, spared: str) -> None:
+        self.spared = spared
+        self.hanging: set[str] = set()
+        self.most = 0
+        self.asked: list[str] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        name = body["metadata"]["name"]
+        self.asked.append(name)
+        if name.startswith(self.spared):
+            return await says(existing(body), 201)(request)
+        self.hanging.add(name)
+        self.most = max(self.most, len(self.hanging))
+        try:
+            await asyncio.Event().wait()  # for ever
+        finally:
+            self.hanging.discard(name)
+        raise AssertionError("nobody ever answers")
+
+
+async def behind(hook: HangingWebhook, large: Sequence[str], script: Callable[[Bed], Awaitable[None]]) -> Bed:
+    """After the script, with jobs of 1000 pods, each behind the webhook and ahead of the script."""
+    async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(20):
+        bed = Bed(server)
+        for name in large:
+            record, pod = of_another_job(name)
+            assert record.job is not None
+            bed.gangs.want(record, [pod, *(manifests.pod(record.job, STAGE, 0, index) for index in range(1, 1000))])
+        while len(hook.hanging) < min(LEAST_IN_FLIGHT * len(large), gangs.IN_FLIGHT):
+            await asyncio.sleep(0.01)
+        await script(bed)
+        await bed.gangs.close()
+        return bed
+
+
+def test_jobs_behind_a_webhook_that_never_answers_do_not_hold_up_another_tenants() -> None:
+    record, pod = of_another_job("spared")
+    hook = HangingWebhook("spared")
+
+    async def script(bed: Bed) -> None:
+        await bed.created([pod], record)
+
+    bed = asyncio.run(behind(hook, ["large", "huge"], script))
+    assert bed.pods(record) == ["spared-base-0-0"]
+    assert hook.most == 2 * LEAST_IN_FLIGHT, "nobody gets more before it gets an answer"
+
+
+def test_however_many_jobs_hang_another_soon_gets_on_and_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gangs, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(gangs, "IN_FLIGHT", 32)
+    monkeypatch.setattr(gangs, "SLOW_IN_FLIGHT", 20)
+    record, pod = of_another_job("spared")
+    hook = HangingWebhook("spared")
+    told: list[str] = []
+
+    async def script(bed: Bed) -> None:
+        await bed.created([pod], record)
+        told.extend(bed.gangs.obstacle(f"u-job{number}") for number in range(2))
+
+    bed = asyncio.run(behind(hook, [f"job{number}" for number in range(2)], script))
+    assert bed.pods(record) == ["spared-base-0-0"]
+    assert "no answer for 0.3 s to the creation of Pod job0-base-0-0; does a webhook hang?" in told
+
+
+def test_what_is_wanted_no_more_is_called_back() -> None:
+    hook = HangingWebhook("nobody")
+    following = replace(RECORD, status=Status(stage="base", attempt=1))
+    pods = [manifests.pod(JOB, STAGE, 1, index) for index in range(3)]
+
+    async def play() -> tuple[list[str], list[str]]:
+        async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(10):
+            bed = Bed(server)
+            bed.gangs.want(RECORD, [manifests.pod(JOB, STAGE, 0, index) for index in range(100)])
+            await until(lambda: len(hook.hanging) == LEAST_IN_FLIGHT)
+            bed.gangs.want(following, pods)
+            await until(lambda: len(hook.hanging) == 3)
+            now = sorted(hook.hanging)
+            bed.gangs.forget(RECORD.uid)
+            await until(lambda: not hook.hanging)
+            assert not bed.gangs.busy(RECORD.uid)
+            return now, hook.asked
+
+    now, asked = asyncio.run(play())
+    assert now == [f"digits-base-1-{index}" for index in range(3)]
+    assert len(asked) == LEAST_IN_FLIGHT + 3
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+def test_a_pass_that_asks_again_creates_nothing_twice() -> None:
+    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)]
+
+    async def play() -> tuple[list[str], list[str]]:
+        asked_again = asyncio.Event()
+
+        async def late(request: web.Request) -> web.StreamResponse:
+            body = await request.json()
+            await asked_again.wait()
+            return await says(existing(body), 201)(request)
+
+        async with ScriptedServer([says(CONFIG, 201), *[late] * 3]) as server, asyncio.timeout(10):
+            bed = Bed(server)
+            bed.gangs.want(RECORD, [CONFIG, *pods])
+            await until(lambda: len(server.requests) == 4)
+            bed.gangs.want(RECORD, [CONFIG, *pods])
+            asked_again.set()
+            await until(lambda: not bed.gangs.busy(RECORD.uid))
+            assert bed.gangs.want(RECORD, [CONFIG]).done
+            return bed.pods(), server.requests
+
+    known, requests = asyncio.run(play())
+    assert (len(known), len(requests)) == (3, 4)
+
+
+def test_a_large_gang_gets_more_requests_at_once_with_each_answer() -> None:
+    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(300)]
+    now, most = 0, 0
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        nonlocal now, most
+        body = await request.json()
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.05)
+        now -= 1
+        return await says(existing(body), 201)(request)
+
+    _, known, _ = created(pods, *[slowly] * 300)
+    assert len(known) == 300
+    assert LEAST_IN_FLIGHT < most <= 300 // PODS_PER_CONNECTION
 
 
 def test_creation_ends_when_it_is_no_longer_wanted() -> None:
@@ -168,8 +339,9 @@ def test_creation_ends_when_it_is_no_longer_wanted() -> None:
 
     async def play() -> list[str]:
         async with ScriptedServer(says(existing(pod), 201) for pod in pods) as server:
-            creation = Creation(server.client, Store((), lambda uid: None))
-            await creation.create(RECORD, [CONFIG, *pods], lambda: False)
+            bed = Bed(server)
+            bed.wanted = False
+            await bed.created([CONFIG, *pods])
             return server.requests
 
     assert asyncio.run(play()) == []

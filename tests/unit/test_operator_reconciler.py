@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from resnetboost_operator import api, manifests, pods, poll
+from resnetboost_operator.kube import gangs
 from resnetboost_operator.kube import reconciler as reconcilers
 from resnetboost_operator.kube.apierrors import Conflict
 from resnetboost_operator.kube.cluster import Cluster
@@ -54,7 +55,8 @@ class Bed:
         self.store = Store((), lambda uid: None)
         self.polled = asyncio.Event()
         self.polling = Polling(lambda uid: self.polled.set())
-        self.cluster = Cluster(server.client, self.store, "me", lambda uid: None)
+        self.called = asyncio.Event()
+        self.cluster = Cluster(server.client, self.store, "me", lambda uid: self.called.set())
         self.reconciler = Reconciler(self.store, self.cluster, self.polling, server.metrics)
         self.store.jobs.watched("ADDED", self.stored(OBJECT))
 
@@ -92,8 +94,13 @@ class Bed:
         return sum(request.startswith("POST") and request.endswith(plural) for request in self.requests)
 
     async def passed(self) -> float:
-        """Seconds until the next pass; infinite if none is due."""
+        """Seconds until the next pass, once nothing is being created any more; infinite if none is due."""
         wait = await self.reconciler.reconcile("u-1")
+        if self.cluster.creates("u-1"):
+            while self.cluster.creates("u-1"):
+                self.called.clear()
+                await self.called.wait()
+            return 0.0  # it was called for
         return float("inf") if wait is None else wait
 
 
@@ -130,7 +137,7 @@ def test_what_an_earlier_job_left_is_told_and_asked_for_again_only_after_a_while
 
 
 def test_what_was_in_the_way_is_forgotten_as_soon_as_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcilers, "BLOCKED", Backoff(0.0, 0.0))
+    monkeypatch.setattr(gangs, "BLOCKED", Backoff(0.0, 0.0))
 
     async def script(bed: Bed) -> None:
         bed.earlier = True

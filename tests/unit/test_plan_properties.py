@@ -183,7 +183,9 @@ def live_one_pass(cluster: Cluster) -> bool:
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 13, 14, 15, 16, 137, 143]), st.booleans()), max_size=8))
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 13, 14, 15, 16, 137, 143]), st.booleans()), max_size=8)
+)
 def test_whoever_deletes_ranks_never_uses_the_budget(ends: list[tuple[int, int, bool]]) -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 3}, failurePolicy={"maxRestarts": 0}))
     for index, code, gone in ends:

@@ -11,8 +11,9 @@ from resnetboost_operator.decision import Annotation, Deletion, Event
 from resnetboost_operator.kube import jobs
 from resnetboost_operator.kube.apierrors import Conflict, NotFound
 from resnetboost_operator.kube.client import COLLECTION, Client
-from resnetboost_operator.kube.creation import Creation, Manifest, Outcome
+from resnetboost_operator.kube.creation import Manifest
 from resnetboost_operator.kube.events import Events
+from resnetboost_operator.kube.gangs import Gangs, Standing
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.removal import Removal
 from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, JOBS, PODS, SERVICES
@@ -39,7 +40,7 @@ class Cluster:
     def __init__(self, client: Client, store: Store, identity: str, changed: Callable[[str], None]) -> None:
         self._client = client
         self._store = store
-        self._creation = Creation(client, store)
+        self._gangs = Gangs(client, store, self._still_wants_gang, changed)
         self._removal = Removal(client, store, changed)
         self._events = Events(client, identity)
         self._slots = asyncio.Semaphore(ANNOTATIONS_IN_FLIGHT)
@@ -63,9 +64,21 @@ class Cluster:
         """Begin to delete these of the job's pods; does not wait."""
         self._removal.remove(record, deletions, pods)
 
-    async def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> Outcome:
-        """Create these objects, as long as nobody changes the job meanwhile."""
-        return await self._creation.create(record, manifests, lambda: self._is_current(record))
+    def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> Standing:
+        """Begin to create these objects, all that the job's current attempt lacks; does not wait."""
+        return self._gangs.want(record, manifests)
+
+    def creates(self, uid: str) -> bool:
+        """Whether objects of that job are being created."""
+        return self._gangs.busy(uid)
+
+    def obstacle(self, uid: str) -> str:
+        """Why that job's objects cannot be created, in words for people; '' if they can."""
+        return self._gangs.obstacle(uid)
+
+    def forget(self, uid: str) -> None:
+        """Create nothing more for that job."""
+        self._gangs.forget(uid)
 
     async def annotate(self, record: JobRecord, wanted: Sequence[Annotation]) -> None:
         """Annotate these of the job's pods, many at once; one that is gone, or another by now, needs it no more."""
@@ -111,8 +124,13 @@ class Cluster:
     async def close(self, seconds: float) -> None:
         """Leave what is under way to the API server, but wait so long for events."""
         await self._events.close(seconds)
+        await self._gangs.close()
         await self._removal.close()
 
-    def _is_current(self, record: JobRecord) -> bool:
+    def _still_wants_gang(self, record: JobRecord) -> bool:
+        """Whether that attempt is still to have its objects; a pass that knows better may come a moment late."""
         known = self._store.jobs.get(record.uid)
-        return not self._stopping and known is not None and known.version == record.version
+        if self._stopping or known is None or known.deleting or known.job is None:
+            return False
+        same = (known.status.stage, known.status.attempt) == (record.status.stage, record.status.attempt)
+        return same and not known.job.spec.run_policy.suspend

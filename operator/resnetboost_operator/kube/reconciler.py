@@ -12,6 +12,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Event, Plan, sooner
 from resnetboost_operator.kube.apierrors import Conflict, Refused
 from resnetboost_operator.kube.cluster import Cluster, JobGone
+from resnetboost_operator.kube.gangs import Standing
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.metrics import Metrics
 from resnetboost_operator.kube.polling import Polling
@@ -28,9 +29,8 @@ logger = logging.getLogger(__name__)
 SOFT_WRITE_SECONDS = 5.0
 # The watch brings the newer object at once; should it not, the pass is tried with what there is.
 CONFLICT = Backoff(first_seconds=1.0, most_seconds=60.0)
-# What a quota refuses now it will probably refuse in a second; what is going is gone within a pod's grace.
-REFUSED = Backoff(first_seconds=1.0, most_seconds=60.0)
-BLOCKED = Backoff(first_seconds=1.0, most_seconds=8.0)
+# While a gang is created each of its pods calls for a pass, which would find as much to do as the one before.
+CREATING_SECONDS = 1.0
 
 
 class _Memory:
@@ -41,21 +41,16 @@ class _Memory:
         self.conflicts = 0
         self.status_refusal = ""
         self.refusal = ""
-        self.refusals = 0
-        self.create_at = float("-inf")
         self.attempt = -1
+        self.looked_at = float("-inf")
+        self.looked_at_version = -1
         self.creating_since: float | None = None
         self.obsolete = ""
 
     def enter(self, attempt: int) -> None:
         """What was remembered of an earlier attempt says nothing about this one."""
         if attempt != self.attempt:
-            self.attempt, self.creating_since = attempt, None
-            self.let_in()
-
-    def let_in(self) -> None:
-        """Nothing is in the way of a creation any more."""
-        self.refusal, self.refusals, self.create_at = "", 0, float("-inf")
+            self.attempt, self.creating_since, self.refusal = attempt, None, ""
 
 
 class Reconciler:
@@ -82,7 +77,10 @@ class Reconciler:
             self._complain(record)
             return None
         memory = self._memories.setdefault(uid, _Memory())
+        if (rest := self._seconds_to_rest(record, memory)) > 0:
+            return rest
         memory.enter(record.status.attempt)
+        memory.refusal = self._cluster.obstacle(uid)
         pods = self._store.pods_of(record)
         observed = Observed(
             pods=pods,
@@ -105,11 +103,19 @@ class Reconciler:
         memory.conflicts = 0
         return wait
 
+    def _seconds_to_rest(self, record: JobRecord, memory: _Memory) -> float:
+        """How long nothing but a few more pods is to be expected."""
+        same = record.version == memory.looked_at_version and self._cluster.obstacle(record.uid) == memory.refusal
+        if not same or not self._cluster.creates(record.uid):
+            return 0.0
+        return memory.looked_at + CREATING_SECONDS - time.monotonic()
+
     def forget(self, uid: str) -> None:
         """The job is gone, or only the garbage collector's business."""
         self._memories.pop(uid, None)
         self._problems.pop(uid, None)
         self._polling.forget(uid)
+        self._cluster.forget(uid)
 
     async def _carry_out(
         self, record: JobRecord, memory: _Memory, pods: tuple[PodView, ...], decided: Plan
@@ -117,13 +123,18 @@ class Reconciler:
         """The order matters: what is decided is written before anything is done about it."""
         record, write_wait = await self._write(record, memory, decided)
         self._cluster.remove(record, decided.delete, pods)
-        create_wait = await self._create(record, memory, decided)
-        if create_wait is None:  # pods are woken for what is there
+        created = await self._create(record, memory, decided)
+        if created.done:  # pods are woken for what is there
             await self._cluster.annotate(record, decided.annotate)
         if decided.expire:
             await self._cluster.expire(record)
         self._polling.follow(record.uid, decided.poll, decided.poll_seconds)
-        return sooner(decided.wake_seconds, write_wait, create_wait, self._store.expected_seconds(record))
+        news, memory.refusal = created.obstacle != memory.refusal, created.obstacle
+        memory.looked_at, memory.looked_at_version = time.monotonic(), record.version
+        tell = 0.0 if news else None  # for the plan to tell people
+        return sooner(
+            decided.wake_seconds, write_wait, created.wait_seconds, tell, self._store.expected_seconds(record)
+        )
 
     async def _write(self, record: JobRecord, memory: _Memory, decided: Plan) -> tuple[JobRecord, float | None]:
         """The job as it is then, and in how many seconds a write that may wait is due.
@@ -164,38 +175,14 @@ class Reconciler:
             self._metrics.gang_creation_seconds.observe(time.monotonic() - memory.creating_since)
             memory.creating_since = None
 
-    async def _create(self, record: JobRecord, memory: _Memory, decided: Plan) -> float | None:
-        """In how many seconds to go on with what could not be created."""
-        if not decided.create:
-            was_refused = bool(memory.refusal)
-            memory.let_in()
-            return 0.0 if was_refused else None  # for the plan to tell people
-        now = time.monotonic()
-        if now < memory.create_at:
-            return memory.create_at - now
-        if decided.obsolete and decided.obsolete != memory.obsolete:  # while pods are missing: later, nobody asks again
-            await self._cluster.clean(record, decided.obsolete)
+    async def _create(self, record: JobRecord, memory: _Memory, decided: Plan) -> Standing:
+        """Hand over what is missing; nobody waits until it is there."""
+        if decided.create and decided.obsolete and decided.obsolete != memory.obsolete:
+            await self._cluster.clean(record, decided.obsolete)  # while pods are missing: later, nobody asks again
             memory.obsolete = decided.obsolete
         if any(manifest["kind"] == "Pod" for manifest in decided.create):
-            memory.creating_since = memory.creating_since or now
-        outcome = await self._cluster.create(record, decided.create)
-        if outcome.created:
-            memory.refusals = 0
-        if outcome.obstacle:
-            return self._kept_out(memory, outcome.obstacle, REFUSED if outcome.refusal else BLOCKED)
-        memory.let_in()
-        return None
-
-    def _kept_out(self, memory: _Memory, obstacle: str, backoff: Backoff) -> float:
-        """At once, for the plan to tell people; the objects are asked for again only after a while."""
-        news = obstacle != memory.refusal
-        memory.refusal = obstacle
-        memory.refusals += 1
-        wait = backoff.delay_seconds(memory.refusals)
-        memory.create_at = time.monotonic() + wait
-        if news:
-            logger.warning("not all objects can be created; trying again: %s", obstacle)
-        return 0.0 if news else wait
+            memory.creating_since = memory.creating_since or time.monotonic()
+        return self._cluster.create(record, decided.create)
 
     def _complain(self, record: JobRecord) -> None:
         """Once for each problem."""
