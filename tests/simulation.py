@@ -187,6 +187,10 @@ class Cluster:
                 pod["spec"]["nodeName"] = f"node-{index}"
                 pod["status"] = {"phase": "Running", "podIP": f"127.1.0.{index + 1}", "containerStatuses": [container]}
 
+    def hear(self, ready: bool, index: int = 0) -> None:
+        """What a rank's kubelet finds when it asks whether it trains."""
+        self.rank(index)["status"]["containerStatuses"][0]["ready"] = ready
+
     def bind(self, index: int, node: str) -> None:
         self.rank(index)["spec"]["nodeName"] = node
 

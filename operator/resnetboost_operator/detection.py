@@ -1,6 +1,7 @@
 """Notices a broken gang: a rank that failed or is gone, a start that takes too long, a hang; it acts on nothing."""
 
 from resnetboost_operator import evidence, pods, publishing, verdicts, waiting
+from resnetboost_operator import status as statuses
 from resnetboost_operator.evidence import Failure
 from resnetboost_operator.world import World
 
@@ -52,7 +53,8 @@ def _startup_failure(world: World) -> Failure | None:
     without_image = _image_failure(world, hopeless_only=False)
     if without_image is not None:
         return without_image
-    _, reason = publishing.why(world) or waiting.why(world.gang, world.count, world.observed.refusal)
+    unheard = waiting.UNHEARD if world.is_unheard else None
+    _, reason = publishing.why(world) or unheard or waiting.why(world.gang, world.count, world.observed.refusal)
     message = f"no rank finished a step within startupDeadlineSeconds: {limit} ({reason})"
     placed = len(world.gang) == world.count and all(pod.node for pod in world.gang)
     return Failure(verdicts.STARTUP_DEADLINE if placed else verdicts.NOT_SCHEDULED, message=message)
@@ -68,8 +70,19 @@ def _image_failure(world: World, hopeless_only: bool) -> Failure | None:
 
 
 def _hang(world: World) -> Failure | None:
+    if _is_silent_to_kubelet(world):
+        limit = world.job.spec.failure_policy.hang_timeout_seconds
+        return Failure(verdicts.HANG, message=f"rank 0 told its kubelet of no step for hangTimeoutSeconds: {limit}")
     if world.progress is None or world.seconds_until_hang() > 0:
         return None
     limit = world.job.spec.failure_policy.hang_timeout_seconds
     message = f"no progress after step {world.progress.step} for hangTimeoutSeconds: {limit}"
     return Failure(verdicts.HANG, message=message, step=world.progress.step)
+
+
+def _is_silent_to_kubelet(world: World) -> bool:
+    """Whether a rank 0 that nobody else can hear has told its kubelet that it trains, and does so no longer."""
+    running, rank_0 = statuses.condition(world.status, "Running"), world.rank_0
+    if not world.is_unheard or running is None or rank_0 is None:
+        return False
+    return running.reason == waiting.UNHEARD_TRAINING[0] and not rank_0.ready and not rank_0.deleting

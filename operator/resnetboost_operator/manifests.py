@@ -14,6 +14,8 @@ Manifest = dict[str, Any]
 
 # What a rank gets to save its state after SIGTERM; kubelet kills it afterwards.
 TERMINATION_GRACE_SECONDS = 60
+# How often kubelet asks rank 0 whether it trains.
+PROBE_SECONDS = 10
 THREADS = "OMP_NUM_THREADS"
 # The group that may write the checkpoint volume, whoever the image's user is. On Ascend hosts it is HwHiAiUser's, whose
 # devices nobody else may open.
@@ -192,10 +194,28 @@ def _container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Mani
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": _mounts(job, stage, index),
     }
+    if index == 0:
+        container["readinessProbe"] = _probe(job)
     resources = _resources(job)
     if resources:
         container["resources"] = resources
     return container
+
+
+def _probe(job: api.Job) -> Manifest:
+    """Rank 0 is ready once it has done a step, and no longer when it has done none for `hangTimeoutSeconds`.
+
+    So its kubelet knows, whose way to the pod no network policy closes, where the operator has none. It counts the
+    time: a rank whose answer is late now and then, because it compiles, misses no more than that. One rank will do,
+    because no step ends without all of them, and a thousand would be a thousand writes.
+    """
+    allowed = -(-job.spec.failure_policy.hang_timeout_seconds // PROBE_SECONDS)
+    return {
+        "httpGet": {"path": names.PATH_TRAINING, "port": "metrics"},
+        "periodSeconds": PROBE_SECONDS,
+        "timeoutSeconds": PROBE_SECONDS // 2,
+        "failureThreshold": allowed,
+    }
 
 
 def _resources(job: api.Job) -> Manifest:

@@ -50,6 +50,8 @@ RANK_TABLE_KEY = "hccl.json"
 RANKS_KEY = "ranks.json"
 
 PORT_METRICS = 9400
+# On that port: 200 while the rank takes steps. What kubelet hears of it is the condition of rank 0's pod.
+PATH_TRAINING = "/training"
 PORT_COORDINATOR = 8118  # msrun's default
 
 

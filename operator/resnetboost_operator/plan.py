@@ -118,7 +118,7 @@ def _missing_objects(world: World) -> tuple[Manifest, ...]:
 def _watch_gang(world: World) -> Plan:
     """Every pod of the gang has been seen: from now on whatever is missing is lost."""
     status, seconds = _starting(world, world.status), POLL_STARTING_SECONDS
-    if world.progress is not None and world.progress.heartbeat > 0:
+    if world.is_training or world.status.phase == "Running":
         status, seconds = _running(world), _poll_running_seconds(world)
     rank_0 = next((pod for pod in world.gang if pod.index == 0 and pod.phase == "Running" and pod.address), None)
     going, wake = decision.remove(world, status, world.stale), ending.wake_seconds(world)
@@ -134,7 +134,9 @@ def _running(world: World) -> Status:
     """Starting until the first step is done, Running from then on: a person should see when it really trains."""
     status = replace(world.status, phase="Running")
     if world.is_unheard:
-        return statuses.with_condition(status, "Running", True, *waiting.UNHEARD, world.time)
+        known = world.rank_0 is not None and world.rank_0.ready
+        reason, message = waiting.UNHEARD_TRAINING if known else waiting.UNHEARD
+        return statuses.with_condition(status, "Running", True, reason, message, world.time)
     return statuses.with_condition(status, "Running", True, "Training", f"all {world.count} ranks train", world.time)
 
 

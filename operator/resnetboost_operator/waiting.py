@@ -9,11 +9,17 @@ IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPul
 HOPELESS_IMAGE_REASONS = frozenset({"InvalidImageName"})
 QUIET_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"})
 MESSAGE_LIMIT = 600
-# (reason, sentence) of a gang that runs but cannot be asked.
+# (reason, sentence) of a gang that runs but cannot be asked, and that is not known to train or that is, by kubelet.
+_REMEDY = "allow ingress from the operator to it (NetworkPolicy), or run the operator inside the cluster"
 UNHEARD = (
     "RankUnreachable",
-    "all ranks run, but the operator gets no connection to port 9400 of rank 0, so no progress is known and no hang "
-    "noticed; let the operator through (NetworkPolicy), or run it inside the cluster",
+    "all ranks run, but the operator gets no connection to port 9400 of rank 0, and its kubelet has seen no step "
+    f"either; {_REMEDY}. Without a step the gang restarts after twice startupDeadlineSeconds",
+)
+UNHEARD_TRAINING = (
+    "TrainingUnheard",
+    "rank 0 tells its kubelet that it trains, but the operator gets no connection to its port 9400, so no progress is "
+    f"known; {_REMEDY}",
 )
 
 

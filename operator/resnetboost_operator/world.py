@@ -11,6 +11,8 @@ from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.pods import PodView
 from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
 
+# Where not even kubelet may have a way to rank 0, a gang that seems to do nothing gets so many times its time to start.
+UNHEARD_PATIENCE = 2
 # How long a node may be silent before its pods count as lost: Kubernetes needs 50 s to call it not ready, and a kubelet
 # that restarts is back within seconds.
 NODE_LOST_SECONDS = 30.0
@@ -83,6 +85,18 @@ class World(msgspec.Struct, frozen=True):
         return self.observed.unreachable and all(pod.phase == "Running" for pod in self.gang)
 
     @property
+    def rank_0(self) -> PodView | None:
+        """The pod of index 0, which leads the training."""
+        return next((pod for pod in self.gang if pod.index == 0), None)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the gang has done a step, as rank 0 tells or, where that cannot be heard, its kubelet."""
+        if self.progress is not None and self.progress.heartbeat > 0:
+            return True
+        return self.is_unheard and self.rank_0 is not None and self.rank_0.ready
+
+    @property
     def unready_nodes(self) -> frozenset[str]:
         """Names of nodes whose kubelet is not heard of at this moment."""
         return frozenset(node.name for node in self.observed.nodes.values() if not node.ready)
@@ -101,11 +115,9 @@ class World(msgspec.Struct, frozen=True):
 
     def seconds_until_startup_deadline(self) -> float:
         """Seconds left to create all pods and finish a first step; collectives hang when a rank never comes."""
-        if self.status.attempt_creation_time is None or (self.progress is not None and self.progress.heartbeat > 0):
+        if self.status.attempt_creation_time is None or self.is_training or self.status.phase == "Running":
             return float("inf")
-        if self.is_unheard:
-            return float("inf")
-        limit = self.job.spec.run_policy.startup_deadline_seconds
+        limit = self.job.spec.run_policy.startup_deadline_seconds * (UNHEARD_PATIENCE if self.is_unheard else 1)
         return self._minus_seconds_seen(self.status.attempt_creation_time) + limit
 
     def seconds_until_hang(self) -> float:

@@ -1,6 +1,8 @@
 """Operator and trainer share no code; what they must agree on is held together here."""
 
 import inspect
+import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +14,7 @@ from resnetboost_operator import api, devices, manifests, names, pods, status, v
 from resnetboost_operator.ranktable import payload
 from resnetboost_operator.validation import jobfile, schema
 from resnetboost_trainer import config, family, progress, ranktable, verdict
+from resnetboost_trainer.server import Server
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 GOOD = Path(__file__).parents[1] / "corpus" / "good"
@@ -213,6 +216,22 @@ def test_progress_means_the_same_on_both_sides() -> None:
     understood = msgspec.json.decode(msgspec.json.encode(told), type=status.Progress)
     for field in progress.Progress.__struct_fields__:
         assert getattr(understood, field) == getattr(told, field), field
+
+
+def test_kubelet_asks_where_the_trainer_answers_and_misses_no_step_that_it_took() -> None:
+    board = progress.Board(progress.Progress(state="Training", stage="base", attempt=0))
+    port = free_port()
+    Server("127.0.0.1", port, board)
+    board.beat()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{names.PATH_TRAINING}", timeout=5) as answer:
+        assert answer.status == 200
+    assert progress.FRESH_SECONDS >= 2 * manifests.PROBE_SECONDS >= 20
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
 
 
 def test_the_termination_message_means_the_same_on_both_sides() -> None:

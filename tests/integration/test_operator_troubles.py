@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from cluster.fixtures import CRD
 from operatorbed import Account, Kubelet, Operator, Proxy, Space
 from operatorbed.jobs import job
 from operatorbed.proxy import Call, Trouble
-from operatorbed.space import JOB
+from operatorbed.space import JOB, condition
 from operatorbed.waiting import eventually
 from resnetboost_operator import names
 
@@ -124,6 +125,53 @@ def test_pods_are_created_many_at_once(space: Space, kubelet: Kubelet, operator:
     begun = time.monotonic()
     eventually(lambda: len(space.pods()), lambda count: count == 32, "32 pods")
     assert time.monotonic() - begun < 8, "one after another it would take 16 s"
+
+
+@contextlib.contextmanager
+def webhook_that_never_answers(space: Space, *jobs: str) -> Iterator[None]:
+    """It takes the connection of whoever creates a pod of these jobs, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
+        hook = {
+            "name": "hangs.example.com",
+            "clientConfig": {"url": f"https://127.0.0.1:{server.getsockname()[1]}/"},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}},
+            "objectSelector": {"matchExpressions": [{"key": names.LABEL_JOB, "operator": "In", "values": list(jobs)}]},
+            "failurePolicy": "Fail",
+            "sideEffects": "None",
+            "timeoutSeconds": 30,
+            "admissionReviewVersions": ["v1"],
+        }
+        path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+        space.plane.client.send("POST", path, {"metadata": {"name": space.namespace}, "webhooks": [hook]})
+        try:
+            yield
+        finally:
+            space.plane.client.send("DELETE", f"{path}/{space.namespace}")
+
+
+def test_a_tenant_behind_a_webhook_that_never_answers_does_not_hold_up_another(
+    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
+) -> None:
+    hanging = ("large", "huge")
+    with webhook_that_never_answers(space, *hanging):
+        for name in hanging:
+            space.create(job(name, ranks=600))
+        eventually(lambda: pod_creations(proxy), lambda count: count >= 32, "both wait for the webhook")
+        space.patience_seconds = 15
+        space.create(job(ranks=4))
+        until_complete(space, kubelet, ranks=4)
+        words = "no answer for 5 s to the creation of Pod large-base-0-"
+        space.until(lambda status: words in condition(status, "Running")["message"], "people are told", job="large")
+        asked = pod_creations(proxy)
+        assert asked < 192, "slots are left for others"
+        for name in hanging:
+            space.delete(JOB, name, propagationPolicy="Background")
+    space.until_names("pods", *(f"digits-base-0-{index}" for index in range(4)))
+
+
+def pod_creations(proxy: Proxy) -> int:
+    return sum(is_pod_creation(call) for call in proxy.calls)
 
 
 def test_a_job_suspended_while_its_gang_is_created(

@@ -288,19 +288,97 @@ def test_a_victim_is_believed_by_the_operators_own_clock() -> None:
     assert cluster.status.attempts[0].reason == "CommunicationError"
 
 
-def test_a_gang_that_cannot_be_asked_is_not_taken_for_hung_and_says_so() -> None:
-    cluster = Cluster(job(runPolicy={"startupDeadlineSeconds": 60}, failurePolicy={"hangTimeoutSeconds": 30}))
+def unheard(cluster: Cluster) -> Cluster:
+    """All ranks run; rank 0 cannot be asked, nor has its kubelet seen a step."""
     cluster.settle()
     cluster.run_all()
+    cluster.hear(ready=False)
     cluster.unreachable = True
-    cluster.now += 600
     cluster.settle()
-    running = status.condition(cluster.status, "Running")
-    assert running is not None
-    assert (running.reason, cluster.status.restarts) == ("RankUnreachable", 0)
+    return cluster
+
+
+def running(cluster: Cluster) -> status.Condition:
+    found = status.condition(cluster.status, "Running")
+    assert found is not None
+    return found
+
+
+def test_a_gang_that_cannot_be_asked_is_not_taken_for_hung_and_says_so() -> None:
+    cluster = unheard(Cluster(job(runPolicy={"startupDeadlineSeconds": 60}, failurePolicy={"hangTimeoutSeconds": 30})))
+    cluster.now += 119
+    cluster.settle()
+    assert (running(cluster).reason, cluster.status.phase, cluster.status.restarts) == (
+        "RankUnreachable",
+        "Starting",
+        0,
+    )
+    assert "allow ingress" in running(cluster).message
     cluster.unreachable = False
     cluster.settle()
     assert cluster.status.attempts[0].reason == "StartupDeadlineExceeded"
+
+
+def test_a_gang_of_which_nobody_hears_a_step_meets_a_deadline_of_twice_its_time_to_start() -> None:
+    cluster = unheard(Cluster(job(runPolicy={"startupDeadlineSeconds": 60}, failurePolicy={"backoffSeconds": 0})))
+    assert cluster.plan().wake_seconds == 120
+    cluster.now += 120
+    cluster.settle()
+    record = cluster.status.attempts[0]
+    assert record.reason == "StartupDeadlineExceeded"
+    assert "no connection to port 9400 of rank 0" in record.message
+
+
+def test_what_kubelet_hears_of_a_rank_that_cannot_be_asked_is_training() -> None:
+    cluster = unheard(Cluster(job(runPolicy={"startupDeadlineSeconds": 60})))
+    cluster.hear(ready=True)
+    cluster.settle()
+    assert (cluster.status.phase, running(cluster).status, running(cluster).reason) == (
+        "Running",
+        "True",
+        "TrainingUnheard",
+    )
+    assert "allow ingress" in running(cluster).message
+    cluster.now += 86400
+    cluster.settle()
+    assert cluster.status.restarts == 0
+    cluster.exit(1, 0)
+    cluster.settle()
+    assert cluster.status.restarts == 0, "the others end a moment later"
+    cluster.exit(0, 0)
+    cluster.settle()
+    assert cluster.status.phase == "Complete"
+
+
+def test_a_rank_that_cannot_be_asked_and_tells_its_kubelet_nothing_any_more_hangs() -> None:
+    cluster = unheard(Cluster(job(failurePolicy={"hangTimeoutSeconds": 30})))
+    cluster.hear(ready=True)
+    cluster.settle()
+    cluster.hear(ready=False)
+    cluster.step()
+    record = cluster.status.attempts[0]
+    assert (record.reason, cluster.status.restarts_count_towards_max) == ("Hang", 1)
+    assert record.message == "rank 0 told its kubelet of no step for hangTimeoutSeconds: 30"
+
+
+def test_a_rank_that_cannot_be_asked_and_is_deleted_does_not_hang() -> None:
+    cluster = unheard(Cluster(job(failurePolicy={"maxRestarts": 0})))
+    cluster.hear(ready=True)
+    cluster.settle()
+    cluster.hear(ready=False)
+    delete(cluster, 0)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts_count_towards_max) == ("Starting", 0)
+
+
+def test_only_rank_0_is_asked_by_its_kubelet_which_counts_as_long_as_a_hang_takes() -> None:
+    cluster = Cluster(job(failurePolicy={"hangTimeoutSeconds": 65}))
+    cluster.step()
+    first, second = (cluster.rank(index)["spec"]["containers"][0] for index in (0, 1))
+    probe = first["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 70
+    assert probe["httpGet"] == {"path": names.PATH_TRAINING, "port": first["ports"][0]["name"]}
+    assert [key for key in (*first, *second) if key.endswith("Probe")] == ["readinessProbe"], "nothing kills a rank"
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["undisturbed", "operator killed behind the status write"])

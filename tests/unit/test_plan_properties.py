@@ -34,6 +34,8 @@ happening = st.one_of(
     st.tuples(st.just("vanish"), st.integers(0, 2)),
     st.tuples(st.just("suspend"), st.booleans()),
     st.tuples(st.just("node"), st.tuples(st.integers(0, 2), st.booleans())),
+    st.tuples(st.just("hear"), st.booleans()),
+    st.tuples(st.just("unreachable"), st.booleans()),
     st.tuples(st.just("evict"), st.integers(0, 2)),
 )
 
@@ -51,6 +53,8 @@ def happen(cluster: Cluster, what: str, how: object) -> None:
         cluster.finish_deletions()
     elif what == "time":
         cluster.now += how  # type: ignore[operator]
+    elif what == "unreachable":
+        cluster.unreachable = bool(how)
     elif what == "suspend":
         suspend(cluster, bool(how))
     elif what == "train":
@@ -72,12 +76,14 @@ def node(cluster: Cluster, index: int, ready: bool) -> None:
 
 
 def happen_to_a_pod(cluster: Cluster, what: str, how: object) -> None:
-    index, code = how if isinstance(how, tuple) else (how, None)
+    index, code = how if isinstance(how, tuple) else (0, how) if what == "hear" else (how, None)
     running = {pod["metadata"]["labels"][names.LABEL_INDEX] for pod in cluster.gang() if is_running(pod)}
     if str(index) not in running:
         return
     if what == "exit":
         cluster.exit(index, code)
+    elif what == "hear":
+        cluster.hear(bool(code))
     elif what == "delete":
         delete(cluster, index, code)
     elif what == "evict":
@@ -162,6 +168,7 @@ def test_from_every_random_world_a_healthy_cluster_finishes_the_job(
         happen(cluster, what, how)
     suspend(cluster, False)
     cluster.nodes.clear()
+    cluster.unreachable = False
     for _ in range(120):
         if not live_one_pass(cluster):
             break

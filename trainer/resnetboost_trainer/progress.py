@@ -2,6 +2,7 @@
 
 import collections
 import threading
+import time
 
 import msgspec
 
@@ -32,11 +33,17 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     heartbeat: int = 0
 
 
+# A rank that moved within so long takes steps, as far as kubelet is told; it asks every 10 s, and for how long none may
+# be taken is for it to count.
+FRESH_SECONDS = 30.0
+
+
 class Board:
     """Holds the newest Progress; the training thread and the checkpoint writer change it, the server reads it."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+        self._moved_at = float("-inf")
         self._lock = threading.Lock()
 
     def update(self, **changes: object) -> None:
@@ -48,6 +55,11 @@ class Board:
         """Say that something moved: a step, an evaluation batch."""
         with self._lock:
             self._progress = msgspec.structs.replace(self._progress, heartbeat=self._progress.heartbeat + 1)
+            self._moved_at = time.monotonic()
+
+    def moves(self) -> bool:
+        """Whether something moved a moment ago."""
+        return time.monotonic() - self._moved_at < FRESH_SECONDS
 
     def read(self) -> Progress:
         """The newest snapshot."""

@@ -1,4 +1,4 @@
-"""The rank's HTTP port: /metrics for Prometheus, /progress for whoever started the gang, /healthz; read-only."""
+"""The rank's HTTP port: /metrics for Prometheus, /progress for whoever started the gang, /training for kubelet."""
 
 import http.server
 import logging
@@ -34,7 +34,12 @@ class Server:
         """Bind. Raises ConfigError naming the address if it is taken or not ours."""
         self._board = board
         self._registry = CollectorRegistry()
-        routes = {"/progress": self._progress, "/metrics": self._metrics, "/healthz": lambda: ("text/plain", b"ok\n")}
+        routes = {
+            "/progress": self._progress,
+            "/metrics": self._metrics,
+            "/training": self._training,
+            "/healthz": lambda: (200, "text/plain", b"ok\n"),
+        }
         try:
             self._server = _Server((address, port), _handler(routes))
         except OSError as error:
@@ -45,14 +50,20 @@ class Server:
         """Serve these metrics from now on."""
         self._registry = registry
 
-    def _progress(self) -> tuple[str, bytes]:
-        return "application/json", msgspec.json.encode(self._board.read())
+    def _progress(self) -> "Answer":
+        return 200, "application/json", msgspec.json.encode(self._board.read())
 
-    def _metrics(self) -> tuple[str, bytes]:
-        return CONTENT_TYPE_LATEST, generate_latest(self._registry)
+    def _metrics(self) -> "Answer":
+        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+
+    def _training(self) -> "Answer":
+        return (200, "text/plain", b"ok\n") if self._board.moves() else (503, "text/plain", b"no step a moment ago\n")
 
 
-Route = Callable[[], tuple[str, bytes]]
+# HTTP status, content type and body.
+Answer = tuple[int, str, bytes]
+Route = Callable[[], Answer]
+_UNKNOWN: Answer = (404, "text/plain", b"not found; try /metrics or /progress\n")
 
 
 def _handler(routes: dict[str, Route]) -> type[http.server.BaseHTTPRequestHandler]:
@@ -61,8 +72,8 @@ def _handler(routes: dict[str, Route]) -> type[http.server.BaseHTTPRequestHandle
 
         def do_GET(self) -> None:
             route = routes.get(self.path.partition("?")[0])
-            kind, body = route() if route else ("text/plain", b"not found; try /metrics or /progress\n")
-            self.send_response(200 if route else 404)
+            code, kind, body = route() if route else _UNKNOWN
+            self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -9,7 +9,7 @@ from resnetboost_operator.kube.reader import Happening
 from resnetboost_operator.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
 from resnetboost_operator.terminal import displaytext, jobview
 from resnetboost_operator.terminal.jobview import JobView
-from resnetboost_operator.waiting import UNHEARD
+from resnetboost_operator.waiting import UNHEARD, UNHEARD_TRAINING
 
 Fact = tuple[str, str]
 
@@ -155,7 +155,7 @@ def advice(view: JobView) -> tuple[str, ...]:
         return ("kubectl", "patch", "rbj", view.name, *space, "--type", "merge", "-p", resumed) if view.suspend else ()
     if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in _PASSING:
         return ()
-    if running.reason == UNHEARD[0]:
+    if running.reason in (UNHEARD[0], UNHEARD_TRAINING[0]):
         return "kubectl", "get", "networkpolicies", *space
     if running.reason == "PodsRefused":
         return "kubectl", "describe", "resourcequotas", *space
