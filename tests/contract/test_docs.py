@@ -133,3 +133,14 @@ def test_a_network_that_is_fine_tuned_as_the_document_says(tmp_path: Path) -> No
     assert config.model.weights is not None
     assert (config.model.weights.head, config.model.freeze) == ("New", ("stem", "layer1", "layer2"))
     assert config.model.init.zero_gamma
+
+
+def test_the_network_policy_that_is_shown_lets_operator_and_ranks_reach_the_ranks_of_a_job(tmp_path: Path) -> None:
+    (policy,) = (block for block in blocks(DOCS / "operator.md") if block.get("kind") == "NetworkPolicy")
+    job = read({"device": {"type": "CPU", "count": 2}}, tmp_path)
+    labels = manifests.pod(job, job.spec.stages[0], 0, 1)["metadata"]["labels"]
+    operator, ranks = policy["spec"]["ingress"]
+    selected = [policy["spec"]["podSelector"]["matchLabels"], ranks["from"][0]["podSelector"]["matchLabels"]]
+    assert all(found and found.items() <= labels.items() for found in selected)
+    assert operator["ports"] == [{"port": names.PORT_METRICS, "protocol": "TCP"}]
+    assert "ports" not in ranks
