@@ -10,6 +10,7 @@ import yaml
 
 from kubeletbed import Bed, containers, images, operatorpod
 from operatorbed import Space
+from operatorbed.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,7 @@ def test_a_gang_survives_a_killed_container_and_an_upgrade_and_learns(
     space.create(manifest)
     space.until(lambda status: saved(status) >= 20, "a checkpoint is saved")
     timeline = times(space, "digits-base-0-0", applied)
+    eventually(lambda: is_ready(space, "digits-base-0-0"), bool, "kubelet hears that rank 0 takes steps")
 
     containers.kill(bed, space.namespace, "digits-base-0-1")
     operatorpod.replace(bed.plane)
@@ -48,6 +50,12 @@ def test_a_gang_survives_a_killed_container_and_an_upgrade_and_learns(
 
 def saved(status: dict[str, Any]) -> int:
     return int(status.get("progress", {}).get("checkpointStep") or 0)
+
+
+def is_ready(space: Space, pod: str) -> bool:
+    """What the probe of its kubelet found last."""
+    (container,) = space.get("pods", pod)["status"]["containerStatuses"]
+    return bool(container["ready"])
 
 
 def log(space: Space, pod: str) -> str:

@@ -30,7 +30,7 @@ SOFT_WRITE_SECONDS = 5.0
 # The watch brings the newer object at once; should it not, the pass is tried with what there is.
 CONFLICT = Backoff(first_seconds=1.0, most_seconds=60.0)
 # While a gang is created each of its pods calls for a pass, which would find as much to do as the one before.
-CREATING_SECONDS = 1.0
+CREATING_SECONDS = 5.0
 
 
 class _Memory:
