@@ -210,3 +210,15 @@ def test_a_job_is_deleted_at_its_end_only_in_the_version_that_was_looked_at() ->
 
     (deletion,) = played(script).deletions
     assert deletion["preconditions"] == {"uid": "u-1", "resourceVersion": "101"}
+
+
+def test_pods_that_come_while_a_status_is_written_are_not_created_again() -> None:
+    async def script(bed: Bed) -> None:
+        async def late(request: web.Request) -> web.StreamResponse:
+            bed.store.pods[""].watched("ADDED", bed.stored(POD))
+            return await says(bed.stored(OBJECT | {"status": bed.statuses[-1]}))(request)
+
+        bed.status_answers = [late]
+        await bed.passed()
+
+    assert played(script).posts("pods") == 0

@@ -65,8 +65,13 @@ class Cluster:
         self._removal.remove(record, deletions, pods)
 
     def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> Standing:
-        """Begin to create these objects, all that the job's current attempt lacks; does not wait."""
-        return self._gangs.want(record, manifests)
+        """Begin to create these objects, all that the job's current attempt lacks; does not wait.
+
+        Pods that came while the status was written are not asked for again.
+        """
+        there = {pod.name for pod in self._store.pods_of(record)}
+        missing = [found for found in manifests if found["kind"] != "Pod" or found["metadata"]["name"] not in there]
+        return self._gangs.want(record, missing)
 
     def creates(self, uid: str) -> bool:
         """Whether objects of that job are being created."""

@@ -68,6 +68,7 @@ class _Work:
         self.hindered = False
         self.failures = 0
         self.not_before = float("-inf")
+        self.answered_at = float("-inf")
 
     @property
     def attempt(self) -> tuple[str, int]:
@@ -205,9 +206,9 @@ class Gangs:
 
     def unanswered(self, work: _Work, key: _Key) -> None:
         """A request hangs: the job takes no place from jobs that get on any more, and asks again where slow ones do."""
-        uid = work.job.uid
-        if self._works.get(uid) is not work or self._slots.is_slow(uid):
-            return
+        uid, now = work.job.uid, asyncio.get_running_loop().time()
+        if self._works.get(uid) is not work or self._slots.is_slow(uid) or now < work.answered_at + SLOW_SECONDS:
+            return  # one that is late among others that are answered says nothing
         self._slots.mark(uid, slow=True)
         work.width = LEAST_IN_FLIGHT
         hanging = [found for found in work.tasks if found in work.trying]
@@ -224,6 +225,7 @@ class Gangs:
         """The API server gets on with the job; what it grants makes room for more."""
         if self._works.get(work.job.uid) is work:
             self._slots.mark(work.job.uid, slow=False)
+            work.answered_at = asyncio.get_running_loop().time()
             work.silence = ""
             work.width = min(work.widest, work.width + granted)
 
