@@ -58,7 +58,8 @@ def verdict(folder: Path) -> dict[str, Any]:
 def test_a_signal_that_comes_while_packages_are_imported_is_heard(tmp_path: Path) -> None:
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "argparse.py").write_text(SLOW_IMPORT)
-    code, output = ended(trainer(tmp_path, PYTHONPATH=str(tmp_path / "slow")), "importing")
+    path = os.pathsep.join([str(tmp_path / "slow"), os.environ.get("PYTHONPATH", "")])
+    code, output = ended(trainer(tmp_path, PYTHONPATH=path), "importing")
     assert code == 16, output
     found = verdict(tmp_path)
     assert (found["class"], found["rank"], found["exitCode"]) == ("Interrupted", 1, 16)

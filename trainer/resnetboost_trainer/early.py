@@ -1,7 +1,7 @@
 """Listens for SIGTERM from the trainer's first moment on, before anything that takes time is imported.
 
-A container's process 1 has no default actions: the kernel drops a signal that nobody listens for, and the pod would then
-live for its whole grace.
+A container's process 1 has no default actions: the kernel drops a signal that nobody listens for, and the pod would
+then live for its whole grace.
 """
 
 import json
