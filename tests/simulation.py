@@ -26,6 +26,7 @@ def job(**spec: Any) -> api.Job:
         "model": {"name": "resnet20", "numClasses": 10},
         "dataset": {"name": "digits"},
         "stages": [stage],
+        "checkpoint": {"claimName": "digits"},
     }
     metadata = {"name": "digits", "namespace": "default", "uid": "0000-1111", "generation": 1}
     obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": minimal | spec}

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from resnetboost_operator import backoff, decision, evidence, goodput, pods, verdicts
+from resnetboost_operator import backoff, decision, evidence, goodput, pods, readable, verdicts
 from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Deletion, Event, Plan, sooner
 from resnetboost_operator.evidence import Failure
@@ -22,11 +22,19 @@ def attempt(world: World, failure: Failure) -> Plan:
     status = _next_attempt(world, record, failure.verdict.policy == "restart")
     delay = backoff.delay_seconds(world.job.spec.failure_policy, status.stage, status.attempts)
     status = replace(status, phase="Restarting", restart_time=pods.timestamp(world.now + delay))
-    message = f"{_describe(record)}; the gang restarts in {delay} s"
+    lost = f" and {_LOST.format(readable.plural(record.last_step, 'step'))}" if _is_lost(world, record) else ""
+    message = f"{_describe(record)}; the gang restarts in {delay} s{lost}"
     status = not_running(world, status, "Restarting", message)
     event = Event("Warning", "GangRestart", message)
     wake = sooner(float(delay), node_wake_seconds(world))
     return Plan(status, delete=decision.remove(world, status, world.gang), events=(event,), wake_seconds=wake)
+
+
+_LOST = "loses {} with its pods, because there is no checkpoint.claimName"
+
+
+def _is_lost(world: World, record: Attempt) -> bool:
+    return bool(record.last_step) and not world.keeps_checkpoints
 
 
 def leave(world: World, failure: Failure) -> Status:

@@ -142,4 +142,6 @@ def _starting(world: World, status: Status) -> Status:
     if world.is_unheard and not world.missing:
         reason, message = waiting.UNHEARD
     reason, message = publishing.why(world) or (reason, message)
+    if going := [pod.name for pod in world.stale if pod.deleting and pod.index in world.missing]:
+        message += f"; waiting for {readable.listed(going)} of an earlier attempt to end"
     return ending.not_running(world, replace(status, phase="Starting"), reason, message)

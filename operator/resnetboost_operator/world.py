@@ -23,6 +23,7 @@ class Observed(msgspec.Struct, frozen=True):
     laptop asleep, has not been silent. `refusal`: why the cluster did not take an object of the current attempt.
     `departed`: pods that are gone, as they last were: kubelet tells a pod's end and removes it within milliseconds.
     `unreachable`: rank 0 runs, but no connection to it comes about (a network policy, an operator outside the cluster).
+    `keeps_checkpoints`: checkpoints outlive their pods here, also those of a job without a claim.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -32,6 +33,7 @@ class Observed(msgspec.Struct, frozen=True):
     refusal: str = ""
     departed: tuple[PodView, ...] = ()
     unreachable: bool = False
+    keeps_checkpoints: bool = False
 
 
 class World(msgspec.Struct, frozen=True):
@@ -76,6 +78,11 @@ class World(msgspec.Struct, frozen=True):
     def progress(self) -> Progress | None:
         """The current attempt's progress, if it told any."""
         return self.status.progress if evidence.current(self.status.progress, self.status) else None
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether a new gang goes on from what the one before has saved; without a volume that goes with its pod."""
+        return _keeps_checkpoints(self.job, self.observed)
 
     @property
     def is_unheard(self) -> bool:
@@ -138,6 +145,8 @@ def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
     departed = tuple(pod for pod in observed.departed if _is_current(pod, status) and pod.index in missing)
     if not statuses.is_terminal(status):
         progress = _progress(status, observed.progress, (*gang, *departed), now)
+        if progress is not None and not _keeps_checkpoints(job, observed):
+            progress = replace(progress, checkpoint_step=None)
         status = replace(status, ranks=_ranks(stage, status, gang, departed), progress=progress)
     others = [pod for pod in observed.pods if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
@@ -194,6 +203,10 @@ def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], 
         step=evidence.highest([known.step, step]) or 0,
         checkpoint_step=evidence.highest([known.checkpoint_step, saved]),
     )
+
+
+def _keeps_checkpoints(job: api.Job, observed: Observed) -> bool:
+    return observed.keeps_checkpoints or job.spec.checkpoint.claim_name is not None
 
 
 def _is_current(pod: PodView, status: Status) -> bool:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from trainerconfig import GOOD
@@ -66,7 +65,6 @@ def test_a_signal_that_comes_while_packages_are_imported_is_heard(tmp_path: Path
     assert "nothing was trained" in found["message"]
 
 
-@pytest.mark.slow
 def test_a_rank_that_waits_for_the_others_does_not_wait_out_its_grace(tmp_path: Path) -> None:
     with socket.socket() as silent:  # takes connections and never answers: a coordinator that hangs
         silent.bind(("127.0.0.1", 0))

@@ -4,7 +4,7 @@ import pytest
 
 from cluster import ClusterError
 from operatorbed import Kubelet, Operator, Space
-from operatorbed.jobs import job
+from operatorbed.jobs import CLAIM, job
 from operatorbed.space import JOB, condition, is_true
 from operatorbed.waiting import eventually, throughout
 
@@ -20,7 +20,8 @@ def uids(space: Space) -> set[str]:
 
 def test_suspend_gives_the_ranks_their_grace_and_records_the_checkpoint(space: Space, kubelet: Kubelet) -> None:
     kubelet.ends, kubelet.saved_step = False, 33
-    space.create(job())
+    space.add_claim(CLAIM)
+    space.create(job(checkpoint={"claimName": CLAIM}))
     space.until_started()
     space.change("digits", runPolicy={"suspend": True})
     space.until_phase("Suspending")

@@ -237,6 +237,19 @@ def test_what_to_type_next(status: dict[str, Any] | None, spec: dict[str, Any], 
     assert " ".join(jobfacts.advice(jobview.read(found))) == expected
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (running(), ["  checkpoint  none: without checkpoint.claimName what is trained goes with the pods"]),
+        (complete(), []),
+    ],
+    ids=["while it runs", "when it is over"],
+)
+def test_a_job_without_a_claim_has_no_checkpoint(status: dict[str, Any], said: list[str]) -> None:
+    spec = {"checkpoint": {"everySteps": 20, "keep": 3, "resume": "Never", "keepCompiledGraphs": True}}
+    assert [line for line in page(view(status, **spec)) if "checkpoint  " in line] == said
+
+
 def test_a_suspended_job_can_be_resumed_by_what_is_said() -> None:
     manifest = job(status=waiting("Suspended", "stopped on request", "Suspended"))
     manifest["spec"]["runPolicy"]["suspend"] = True

@@ -288,6 +288,68 @@ def test_a_stop_while_a_resumed_gang_still_starts_names_the_checkpoint_it_has() 
     assert "step 23" in stopped.message
 
 
+def without_claim() -> Cluster:
+    """117 steps into its only stage."""
+    cluster = Cluster(job(checkpoint={}, failurePolicy={"backoffSeconds": 0})).started()
+    cluster.train_to(117, checkpoint_step=117)
+    cluster.now += 600
+    cluster.settle()
+    return cluster
+
+
+def test_without_a_claim_suspending_says_what_it_throws_away_and_counts_it_as_lost() -> None:
+    cluster = without_claim()
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
+    first = cluster.step()
+    warning = next(event for event in first.events if event.type == "Warning")
+    assert (warning.reason, "117 steps" in warning.message) == ("ProgressLost", True)
+    assert "checkpoint.claimName" in warning.message
+    cluster.exit(0, 16, report={"class": "Interrupted", "step": 118, "checkpointStep": 118})
+    cluster.settle()
+    stopped = status.condition(cluster.status, "Suspended")
+    assert stopped is not None
+    assert "118 steps" in stopped.message
+    assert "begins again at step 0" in stopped.message
+    record, account = cluster.status.attempts[0], cluster.status.goodput
+    assert (record.last_step, record.checkpoint_step) == (118, None)
+    assert account is not None
+    assert (account.productive_seconds, account.repeated_steps) == (0, 118)
+    assert cluster.events.count("ProgressLost") == 1
+
+
+def test_without_a_claim_a_restart_says_that_the_steps_are_lost_and_claims_no_checkpoint() -> None:
+    cluster = without_claim()
+    cluster.exit(1, 137)
+    wanted = cluster.step()
+    assert "loses 117 steps with its pods" in wanted.events[0].message
+    assert cluster.status.attempts[0].checkpoint_step is None
+
+
+def test_a_finished_job_without_a_claim_has_no_checkpoint() -> None:
+    cluster = without_claim()
+    for index in (0, 1):
+        cluster.exit(index, 0, report={"class": "Succeeded", "step": 120, "checkpointStep": 120})
+    cluster.settle()
+    assert cluster.status.phase == "Complete"
+    assert cluster.status.progress is not None
+    assert cluster.status.progress.checkpoint_step is None
+
+
+def test_who_is_waited_for_is_named() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.exit(0, 137)
+    cluster.step()
+    cluster.step()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert "waiting for digits-base-0-0 and digits-base-0-1 of an earlier attempt to end" in running.message
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
+    cluster.step()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert "waiting for digits-base-0-0 and digits-base-0-1 to stop" in running.message
+
+
 def test_a_job_created_suspended_creates_nothing() -> None:
     cluster = Cluster(job(runPolicy={"suspend": True}))
     cluster.settle()
