@@ -49,6 +49,7 @@ class Cluster:
         self.progress: Progress | None = None
         self.nodes: dict[str, NodeView] = {}
         self.refusal = ""
+        self.invalid = False
         self.unreachable = False
         self.departed: list[PodView] = []
         self.expired = False
@@ -63,6 +64,7 @@ class Cluster:
             self.progress,
             nodes=self.nodes,
             refusal=self.refusal,
+            invalid=self.invalid,
             departed=tuple(self.departed),
             unreachable=self.unreachable,
         )

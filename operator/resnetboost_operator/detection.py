@@ -19,7 +19,13 @@ def failure(world: World) -> Failure | None:
     culprit = evidence.first_culprit(world.gang, missing, world.lost_nodes, world.departed)
     if culprit is not None and evidence.is_victim(culprit):  # a node that just fell silent explains it well enough
         culprit = evidence.first_culprit(world.gang, (), world.unready_nodes, world.departed)
-    return culprit or _image_failure(world, hopeless_only=True) or _startup_failure(world) or _hang(world)
+    return (
+        culprit
+        or _invalid(world)
+        or _image_failure(world, hopeless_only=True)
+        or _startup_failure(world)
+        or _hang(world)
+    )
 
 
 def settling_seconds(world: World, found: Failure) -> float:
@@ -38,6 +44,14 @@ def settling_seconds(world: World, found: Failure) -> float:
 def _seconds_since_failure(world: World) -> float:
     seen = world.status.failure_time
     return 0.0 if seen is None else world.now - pods.seconds(seen)
+
+
+def _invalid(world: World) -> Failure | None:
+    """What the job asks for can be no pod, and nothing but another job would change that."""
+    if not world.observed.invalid:
+        return None
+    message = f"{world.observed.refusal}; correct spec.template, and apply the job again after deleting it"
+    return Failure(verdicts.INVALID_POD, message=message)
 
 
 def _startup_failure(world: World) -> Failure | None:

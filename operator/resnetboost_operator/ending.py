@@ -12,6 +12,9 @@ from resnetboost_operator.evidence import Failure
 from resnetboost_operator.status import Attempt, Ranks, StageStatus, Status
 from resnetboost_operator.world import World
 
+# Of the last words in a sentence: an API server's are long, and the condition takes 1024 characters.
+WORDS_LIMIT = 700
+
 
 def attempt(world: World, failure: Failure) -> Plan:
     """Write the evidence, then restart the whole gang or give up."""
@@ -152,7 +155,7 @@ def _describe(record: Attempt) -> str:
     killed = record.exit_code is not None and record.exit_code > 128  # its last log line is no explanation
     why = [] if killed else record.message.strip().splitlines()
     return f"attempt {record.attempt}: {who}{where} ended with {record.reason}{code}{step}" + (
-        f": {why[-1][:300]}" if why else ""
+        f": {readable.cut(why[-1], WORDS_LIMIT)}" if why else ""
     )
 
 

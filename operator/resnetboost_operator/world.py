@@ -20,7 +20,8 @@ class Observed(msgspec.Struct, frozen=True):
     """What a cluster tells: every pod of the job, its nodes, and rank 0's progress where it was polled.
 
     `since` (unix seconds): nobody looked before. A gang that went on unwatched while the operator was down, or the
-    laptop asleep, has not been silent. `refusal`: why the cluster did not take an object of the current attempt.
+    laptop asleep, has not been silent. `refusal`: why the cluster did not take an object of the current attempt;
+    `invalid`: it never will.
     `departed`: pods that are gone, as they last were: kubelet tells a pod's end and removes it within milliseconds.
     `unreachable`: rank 0 runs, but no connection to it comes about (a network policy, an operator outside the cluster).
     `keeps_checkpoints`: checkpoints outlive their pods here, also those of a job without a claim.
@@ -31,6 +32,7 @@ class Observed(msgspec.Struct, frozen=True):
     since: float = 0.0
     nodes: Mapping[str, NodeView] = {}
     refusal: str = ""
+    invalid: bool = False
     departed: tuple[PodView, ...] = ()
     unreachable: bool = False
     keeps_checkpoints: bool = False

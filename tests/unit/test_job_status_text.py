@@ -224,12 +224,24 @@ LOGS = "kubectl logs -n team-a digits-base-0-1"
         (waiting("Starting", "1/2 ranks run"), {}, ""),
         (waiting(), {}, "kubectl describe pods -n team-a -l resnetboost.io/job=digits"),
         (waiting("PodsRefused", "quota"), {}, "kubectl describe resourcequotas -n team-a"),
+        (waiting("PodsRefused", "no runtime class"), {}, "kubectl describe rbj -n team-a digits"),
         (failed(attempts=[KILLED]), {}, LOGS),
         (failed(attempts=[KILLED]), {"runPolicy": {"cleanPodPolicy": "All"}}, "kubectl describe rbj -n team-a digits"),
         (failed(), {}, "kubectl describe rbj -n team-a digits"),
         (None, {}, "kubectl get pods -A | grep resnetboost"),
     ],
-    ids=["trains", "complete", "starts", "waits", "quota", "failed", "no pods left", "no attempt", "no operator"],
+    ids=[
+        "trains",
+        "complete",
+        "starts",
+        "waits",
+        "quota",
+        "refused",
+        "failed",
+        "no pods left",
+        "no attempt",
+        "no operator",
+    ],
 )
 def test_what_to_type_next(status: dict[str, Any] | None, spec: dict[str, Any], expected: str) -> None:
     found = job(status=status)

@@ -129,6 +129,20 @@ def test_an_image_name_that_can_never_work_fails_the_job_at_once() -> None:
     assert cluster.status.phase == "Failed"
 
 
+def test_a_pod_that_can_never_be_fails_the_job_at_once_in_the_api_servers_words() -> None:
+    cluster = Cluster(job())
+    cluster.step()
+    cluster.pods.clear()
+    cluster.invalid = True
+    cluster.refusal = f'Pod "digits-base-0-0" is invalid: spec.containers[0].{"x" * 400}: must be less than the limit'
+    cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert failed.reason == "InvalidPod"
+    assert cluster.refusal in failed.message
+    assert (cluster.status.phase, cluster.status.restarts, cluster.pods) == ("Failed", 0, {})
+
+
 def test_a_refusal_of_the_api_server_is_said() -> None:
     cluster = Cluster(job())
     cluster.refusal = "exceeded quota: compute"

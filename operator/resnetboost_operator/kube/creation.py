@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from resnetboost_operator import names
-from resnetboost_operator.kube.apierrors import AlreadyExists, ApiError, NotFound, Refused
+from resnetboost_operator.kube.apierrors import AlreadyExists, ApiError, Invalid, NotFound, Refused
 from resnetboost_operator.kube.client import Client
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.resources import BY_KIND, PODS
@@ -29,11 +29,12 @@ class Outcome(msgspec.Struct):
     """What came of it: how many objects were `created`, or were there already.
 
     Both in words for people: `refusal`, why the API server does not take an object; `blocked`, what is in the way but
-    passes by itself (an older object of that name that is going).
+    passes by itself (an older object of that name that is going). `invalid`: it never will take it.
     """
 
     created: int = 0
     refusal: str = ""
+    invalid: bool = False
     blocked: str = ""
 
     @property
@@ -89,7 +90,7 @@ class Creation:
         except AlreadyExists:
             await self._look(job, manifest, outcome)
         except Refused as error:
-            outcome.refusal = error.words
+            outcome.refusal, outcome.invalid = error.words, isinstance(error, Invalid)
         else:
             outcome.created += 1
             if resource is PODS:

@@ -41,6 +41,7 @@ class _Memory:
         self.conflicts = 0
         self.status_refusal = ""
         self.refusal = ""
+        self.invalid = False
         self.refusals = 0
         self.create_at = float("-inf")
         self.attempt = -1
@@ -55,7 +56,7 @@ class _Memory:
 
     def let_in(self) -> None:
         """Nothing is in the way of a creation any more."""
-        self.refusal, self.refusals, self.create_at = "", 0, float("-inf")
+        self.refusal, self.invalid, self.refusals, self.create_at = "", False, 0, float("-inf")
 
 
 class Reconciler:
@@ -90,6 +91,7 @@ class Reconciler:
             since=self.since,
             nodes=self._store.nodes_of(pods),
             refusal=memory.refusal,
+            invalid=memory.invalid,
             departed=self._store.departed_of(record),
             unreachable=self._polling.unreachable(uid),
         )
@@ -181,6 +183,7 @@ class Reconciler:
         outcome = await self._cluster.create(record, decided.create)
         if outcome.created:
             memory.refusals = 0
+        memory.invalid = outcome.invalid
         if outcome.obstacle:
             return self._kept_out(memory, outcome.obstacle, REFUSED if outcome.refusal else BLOCKED)
         memory.let_in()

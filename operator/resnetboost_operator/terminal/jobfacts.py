@@ -160,6 +160,8 @@ def advice(view: JobView) -> tuple[str, ...]:
         return ()
     if running.reason == UNHEARD[0]:
         return "kubectl", "get", "networkpolicies", *space
+    if running.reason == "PodsRefused" and "quota" not in running.message:
+        return "kubectl", "describe", "rbj", *space, view.name
     if running.reason == "PodsRefused":
         return "kubectl", "describe", "resourcequotas", *space
     return "kubectl", "describe", "pods", *space, "-l", f"{names.LABEL_JOB}={view.name}"
