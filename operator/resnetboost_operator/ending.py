@@ -25,7 +25,7 @@ def attempt(world: World, failure: Failure) -> Plan:
     status = _next_attempt(world, record, failure.verdict.policy == "restart")
     delay = backoff.delay_seconds(world.job.spec.failure_policy, status.stage, status.attempts)
     status = replace(status, phase="Restarting", restart_time=pods.timestamp(world.now + delay))
-    lost = f" and {_LOST.format(readable.plural(record.last_step, 'step'))}" if _is_lost(world, record) else ""
+    lost = f" and {_LOST.format(readable.plural(record.last_step or 0, 'step'))}" if _is_lost(world, record) else ""
     message = f"{_describe(record)}; the gang restarts in {delay} s{lost}"
     status = not_running(world, status, "Restarting", message)
     event = Event("Warning", "GangRestart", message)
@@ -202,7 +202,8 @@ def _with_result(world: World) -> Status:
         progress = world.progress
         step, epoch = max(progress.step, progress.total_steps), max(progress.epoch, float(progress.total_epochs))
         done = {"step": step, "epoch": epoch, "percent": 100, "eta_seconds": 0}
-        status = replace(status, progress=replace(progress, state="Finished", **done, **result))
+        told = {name: value for name, value in result.items() if value is not None}
+        status = replace(status, progress=replace(progress, state="Finished", **done, **told))
     return with_stage(status, status.stage, state="Complete", **result)
 
 

@@ -4,12 +4,14 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from resnetboost_operator import verdicts
+from resnetboost_operator import readable, verdicts
 from resnetboost_operator.pods import PodView
 from resnetboost_operator.status import MESSAGE_LIMIT, Attempt, Progress, Status
 from resnetboost_operator.verdicts import Verdict
 
 LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its node was"
+# Kubelet's tail of a log in place of a termination message.
+LOG_TAIL_BYTES = 2048
 NODE_LOST_MESSAGE = "its node is not ready; nothing was heard of the pod since"
 
 
@@ -70,8 +72,30 @@ def attempt(failure: Failure, status: Status, end_time: str) -> Attempt:
         node=failure.node,
         last_step=highest([failure.step, _step(progress) if known else None]),
         checkpoint_step=progress.checkpoint_step if known else None,
-        message=failure.message[-MESSAGE_LIMIT:],
+        resumed_step=progress.resumed_step if known else None,
+        step_seconds=progress.step_seconds if known else None,
+        message=_last_words(failure),
     )
+
+
+def _last_words(failure: Failure) -> str:
+    """What a rank said; of one that was killed the end of its log, which says what it did and not why it ended."""
+    if failure.verdict is not verdicts.KILLED or failure.exit_code is None:
+        return _whole_lines(failure.message, MESSAGE_LIMIT)
+    killed = f"killed by signal {failure.exit_code - 128}"
+    if not failure.message.strip():
+        return killed
+    killed += "; the end of its log:\n"
+    return killed + _whole_lines(failure.message, MESSAGE_LIMIT - len(killed))
+
+
+def _whole_lines(text: str, limit: int) -> str:
+    """The last lines that fit. Kubelet's own cut goes through a line too."""
+    tail = text[-limit:]
+    if len(tail) == len(text) and len(text.encode()) < LOG_TAIL_BYTES:
+        return text
+    _, _, lines = tail.partition("\n")
+    return lines if lines.strip() else readable.cut(text, limit)
 
 
 def _step(progress: Progress) -> int | None:

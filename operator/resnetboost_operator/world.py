@@ -1,11 +1,12 @@
 """What is, brought into the shape decisions need: a job, its pods sorted, its deadlines; it decides nothing."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from resnetboost_operator import api, evidence, pods
+from resnetboost_operator import api, evidence, goodput, pods
 from resnetboost_operator import status as statuses
 from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.pods import PodView
@@ -149,6 +150,8 @@ def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
         progress = _progress(status, observed.progress, (*gang, *departed), now)
         if progress is not None and not _keeps_checkpoints(job, observed):
             progress = replace(progress, checkpoint_step=None)
+        if progress is not None and evidence.current(progress, status) and _keeps_checkpoints(job, observed):
+            status = _with_resumption(status, progress, stage.device_count)
         status = replace(status, ranks=_ranks(stage, status, gang, departed), progress=progress)
     others = [pod for pod in observed.pods if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
@@ -193,7 +196,8 @@ def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], 
         since = pods.timestamp(now) if alive or known is None else known.heartbeat_time
         saved = evidence.highest([polled.checkpoint_step, known.checkpoint_step if known is not None else None])
         furthest = max(polled.step, known.step if known is not None else 0)
-        known = replace(polled, heartbeat_time=since, checkpoint_step=saved, step=furthest)
+        resumed = polled.resumed_step if known is None or polled.resumed_step is not None else known.resumed_step
+        known = replace(polled, heartbeat_time=since, checkpoint_step=saved, step=furthest, resumed_step=resumed)
     reports = [pod.termination.report for pod in gang if pod.termination is not None]
     step = evidence.highest([report.step for report in reports])
     saved = evidence.highest([report.checkpoint_step for report in reports])
@@ -204,7 +208,28 @@ def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], 
         known,
         step=evidence.highest([known.step, step]) or 0,
         checkpoint_step=evidence.highest([known.checkpoint_step, saved]),
+        **_last_figures(known, gang),
     )
+
+
+_FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
+
+
+def _with_resumption(status: Status, progress: Progress, count: int) -> Status:
+    """Corrected as soon as the gang tells where it goes on, and not again."""
+    known = status.progress if evidence.current(status.progress, status) else None
+    if progress.resumed_step is None or (known is not None and known.resumed_step is not None):
+        return status
+    return goodput.corrected(status, progress.resumed_step, count)
+
+
+def _last_figures(known: Progress, gang: Sequence[PodView]) -> dict[str, Any]:
+    """What rank 0 measured until its end, which is later than any poll: a short job may end before the first one."""
+    ended = next((pod.termination for pod in gang if pod.index == 0 and pod.termination is not None), None)
+    if ended is None or (ended.report.step or 0) < known.step:
+        return {}
+    told = {name: getattr(ended.report, name) for name in _FIGURES}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _keeps_checkpoints(job: api.Job, observed: Observed) -> bool:

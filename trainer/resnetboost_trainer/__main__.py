@@ -108,8 +108,20 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
 
 def _verdict(environment: Environment, board: Board, name: str, message: str, exit_code: int) -> Verdict:
     progress = board.read()
-    step = progress.step if progress.total_steps else None
-    return Verdict(name, message, environment.rank, exit_code, step, progress.checkpoint_step)
+    if not progress.total_steps:  # it has not begun to count
+        return Verdict(name, message, environment.rank, exit_code, checkpoint_step=progress.checkpoint_step)
+    return Verdict(
+        name,
+        message,
+        environment.rank,
+        exit_code,
+        progress.step,
+        progress.checkpoint_step,
+        total_steps=progress.total_steps,
+        loss=progress.loss,
+        accuracy=progress.accuracy,
+        resumed_step=progress.resumed_step,
+    )
 
 
 def _moves(board: Board) -> object:
