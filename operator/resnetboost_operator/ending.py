@@ -153,6 +153,7 @@ def _describe(record: Attempt) -> str:
     code = f" (exit code {record.exit_code})" if record.exit_code is not None else ""
     step = f" after step {record.last_step}" if record.last_step is not None else ""
     killed = record.exit_code is not None and record.exit_code > 128  # its last log line is no explanation
+    killed = killed and record.reason != verdicts.OUT_OF_MEMORY.name
     why = [] if killed else record.message.strip().splitlines()
     return f"attempt {record.attempt}: {who}{where} ended with {record.reason}{code}{step}" + (
         f": {readable.cut(why[-1], WORDS_LIMIT)}" if why else ""

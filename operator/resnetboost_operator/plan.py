@@ -32,12 +32,26 @@ from resnetboost_operator.world import Observed, World, see
 POLL_STARTING_SECONDS = 3.0
 POLL_RUNNING_SECONDS = 15.0
 
+TRAINING = "Training"  # the reason of a condition Running that is as it should be
+
 Manifest = dict[str, Any]
 
 
 def plan(job: api.Job, status: Status, observed: Observed, now: float) -> Plan:
     """The next step for a job. Calling it again with its own results changes nothing more."""
-    return _decide(see(job, status, observed, now))
+    return _with_warning(status, _decide(see(job, status, observed, now)))
+
+
+def _with_warning(before: Status, decided: Plan) -> Plan:
+    """The same, and an event for each new reason why a gang waits; what ends or restarts one has its own."""
+    waits = statuses.condition(decided.status, "Running")
+    if waits is None or decided.status.phase not in ("Starting", "Running") or waits.reason == TRAINING:
+        return decided
+    known = statuses.condition(before, "Running")
+    trouble = waiting.trouble(waits.reason)
+    if not trouble or (known is not None and waiting.trouble(known.reason) == trouble):
+        return decided
+    return replace(decided, events=(*decided.events, Event("Warning", waits.reason, waits.message)))
 
 
 def _decide(world: World) -> Plan:
@@ -134,7 +148,7 @@ def _running(world: World) -> Status:
     status = replace(world.status, phase="Running")
     if world.is_unheard:
         return statuses.with_condition(status, "Running", True, *waiting.UNHEARD, world.time)
-    return statuses.with_condition(status, "Running", True, "Training", f"all {world.count} ranks train", world.time)
+    return statuses.with_condition(status, "Running", True, TRAINING, f"all {world.count} ranks train", world.time)
 
 
 def _starting(world: World, status: Status) -> Status:

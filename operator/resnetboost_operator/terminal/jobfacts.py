@@ -9,12 +9,9 @@ from resnetboost_operator.kube.reader import Happening
 from resnetboost_operator.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
 from resnetboost_operator.terminal import displaytext, jobview
 from resnetboost_operator.terminal.jobview import JobView
-from resnetboost_operator.waiting import UNHEARD
+from resnetboost_operator.waiting import PASSING, UNHEARD
 
 Fact = tuple[str, str]
-
-# Reasons of the condition Running that end by themselves.
-_PASSING = frozenset({"Starting", "Restarting", "StageComplete", "Suspending", "GangIncomplete", "Publishing"})
 
 ATTEMPTS_SHOWN = 8
 EVENTS_SHOWN = 6
@@ -156,7 +153,7 @@ def advice(view: JobView) -> tuple[str, ...]:
     if status.phase == "Suspended":
         resumed = """'{"spec": {"runPolicy": {"suspend": false}}}'"""
         return ("kubectl", "patch", "rbj", view.name, *space, "--type", "merge", "-p", resumed) if view.suspend else ()
-    if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in _PASSING:
+    if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in PASSING:
         return ()
     if running.reason == UNHEARD[0]:
         return "kubectl", "get", "networkpolicies", *space
