@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from operatorbed.proxy import Call, Trouble
 from operatorbed.space import JOB
 from operatorbed.waiting import eventually
 from pseudoterminal import Terminal
-from resnetboost_operator import names
+from resnetboost_operator import names, pods
+from resnetboost_operator.kube import lease
+from resnetboost_operator.kube.lease import Lease
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +110,23 @@ def watching(proxy: Proxy) -> int:
 
 def is_watch(call: Call) -> bool:
     return call.is_watch
+
+
+def test_a_job_that_no_operator_looks_at_says_so(space: Space, looker: Looker) -> None:
+    space.create(job())
+    told = clusterjobs.running()
+    for condition in told["conditions"]:
+        condition["lastTransitionTime"] = pods.timestamp(time.time() - 300)
+    told["progress"]["heartbeatTime"] = pods.timestamp(time.time() - 189)
+    space.plane.client.send(
+        "POST",
+        f"/apis/coordination.k8s.io/v1/namespaces/{space.namespace}/leases",
+        lease.manifest("ops", space.namespace, Lease("gone_1", 15, renew_time=lease.timestamp(time.time() - 185))),
+    )
+    tell(space, told)
+    assert "nothing was heard of it for 3:" in looker.asks().stdout
+    looker.kubeconfig.write_text(space.plane.kubeconfig.read_text())
+    assert "no operator has looked at this for 3:" in looker.asks("-n", space.namespace).stdout
 
 
 def test_who_may_only_look_sees_everything_but_events(space: Space, looker: Looker) -> None:

@@ -146,7 +146,7 @@ def advice(view: JobView) -> tuple[str, ...]:
     running = statuses.condition(status, "Running")
     if view.deleting or statuses.is_true(status, "Complete"):
         return ()
-    if not status.stage:
+    if not status.stage or view.silence is not None:
         return "kubectl", "get", "pods", "-A", "|", "grep", "resnetboost"
     if status.phase == "Failed":
         return _after_failure(view)
