@@ -45,7 +45,7 @@ class Operator:
         """One that knows its API server and serves its probes. Raises `UserError` where either cannot be."""
         operator = cls(options, await connection.connect())
         address = await operator._server.start(options.host, options.port)
-        logger.info("serving probes and metrics on http://%s", address)
+        logger.info("serving probes and metrics on %s", address)
         return operator
 
     def __init__(self, options: Options, api: Any) -> None:
