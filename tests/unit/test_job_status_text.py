@@ -303,7 +303,7 @@ def test_what_to_type_next(status: dict[str, Any] | None, spec: dict[str, Any], 
     ids=["while it runs", "when it is over"],
 )
 def test_a_job_without_a_claim_has_no_checkpoint(status: dict[str, Any], said: list[str]) -> None:
-    spec = {"checkpoint": {"everySteps": 20, "keep": 3, "resume": "Never", "keepCompiledGraphs": True}}
+    spec: dict[str, Any] = {"checkpoint": {"everySteps": 20, "keep": 3, "resume": "Never", "keepCompiledGraphs": True}}
     assert [line for line in page(view(status, **spec)) if "checkpoint  " in line] == said
 
 
