@@ -132,6 +132,29 @@ def test_a_lease_that_cannot_be_renewed_in_time_is_lost(monkeypatch: pytest.Monk
     assert why == "the lease was not renewed for 0.5 s"
 
 
+def test_what_others_write_on_the_lease_is_left_as_it_is() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def renew(request: Any) -> Any:
+        sent.append(await request.json())
+        return await (refuses(409, "Conflict") if len(sent) == 1 else says(lease("me", 7)))(request)
+
+    async def show(request: Any) -> Any:
+        metadata = {"resourceVersion": "6", "labels": {"helm.sh/chart": "new"}}
+        return await says({**created[0], "metadata": metadata})(request)
+
+    created: list[dict[str, Any]] = []
+
+    async def create(request: Any) -> Any:
+        created.append(await request.json())
+        return await says(lease("me"), 201)(request)
+
+    answers = (NOBODY, create, renew, show, renew, refuses(409, "Conflict"), says(lease("you", 9)))
+    assert played(acquire_and_keep, *answers)[0] == "you took the lease"
+    assert sent[1]["metadata"]["labels"]["helm.sh/chart"] == "new"
+    assert sent[1]["metadata"]["resourceVersion"] == "6"
+
+
 def of_pod(found: dict[str, Any]) -> dict[str, Any]:
     """The same, with helm's marks and the pod of its holder."""
     found["metadata"] |= {

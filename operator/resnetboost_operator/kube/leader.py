@@ -157,8 +157,8 @@ class Leader:
             found = await self._read()
             if found is not None and not self._is_ours(found):
                 raise LeaseLost(f"{found.holder or 'somebody'} took the lease") from None
-            version = found.version if found is not None else ""
-            self._lease = await self._write(replace(self._lease, version=version))
+            kept = {"version": ""} if found is None else _of_others(found)
+            self._lease = await self._write(replace(self._lease, **kept))
 
     def _is_ours(self, found: Lease) -> bool:
         """Whether we wrote it, though the answer got lost; not another process that goes by the same name."""
@@ -179,3 +179,8 @@ class Leader:
         verb: Verb = "update" if name else "create"
         answer = await self._client.request(verb, LEASES, self._namespace, name, body=body, patience=_PATIENCE)
         return leases.read(_decode.decode(answer))
+
+
+def _of_others(found: Lease) -> dict[str, Any]:
+    """What a renewal leaves as it is: whoever else writes to the lease, helm say, changes nothing but that."""
+    return {"version": found.version, "labels": found.labels, "annotations": found.annotations}
