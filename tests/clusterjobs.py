@@ -61,7 +61,8 @@ def job(name: str = "digits", status: Manifest | None = None, *, age: int = 300,
         "resourceVersion": "5",
         "creationTimestamp": pods.timestamp(NOW - age),
     }
-    made = {**found, "metadata": metadata, "spec": found["spec"] | spec}
+    kept = {"checkpoint": found["spec"]["checkpoint"] | {"claimName": "digits"}}
+    made = {**found, "metadata": metadata, "spec": found["spec"] | kept | spec}
     return made | ({"status": status} if status is not None else {})
 
 

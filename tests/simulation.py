@@ -26,6 +26,7 @@ def job(**spec: Any) -> api.Job:
         "model": {"name": "resnet20", "numClasses": 10},
         "dataset": {"name": "digits"},
         "stages": [stage],
+        "checkpoint": {"claimName": "digits"},
     }
     metadata = {"name": "digits", "namespace": "default", "uid": "0000-1111", "generation": 1}
     obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": minimal | spec}
@@ -48,6 +49,7 @@ class Cluster:
         self.progress: Progress | None = None
         self.nodes: dict[str, NodeView] = {}
         self.refusal = ""
+        self.invalid = False
         self.unreachable = False
         self.departed: list[PodView] = []
         self.expired = False
@@ -62,6 +64,7 @@ class Cluster:
             self.progress,
             nodes=self.nodes,
             refusal=self.refusal,
+            invalid=self.invalid,
             departed=tuple(self.departed),
             unreachable=self.unreachable,
         )

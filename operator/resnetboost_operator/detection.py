@@ -1,5 +1,7 @@
 """Notices a broken gang: a rank that failed or is gone, a start that takes too long, a hang; it acts on nothing."""
 
+from msgspec.structs import replace
+
 from resnetboost_operator import evidence, pods, publishing, verdicts, waiting
 from resnetboost_operator import status as statuses
 from resnetboost_operator.evidence import Failure
@@ -20,7 +22,29 @@ def failure(world: World) -> Failure | None:
     culprit = evidence.first_culprit(world.gang, missing, world.lost_nodes, world.departed)
     if culprit is not None and evidence.is_victim(culprit):  # a node that just fell silent explains it well enough
         culprit = evidence.first_culprit(world.gang, (), world.unready_nodes, world.departed)
-    return culprit or _image_failure(world, hopeless_only=True) or _startup_failure(world) or _hang(world)
+    if culprit is not None:
+        return _with_remedy(world, culprit)
+    return _invalid(world) or _image_failure(world, hopeless_only=True) or _startup_failure(world) or _hang(world)
+
+
+def _with_remedy(world: World, found: Failure) -> Failure:
+    """Out of memory: whose limit it was, and what would help, as the last line of its words."""
+    if found.verdict is not verdicts.OUT_OF_MEMORY:
+        return found
+    spec = world.job.spec
+    limit = spec.template.resources.limits.get("memory")
+    lower = "lower localBatchSize (accumulationSteps keeps the batch of a step)"
+    if found.exit_code is not None and found.exit_code <= 128 and spec.device.type != "CPU":  # the device's memory
+        remedy = lower
+    elif limit is None:
+        unset = "template.resources.limits.memory is not set: the limit is its node's, or its namespace's default"
+        remedy = f"{unset}; set it, or {lower}"
+    else:
+        remedy = f"template.resources.limits.memory is {limit}; raise it, or {lower}"
+    words = found.message.rstrip()
+    killed = found.exit_code is None or found.exit_code > 128  # its words are the end of its log
+    joint = "" if not words else "\n" if killed else "; "
+    return replace(found, message=f"{words}{joint}{'out of memory: ' if killed else ''}{remedy}")
 
 
 def settling_seconds(world: World, found: Failure) -> float:
@@ -44,6 +68,14 @@ def settled(world: World, found: Failure) -> Failure:
 def _seconds_since_failure(world: World) -> float:
     seen = world.status.failure_time
     return 0.0 if seen is None else world.now - pods.seconds(seen)
+
+
+def _invalid(world: World) -> Failure | None:
+    """What the job asks for can be no pod, and nothing but another job would change that."""
+    if not world.observed.invalid:
+        return None
+    message = f"{world.observed.refusal}; correct spec.template, and apply the job again after deleting it"
+    return Failure(verdicts.INVALID_POD, message=message)
 
 
 def _startup_failure(world: World) -> Failure | None:

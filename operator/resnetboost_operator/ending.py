@@ -5,12 +5,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from resnetboost_operator import backoff, decision, evidence, goodput, pods, verdicts
+from resnetboost_operator import backoff, decision, evidence, goodput, pods, readable, verdicts
 from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Deletion, Event, Plan, sooner
 from resnetboost_operator.evidence import Failure
 from resnetboost_operator.status import Attempt, Ranks, StageStatus, Status
 from resnetboost_operator.world import World
+
+# Of the last words in a sentence: an API server's are long, and the condition takes 1024 characters.
+WORDS_LIMIT = 700
 
 
 def attempt(world: World, failure: Failure) -> Plan:
@@ -22,11 +25,19 @@ def attempt(world: World, failure: Failure) -> Plan:
     status = _next_attempt(world, record, failure.verdict.policy == "restart")
     delay = backoff.delay_seconds(world.job.spec.failure_policy, status.stage, status.attempts)
     status = replace(status, phase="Restarting", restart_time=pods.timestamp(world.now + delay))
-    message = f"{_describe(record)}; the gang restarts in {delay} s"
+    lost = f" and {_LOST.format(readable.plural(record.last_step or 0, 'step'))}" if _is_lost(world, record) else ""
+    message = f"{_describe(record)}; the gang restarts in {delay} s{lost}"
     status = not_running(world, status, "Restarting", message)
     event = Event("Warning", "GangRestart", message)
     wake = sooner(float(delay), node_wake_seconds(world))
     return Plan(status, delete=decision.remove(world, status, world.gang), events=(event,), wake_seconds=wake)
+
+
+_LOST = "loses {} with its pods, because there is no checkpoint.claimName"
+
+
+def _is_lost(world: World, record: Attempt) -> bool:
+    return bool(record.last_step) and not world.keeps_checkpoints
 
 
 def leave(world: World, failure: Failure) -> Status:
@@ -142,9 +153,10 @@ def _describe(record: Attempt) -> str:
     code = f" (exit code {record.exit_code})" if record.exit_code is not None else ""
     step = f" after step {record.last_step}" if record.last_step is not None else ""
     killed = record.exit_code is not None and record.exit_code > 128  # its last log line is no explanation
+    killed = killed and record.reason != verdicts.OUT_OF_MEMORY.name
     why = [] if killed else record.message.strip().splitlines()
     return f"attempt {record.attempt}: {who}{where} ended with {record.reason}{code}{step}" + (
-        f": {why[-1][:300]}" if why else ""
+        f": {readable.cut(why[-1], WORDS_LIMIT)}" if why else ""
     )
 
 
@@ -193,7 +205,8 @@ def _with_result(world: World) -> Status:
         progress = world.progress
         step, epoch = max(progress.step, progress.total_steps), max(progress.epoch, float(progress.total_epochs))
         done = {"step": step, "epoch": epoch, "percent": 100, "eta_seconds": 0}
-        status = replace(status, progress=replace(progress, state="Finished", **done, **result))
+        told = {name: value for name, value in result.items() if value is not None}
+        status = replace(status, progress=replace(progress, state="Finished", **done, **told))
     return with_stage(status, status.stage, state="Complete", **result)
 
 

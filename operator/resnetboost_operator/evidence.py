@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from resnetboost_operator import verdicts
+from resnetboost_operator import readable, verdicts
 from resnetboost_operator.pods import PodView
 from resnetboost_operator.status import MESSAGE_LIMIT, Attempt, Progress, Status, plain
 from resnetboost_operator.verdicts import Verdict
@@ -14,6 +14,8 @@ LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its no
 EXIT_CODES = range(256)
 NODE_LIMIT = 253
 DELETED_MESSAGE = "the pod was deleted"
+# Kubelet's tail of a log in place of a termination message.
+LOG_TAIL_BYTES = 2048
 NODE_LOST_MESSAGE = "its node is not ready; nothing was heard of the pod since"
 
 
@@ -74,22 +76,44 @@ def attempt(failure: Failure, status: Status, end_time: str) -> Attempt:
     """
     progress = status.progress or Progress()
     known = current(progress, status)
-    code, message = failure.exit_code, failure.message
-    if code is not None and code not in EXIT_CODES:
-        code, message = None, f"exit code {code}: {message}".rstrip(": ")
+    if failure.exit_code is not None and failure.exit_code not in EXIT_CODES:
+        message = f"exit code {failure.exit_code}: {failure.message}".rstrip(": ")
+        failure = msgspec.structs.replace(failure, exit_code=None, message=message)
     return Attempt(
         attempt=status.attempt,
         stage=status.stage,
         reason=failure.verdict.name,
         start_time=status.attempt_start_time,
         end_time=end_time,
-        exit_code=code,
+        exit_code=failure.exit_code,
         rank=failure.rank,
         node=plain(failure.node)[:NODE_LIMIT] if failure.node is not None else None,
         last_step=highest([failure.step, _step(progress) if known else None]),
         checkpoint_step=progress.checkpoint_step if known else None,
-        message=plain(message)[-MESSAGE_LIMIT:],
+        resumed_step=progress.resumed_step if known else None,
+        step_seconds=progress.step_seconds if known else None,
+        message=plain(_last_words(failure)),
     )
+
+
+def _last_words(failure: Failure) -> str:
+    """What a rank said; of one that was killed the end of its log, which says what it did and not why it ended."""
+    if failure.verdict is not verdicts.KILLED or failure.exit_code is None:
+        return _whole_lines(failure.message, MESSAGE_LIMIT)
+    killed = f"killed by signal {failure.exit_code - 128}"
+    if not failure.message.strip():
+        return killed
+    killed += "; the end of its log:\n"
+    return killed + _whole_lines(failure.message, MESSAGE_LIMIT - len(killed))
+
+
+def _whole_lines(text: str, limit: int) -> str:
+    """The last lines that fit. Kubelet's own cut goes through a line too."""
+    tail = text[-limit:]
+    if len(tail) == len(text) and len(text.encode()) < LOG_TAIL_BYTES:
+        return text
+    _, _, lines = tail.partition("\n")
+    return lines if lines.strip() else readable.cut(text, limit)
 
 
 def _step(progress: Progress) -> int | None:

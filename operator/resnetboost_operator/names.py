@@ -16,6 +16,12 @@ LABEL_NODE_GROUP = f"{GROUP}/node-group"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "resnetboost-operator"
 
+# On the lease by which an operator leads: people and programs find it by the label, others the pod of its holder by the
+# annotation.
+LABEL_LEASE = f"{GROUP}/lease"
+LEASE_OF_OPERATOR = "operator"
+ANNOTATION_HOLDER_POD = f"{GROUP}/holder-pod"
+
 # On a pod that knows its rank table: the table's sha256. The change makes its kubelet look at its volumes at once.
 ANNOTATION_RANK_TABLE = f"{GROUP}/rank-table"
 

@@ -32,12 +32,26 @@ from resnetboost_operator.world import Observed, World, see
 POLL_STARTING_SECONDS = 3.0
 POLL_RUNNING_SECONDS = 15.0
 
+TRAINING = "Training"  # the reason of a condition Running that is as it should be
+
 Manifest = dict[str, Any]
 
 
 def plan(job: api.Job, status: Status, observed: Observed, now: float) -> Plan:
     """The next step for a job. Calling it again with its own results changes nothing more."""
-    return _decide(see(job, status, observed, now))
+    return _with_warning(status, _decide(see(job, status, observed, now)))
+
+
+def _with_warning(before: Status, decided: Plan) -> Plan:
+    """The same, and an event for each new reason why a gang waits; what ends or restarts one has its own."""
+    waits = statuses.condition(decided.status, "Running")
+    if waits is None or decided.status.phase not in ("Starting", "Running") or waits.reason == TRAINING:
+        return decided
+    known = statuses.condition(before, "Running")
+    trouble = waiting.trouble(waits.reason)
+    if not trouble or (known is not None and waiting.trouble(known.reason) == trouble):
+        return decided
+    return replace(decided, events=(*decided.events, Event("Warning", waits.reason, waits.message)))
 
 
 def _decide(world: World) -> Plan:
@@ -137,7 +151,7 @@ def _running(world: World) -> Status:
         known = world.rank_0 is not None and world.rank_0.ready
         reason, message = waiting.UNHEARD_TRAINING if known else waiting.UNHEARD
         return statuses.with_condition(status, "Running", True, reason, message, world.time)
-    return statuses.with_condition(status, "Running", True, "Training", f"all {world.count} ranks train", world.time)
+    return statuses.with_condition(status, "Running", True, TRAINING, f"all {world.count} ranks train", world.time)
 
 
 def _starting(world: World, status: Status) -> Status:
@@ -145,4 +159,6 @@ def _starting(world: World, status: Status) -> Status:
     if world.is_unheard and not world.missing:
         reason, message = waiting.UNHEARD
     reason, message = publishing.why(world) or (reason, message)
+    if going := [pod.name for pod in world.stale if pod.deleting and pod.index in world.missing]:
+        message += f"; waiting for {readable.listed(going)} of an earlier attempt to end"
     return ending.not_running(world, replace(status, phase="Starting"), reason, message)

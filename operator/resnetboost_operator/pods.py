@@ -23,6 +23,10 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     top1: Ratio | None = None
     top5: Ratio | None = None
     test_loss: Amount | None = None
+    total_steps: Count | None = None
+    loss: Amount | None = None
+    accuracy: Ratio | None = None
+    resumed_step: Count | None = None
 
 
 class Termination(msgspec.Struct, frozen=True):

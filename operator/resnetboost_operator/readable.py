@@ -1,6 +1,6 @@
 """How a run's numbers and names read for people: durations, shares, counts; it formats and decides nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def duration(seconds: float) -> str:
@@ -29,6 +29,13 @@ def quantity(value: float) -> str:
 def plural(count: int, word: str) -> str:
     """1 restart, 2 restarts."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """a and b; a, b, c and 5 more."""
+    if len(names) > shown:
+        return f"{', '.join(names[:shown])} and {len(names) - shown} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def ranks(kind: str, counts: Iterable[int]) -> str:

@@ -44,6 +44,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     images_per_second: Amount | None = None
     eta_seconds: Count | None = None
     checkpoint_step: Count | None = None
+    resumed_step: Count | None = None
     top1: Ratio | None = None
     top5: Ratio | None = None
     test_loss: Amount | None = None
@@ -91,6 +92,8 @@ class Attempt(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     node: str | None = None
     last_step: int | None = None
     checkpoint_step: int | None = None
+    resumed_step: int | None = None
+    step_seconds: float | None = None
     message: str = ""
 
 

@@ -1,8 +1,8 @@
-"""Suspending a job: every rank saves and leaves, then the job rests with its checkpoint on record; nothing is lost."""
+"""Suspending a job: every rank saves and leaves, then the job rests with what is left of its training on record."""
 
 from msgspec.structs import replace
 
-from resnetboost_operator import decision, ending, evidence, verdicts
+from resnetboost_operator import decision, ending, evidence, readable, verdicts
 from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Event, Plan
 from resnetboost_operator.evidence import Failure
@@ -22,16 +22,17 @@ def suspend(world: World) -> Plan:
     elif (world.gang or world.departed) and status.attempt_start_time is None:
         status = replace(status, attempt_start_time=world.time)  # never seen whole, but it may have trained
     if present:
-        message = f"{len(present)} pods are still stopping; {_checkpoint(status)}"
+        message = f"waiting for {readable.listed([pod.name for pod in present])} to stop; {_saved(world, status)}"
+        events = _warning(world, status)
         status = ending.not_running(world, replace(status, phase="Suspending"), "Suspending", message)
-        return Plan(status, delete=deletions, wake_seconds=ending.node_wake_seconds(world))
+        return Plan(status, delete=deletions, events=events, wake_seconds=ending.node_wake_seconds(world))
     if status.attempt_start_time is not None:
         status = ending.leave(world, Failure(verdicts.SUSPENDED))
     return _rest(world, status)
 
 
 def _rest(world: World, status: Status) -> Plan:
-    message = f"stopped on request; {_checkpoint(status)}"
+    message = f"stopped on request; {_saved(world, status)}"
     status = replace(
         status,
         phase="Suspended",
@@ -45,8 +46,30 @@ def _rest(world: World, status: Status) -> Plan:
     return Plan(status, events=(Event("Normal", "Suspended", message),))
 
 
-def _checkpoint(status: Status) -> str:
+def _warning(world: World, status: Status) -> tuple[Event, ...]:
+    """Once, as soon as the job is to be suspended: what will be lost."""
+    if world.keeps_checkpoints or not _trained(status) or status.phase == "Suspending":
+        return ()
+    return (Event("Warning", "ProgressLost", _saved(world, status)),)
+
+
+def _saved(world: World, status: Status) -> str:
+    """What the job will go on from."""
+    if not world.keeps_checkpoints:
+        trained = _trained(status)
+        if not trained:
+            return "nothing was trained yet"
+        lost = f"it loses {readable.plural(trained, 'step')} of training with its pods"
+        return f"{lost}, because there is no checkpoint.claimName; resumed, it begins again at step 0"
     known = status.progress if evidence.current(status.progress, status) else None
     own = known.checkpoint_step if known is not None else None
     step = evidence.highest([own, evidence.earlier_checkpoint_step(status)])
     return "there is no checkpoint yet" if step is None else f"the newest checkpoint is of step {step}"
+
+
+def _trained(status: Status) -> int:
+    """Steps of the gang that runs, or that the job was suspended with."""
+    if status.progress is not None and evidence.current(status.progress, status):
+        return status.progress.step
+    last = status.attempts[-1] if status.attempts else None
+    return (last.last_step or 0) if last is not None and last.reason == verdicts.SUSPENDED.name else 0

@@ -35,6 +35,7 @@ KILLED = Verdict("Killed", None, "restart", 4)
 DISRUPTED = Verdict("Disrupted", None, "disruption", 4)
 POD_LOST = Verdict("PodLost", None, "disruption", 6)
 REJECTED = Verdict("Rejected", None, "disruption", 6)
+INVALID_POD = Verdict("InvalidPod", None, "fail", 7)
 IMAGE_ERROR = Verdict("ImageError", None, "fail", 7)
 HANG = Verdict("Hang", None, "restart", 7)
 NOT_SCHEDULED = Verdict("NotScheduled", None, "disruption", 7)
@@ -60,6 +61,7 @@ ALL = (
     POD_LOST,
     REJECTED,
     NOT_SCHEDULED,
+    INVALID_POD,
     IMAGE_ERROR,
     HANG,
     STARTUP_DEADLINE,

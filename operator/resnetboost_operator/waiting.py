@@ -8,6 +8,8 @@ from resnetboost_operator.pods import PodView, Waiting
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError"})
 HOPELESS_IMAGE_REASONS = frozenset({"InvalidImageName"})
 QUIET_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"})
+# Reasons of the condition Running that end by themselves.
+PASSING = frozenset({"Starting", "Restarting", "StageComplete", "Suspending", "GangIncomplete", "Publishing"})
 MESSAGE_LIMIT = 600
 # (reason, sentence) of a gang that runs but cannot be asked, and that is not known to train or that is, by kubelet.
 _REMEDY = "allow ingress from the operator to it (NetworkPolicy), or run the operator inside the cluster"
@@ -38,6 +40,16 @@ def why(gang: Sequence[PodView], count: int, refusal: str) -> tuple[str, str]:
         return "Starting", f"{count - len(unbound)}/{count} ranks are scheduled"
     running = sum(pod.phase == "Running" for pod in gang)
     return "Starting", f"{running}/{count} ranks run; none has finished a step yet"
+
+
+def trouble(reason: str) -> str:
+    """The trouble that a reason of the condition Running stands for; '' if it passes by itself.
+
+    Kubelet says in turns that it cannot pull an image and that it waits to try again: that is one trouble.
+    """
+    if reason in PASSING:
+        return ""
+    return "image" if reason in IMAGE_REASONS else reason
 
 
 def image_failure(gang: Sequence[PodView], hopeless_only: bool) -> tuple[PodView, str] | None:

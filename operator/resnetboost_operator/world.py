@@ -1,11 +1,12 @@
 """What is, brought into the shape decisions need: a job, its pods sorted, its deadlines; it decides nothing."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from resnetboost_operator import api, evidence, pods
+from resnetboost_operator import api, evidence, goodput, pods
 from resnetboost_operator import status as statuses
 from resnetboost_operator.nodes import NodeView
 from resnetboost_operator.pods import PodView
@@ -22,9 +23,11 @@ class Observed(msgspec.Struct, frozen=True):
     """What a cluster tells: every pod of the job, its nodes, and rank 0's progress where it was polled.
 
     `since` (unix seconds): nobody looked before. A gang that went on unwatched while the operator was down, or the
-    laptop asleep, has not been silent. `refusal`: why the cluster did not take an object of the current attempt.
+    laptop asleep, has not been silent. `refusal`: why the cluster did not take an object of the current attempt;
+    `invalid`: it never will.
     `departed`: pods that are gone, as they last were: kubelet tells a pod's end and removes it within milliseconds.
     `unreachable`: rank 0 runs, but no connection to it comes about (a network policy, an operator outside the cluster).
+    `keeps_checkpoints`: checkpoints outlive their pods here, also those of a job without a claim.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -32,8 +35,10 @@ class Observed(msgspec.Struct, frozen=True):
     since: float = 0.0
     nodes: Mapping[str, NodeView] = {}
     refusal: str = ""
+    invalid: bool = False
     departed: tuple[PodView, ...] = ()
     unreachable: bool = False
+    keeps_checkpoints: bool = False
 
 
 class World(msgspec.Struct, frozen=True):
@@ -78,6 +83,11 @@ class World(msgspec.Struct, frozen=True):
     def progress(self) -> Progress | None:
         """The current attempt's progress, if it told any."""
         return self.status.progress if evidence.current(self.status.progress, self.status) else None
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether a new gang goes on from what the one before has saved; without a volume that goes with its pod."""
+        return _keeps_checkpoints(self.job, self.observed)
 
     @property
     def is_unheard(self) -> bool:
@@ -150,6 +160,10 @@ def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
     departed = tuple(pod for pod in observed.departed if _is_current(pod, status) and pod.index in missing)
     if not statuses.is_terminal(status):
         progress = _progress(status, observed.progress, (*gang, *departed), now)
+        if progress is not None and not _keeps_checkpoints(job, observed):
+            progress = replace(progress, checkpoint_step=None)
+        if progress is not None and evidence.current(progress, status) and _keeps_checkpoints(job, observed):
+            status = _with_resumption(status, progress, stage.device_count)
         status = replace(status, ranks=_ranks(stage, status, gang, departed), progress=progress)
     others = [pod for pod in observed.pods if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
@@ -194,7 +208,8 @@ def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], 
         since = pods.timestamp(now) if alive or known is None else known.heartbeat_time
         saved = evidence.highest([polled.checkpoint_step, known.checkpoint_step if known is not None else None])
         furthest = max(polled.step, known.step if known is not None else 0)
-        known = replace(polled, heartbeat_time=since, checkpoint_step=saved, step=furthest)
+        resumed = polled.resumed_step if known is None or polled.resumed_step is not None else known.resumed_step
+        known = replace(polled, heartbeat_time=since, checkpoint_step=saved, step=furthest, resumed_step=resumed)
     reports = [pod.termination.report for pod in gang if pod.termination is not None]
     step = evidence.highest([report.step for report in reports])
     saved = evidence.highest([report.checkpoint_step for report in reports])
@@ -205,7 +220,32 @@ def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], 
         known,
         step=evidence.highest([known.step, step]) or 0,
         checkpoint_step=evidence.highest([known.checkpoint_step, saved]),
+        **_last_figures(known, gang),
     )
+
+
+_FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
+
+
+def _with_resumption(status: Status, progress: Progress, count: int) -> Status:
+    """Corrected as soon as the gang tells where it goes on, and not again."""
+    known = status.progress if evidence.current(status.progress, status) else None
+    if progress.resumed_step is None or (known is not None and known.resumed_step is not None):
+        return status
+    return goodput.corrected(status, progress.resumed_step, count)
+
+
+def _last_figures(known: Progress, gang: Sequence[PodView]) -> dict[str, Any]:
+    """What rank 0 measured until its end, which is later than any poll: a short job may end before the first one."""
+    ended = next((pod.termination for pod in gang if pod.index == 0 and pod.termination is not None), None)
+    if ended is None or (ended.report.step or 0) < known.step:
+        return {}
+    told = {name: getattr(ended.report, name) for name in _FIGURES}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _keeps_checkpoints(job: api.Job, observed: Observed) -> bool:
+    return observed.keeps_checkpoints or job.spec.checkpoint.claim_name is not None
 
 
 def _is_current(pod: PodView, status: Status) -> bool:

@@ -5,10 +5,27 @@ from pathlib import Path
 import pytest
 
 from chart.rendered import CI_VALUES
-from cluster import ControlPlane, monitoringkinds
+from cluster import ClusterError, ControlPlane, monitoringkinds
 from cluster.helm import CHART, Helm
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor", "prometheusRule"])
+def test_a_monitor_without_its_kind_is_refused_in_a_sentence(
+    plane: ControlPlane, helm: Helm, release_namespace: str, kind: str
+) -> None:
+    """Comes before the kinds do."""
+    with pytest.raises(ClusterError) as refused:
+        helm(
+            *("install", "resnetboost", CHART, f"--namespace={release_namespace}"),
+            f"--set=monitoring.{kind}.enabled=true",
+        )
+    name = kind[0].upper() + kind[1:]
+    sentence = (
+        f"monitoring.{kind}.enabled is true, but the cluster does not know the kind {name}: install the Prometheus"
+    )
+    assert sentence in str(refused.value)
 
 
 @pytest.fixture(scope="module")

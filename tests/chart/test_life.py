@@ -21,7 +21,7 @@ from resnetboost_operator import devices
 
 pytestmark = pytest.mark.slow
 
-NEEDS_CONTAINERS = re.compile(r" get rbj digits -| logs ")
+NEEDS_CONTAINERS = re.compile(r" get rbj first-job -| logs ")
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,7 @@ def test_jobs_and_pods_go_on_through_upgrade_rollback_uninstall_and_a_new_instal
         assert (uids(space.pods()), uids(space.all(JOB))) == before
 
     helm("uninstall", "resnetboost", where, "--wait")
+    assert not plane.kubectl("get", "leases", where, "--output=name"), "no holder is left that somebody would wait for"
     assert (uids(space.pods()), uids(space.all(JOB))) == before
     assert {pod["status"]["phase"] for pod in space.pods()} == {"Running"}
 
@@ -184,5 +185,5 @@ def test_what_helm_prints_can_be_done(plane: ControlPlane, helm: Helm, release_n
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert 'deployment "rnb" successfully rolled out' in done.stdout
-    assert "resnetboostjob.resnetboost.io/digits created" in done.stdout
+    assert "resnetboostjob.resnetboost.io/first-job created" in done.stdout
     assert re.search(r"^Kind: +ResNetBoostJob$", done.stdout, re.MULTILINE)

@@ -9,7 +9,7 @@ import pytest
 
 from cluster import ControlPlane
 from operatorbed import Kubelet, Operator, Space
-from operatorbed.jobs import job
+from operatorbed.jobs import CLAIM, job
 from operatorbed.space import JOB, condition
 from operatorbed.waiting import eventually
 
@@ -26,7 +26,8 @@ def started(space: Space, **spec: Any) -> None:
 
 def test_a_failed_rank_restarts_the_whole_gang_and_leaves_evidence(space: Space, kubelet: Kubelet) -> None:
     kubelet.tell(step=120, checkpointStep=100)
-    space.create(job())
+    space.add_claim(CLAIM)
+    space.create(job(checkpoint={"claimName": CLAIM}))
     space.until_phase("Running")
     node = space.get("pods", GANG[1])["spec"]["nodeName"]
     kubelet.exit(GANG[1], 137, "OOMKilled")

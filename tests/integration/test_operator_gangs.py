@@ -95,12 +95,12 @@ def test_a_job_runs_to_its_end(space: Space, kubelet: Kubelet, control_plane: Co
 
 
 def test_kubectl_shows_how_far_a_job_is(space: Space, kubelet: Kubelet, control_plane: ControlPlane) -> None:
-    kubelet.tell(step=7, loss=1.5, accuracy=0.5)
+    kubelet.tell(step=7, loss=1.5, accuracy=0.5, top1=0.625)
     space.create(job())
     space.until_phase("Running")
     head, row = control_plane.kubectl("get", "rbj", f"--namespace={space.namespace}").splitlines()
-    assert head.split() == ["NAME", "PHASE", "STAGE", "STEP", "LOSS", "ACCURACY", "RESTARTS", "AGE"]
-    assert row.split()[:-1] == ["digits", "Running", "base", "7", "1.5", "0.5", "0"]
+    assert head.split() == ["NAME", "PHASE", "STAGE", "STEP", "LOSS", "ACCURACY", "TOP1", "RESTARTS", "AGE"]
+    assert row.split()[:-1] == ["digits", "Running", "base", "7", "1.5", "0.5", "0.625", "0"]
     described = control_plane.kubectl("describe", "rbj", "digits", f"--namespace={space.namespace}")
     assert "GangStarting" in described
 

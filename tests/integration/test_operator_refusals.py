@@ -9,7 +9,7 @@ from cluster import ClusterError
 from operatorbed import Kubelet, Space
 from operatorbed.jobs import job
 from operatorbed.space import JOB, condition
-from operatorbed.waiting import throughout
+from operatorbed.waiting import eventually, throughout
 from resnetboost_operator import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
@@ -38,10 +38,23 @@ def test_a_quota(space: Space, kubelet: Kubelet) -> None:
     space.create(quota)
     space.create(job())
     until_said(space, "PodsRefused", "1/2 pods exist", "exceeded quota: small")
+    eventually(space.event_reasons, lambda told: "PodsRefused" in told, "a Warning event says so")
     space.delete("resourcequotas", "small")
     status = space.until_started()
     assert status["restarts"] == 0
     assert len(kubelet.seen) == 2
+    assert space.event_reasons().count("PodsRefused") == 1
+
+
+def test_a_pod_that_the_api_server_calls_invalid_fails_the_job_in_its_words(space: Space) -> None:
+    """The schema lets it pass: only the API server knows that devices cannot be overcommitted."""
+    resources = {"requests": {"example.com/device": 1}, "limits": {"example.com/device": 2}}
+    space.create(job(template={"resources": resources}))
+    status = space.until_phase("Failed")
+    failed = condition(status, "Failed")
+    assert failed["reason"] == "InvalidPod"
+    assert "must be equal to example.com/device limit" in failed["message"]
+    assert space.names_of("pods") == []
 
 
 def foreign_config_map(space: Space) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from operatorbed.proxy import Call, Trouble
 from operatorbed.space import JOB
 from operatorbed.waiting import eventually
 from pseudoterminal import Terminal
-from resnetboost_operator import names
+from resnetboost_operator import names, pods
+from resnetboost_operator.kube import lease
+from resnetboost_operator.kube.lease import Lease
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +112,24 @@ def is_watch(call: Call) -> bool:
     return call.is_watch
 
 
+def test_a_job_that_no_operator_looks_at_says_so(space: Space, looker: Looker) -> None:
+    space.create(job())
+    told = clusterjobs.running()
+    for condition in told["conditions"]:
+        condition["lastTransitionTime"] = pods.timestamp(time.time() - 300)
+    told["progress"]["heartbeatTime"] = pods.timestamp(time.time() - 189)
+    renewed = lease.timestamp(time.time() - 185)
+    space.plane.client.send(
+        "POST",
+        f"/apis/coordination.k8s.io/v1/namespaces/{space.namespace}/leases",
+        lease.manifest("ops", space.namespace, Lease("gone_1", 15, acquire_time=renewed, renew_time=renewed)),
+    )
+    tell(space, told)
+    assert "nothing was heard of it for 3:" in looker.asks().stdout
+    looker.kubeconfig.write_text(space.plane.kubeconfig.read_text())
+    assert "no operator has looked at this for 3:" in looker.asks("-n", space.namespace).stdout
+
+
 def test_who_may_only_look_sees_everything_but_events(space: Space, looker: Looker) -> None:
     space.create(job())
     tell(space, clusterjobs.running())
@@ -167,14 +188,15 @@ def test_an_api_server_that_is_started_anew_is_waited_for(space: Space, looker: 
 
 
 def test_nothing_is_asked_while_nothing_changes(space: Space, looker: Looker, proxy: Proxy) -> None:
+    heard = clusterjobs.PROGRESS | {"heartbeatTime": pods.timestamp(time.time())}
     space.create(job())
-    tell(space, clusterjobs.running())
+    tell(space, clusterjobs.running(progress=heard))
     looker.through(proxy)
     followed = looker.follows()
     first_line(followed, "Running")
     eventually(lambda: watching(proxy), lambda count: count == 1, "it watches")
     for step in range(265, 270):
-        tell(space, clusterjobs.running(progress=clusterjobs.PROGRESS | {"step": step}))
+        tell(space, clusterjobs.running(progress=heard | {"step": step}))
         first_line(followed, f"step {step}/440")
     assert [call.is_watch for call in proxy.calls] == [False, True]
     followed.kill()

@@ -54,6 +54,9 @@ def test_an_undisturbed_run_learns_the_digits_and_leaves_everything_behind(undis
     status = undisturbed.status()
     assert (status["phase"], status["restarts"]) == ("Complete", 0)
     assert status["stages"][0]["top1"] >= 0.97
+    last_words = json.loads(next(undisturbed.out.glob("pods/*-0/termination-log")).read_text())
+    told = [status["progress"][name] for name in ("step", "totalSteps", "loss", "accuracy")]
+    assert told == [last_words[name] for name in ("step", "totalSteps", "loss", "accuracy")]
     for name in ("job.yaml", "metrics.csv", "report.html", "report.png", "logs/digits-base-0-1.log"):
         assert (undisturbed.out / name).stat().st_size > 0, name
     assert set(undisturbed.weights()) == {

@@ -212,7 +212,7 @@ def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
 def _containerd(root: Path, folder: Path) -> Iterator[Path]:
     """A containerd on a root, for as long as it takes; its mounts are seen by nobody else."""
     configuration, socket = folder / "containerd.toml", folder / "c.sock"
-    configuration.write_text(texts.containerd(root, folder / "state", socket))
+    configuration.write_text(texts.containerd(root, folder / "state", socket, folder / "network"))
     command = ["unshare", "--mount", "containerd", "--config", str(configuration)]
     with (folder / "containerd.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:

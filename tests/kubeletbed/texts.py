@@ -13,13 +13,18 @@ GATEWAY = "10.88.0.1"  # the bridge's address: the node's own, and that of its n
 _DOMAIN = "cluster.local"
 
 
-def containerd(root: Path | str, state: Path | str, socket: Path | str, network: Path | str = "/none") -> str:
-    """oom_score_adj may not be lowered by everybody who may start containers."""
+def containerd(root: Path | str, state: Path | str, socket: Path | str, network: Path | str) -> str:
+    """oom_score_adj may not be lowered by everybody who may start containers.
+
+    containerd makes the folders it is told of, and one of its own choice for programs if it is not told.
+    """
     return f"""version = 2
 root = "{root}"
 state = "{state}"
 [grpc]
 address = "{socket}"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{state}/opt"
 [plugins."io.containerd.grpc.v1.cri"]
 restrict_oom_score_adj = true
 sandbox_image = "{PAUSE_IMAGE}"

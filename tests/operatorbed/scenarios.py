@@ -35,7 +35,8 @@ def failure(space: Space, kubelet: Kubelet) -> None:
 def suspension(space: Space, kubelet: Kubelet) -> None:
     """A job is suspended, saves, is resumed and completes."""
     kubelet.ends, kubelet.saved_step = False, _SAVED_STEP
-    space.create(_job())
+    space.add_claim(CLAIM)
+    space.create(job(template=_ON_ONE_NODE, checkpoint={"claimName": CLAIM}))
     space.until_started()
     space.change("digits", runPolicy={"suspend": True})
     _stop_all(space, kubelet)

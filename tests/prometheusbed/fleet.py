@@ -41,14 +41,15 @@ def start(bed: Bed, space: Space) -> None:
 
 def jobs() -> Iterator[Manifest]:
     """The manifests, those first that take longest; those to be killed last longer than progress takes to be told."""
+    kept = {"everySteps": 10, "claimName": CLAIM}
     snapshots = {"everyEpochs": 8, "from": 70, "keep": 10}
     base = _stage("Momentum", 150, learningRate={"peak": 0.1}, snapshots=snapshots)
     fine = _stage("PCA", 2, name="fine", pca={"components": 6})
-    yield _job("digits", [base, fine], checkpoint={"everySteps": 10, "claimName": CLAIM})
+    yield _job("digits", [base, fine], checkpoint=kept)
     thor = _stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5}, ema={"decay": 0.9})
     yield _job("digits-thor", [thor])
     yield _job("digits-adasum", [_stage("Adasum", 4, learningRate={"peak": 0.05})])
-    yield _job("hangs", [_stage("Momentum", 400)], hang_timeout_seconds=10)
+    yield _job("hangs", [_stage("Momentum", 400)], hang_timeout_seconds=10, checkpoint=kept)
     yield _job("no-data", ranks=1, dataset={"name": "npz", "path": "/nowhere.npz"})
     yield _job("diverges", [_stage("Momentum", 2, learningRate={"schedule": "Constant", "peak": 1000})], ranks=1)
     yield _job("disk-full", ranks=1, checkpoint={"everySteps": 5, "claimName": SMALL_CLAIM})

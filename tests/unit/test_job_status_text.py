@@ -5,12 +5,16 @@ import shlex
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 import clusterjobs
 from clusterjobs import KILLED, NOW, UNSCHEDULABLE, complete, condition, failed, job, running, waiting
+from resnetboost_operator import pods
+from resnetboost_operator.kube import lease as leases
+from resnetboost_operator.kube.lease import Lease
 from resnetboost_operator.kube.reader import Happening
-from resnetboost_operator.terminal import jobfacts, jobtable, jobview
+from resnetboost_operator.terminal import jobfacts, jobtable, jobview, silence
 from resnetboost_operator.terminal.jobpage import JobPage
 from resnetboost_operator.terminal.jobtable import JobTable
 from resnetboost_operator.terminal.jobview import JobView
@@ -93,6 +97,47 @@ def test_trouble_stands_whole_under_its_job() -> None:
 def test_what_may_still_change_comes_first() -> None:
     lines = table(view(complete(), "a"), view(failed(), "b"), view(running(), "y"), view(waiting(), "x"))
     assert [line.split()[0] for line in lines[1:]] == ["x", "y", "a", "b"]
+
+
+LONG_AGO, JUST_NOW = NOW - 189, NOW - 5
+
+
+def held(renewed: float, holder: str = "op_1") -> Lease:
+    return Lease(holder, 15, renew_time=leases.timestamp(renewed), version="1")
+
+
+@pytest.mark.parametrize(
+    ("found", "heard", "sentence"),
+    [
+        ([held(LONG_AGO)], LONG_AGO, "no operator has looked at this for 3:09"),
+        ([held(JUST_NOW, holder="")], LONG_AGO, "no operator has looked at this for 0:05"),
+        ([held(JUST_NOW)], LONG_AGO, ""),
+        ([held(LONG_AGO), held(JUST_NOW)], LONG_AGO, ""),
+        ([held(LONG_AGO)], JUST_NOW, ""),
+        (None, LONG_AGO, "nothing was heard of it for 3:09: no operator looks, or its ranks hang"),
+        (None, JUST_NOW, ""),
+    ],
+    ids=["stale", "given up", "held", "one of two is held", "heard just now", "no right", "no right, heard just now"],
+)
+def test_a_job_that_nobody_looks_at_says_so(found: list[Lease] | None, heard: float, sentence: str) -> None:
+    condition_ = condition("Running", True, "Training", "all 2 ranks train") | {
+        "lastTransitionTime": pods.timestamp(NOW - 250)
+    }
+    told = running(progress=clusterjobs.PROGRESS | {"heartbeatTime": pods.timestamp(heard)}, conditions=[condition_])
+    seen = view(told)
+    seen = replace(seen, silence=silence.of(seen.status, seen.created, found, NOW))
+    assert jobview.why(seen, NOW).startswith(sentence)
+    assert bool(jobview.why(seen, NOW)) == bool(sentence)
+    assert sentence in "\n".join(table(seen))
+    assert sentence in "\n".join(page(seen))
+    if sentence:
+        assert sentence.partition(" for ")[0] in jobtable.change(seen, namespaces=False)
+        assert "3:09" not in jobtable.change(seen, namespaces=False), "no clock where lines are compared"
+
+
+def test_a_job_that_is_over_needs_nobody() -> None:
+    seen = view(complete(), age=9000)
+    assert silence.of(seen.status, seen.created, [held(LONG_AGO)], NOW) is None
 
 
 def test_namespaces_have_a_column_where_all_are_shown() -> None:
@@ -224,17 +269,42 @@ LOGS = "kubectl logs -n team-a digits-base-0-1"
         (waiting("Starting", "1/2 ranks run"), {}, ""),
         (waiting(), {}, "kubectl describe pods -n team-a -l resnetboost.io/job=digits"),
         (waiting("PodsRefused", "quota"), {}, "kubectl describe resourcequotas -n team-a"),
+        (waiting("PodsRefused", "no runtime class"), {}, "kubectl describe rbj -n team-a digits"),
         (failed(attempts=[KILLED]), {}, LOGS),
         (failed(attempts=[KILLED]), {"runPolicy": {"cleanPodPolicy": "All"}}, "kubectl describe rbj -n team-a digits"),
         (failed(), {}, "kubectl describe rbj -n team-a digits"),
         (None, {}, "kubectl get pods -A | grep resnetboost"),
     ],
-    ids=["trains", "complete", "starts", "waits", "quota", "failed", "no pods left", "no attempt", "no operator"],
+    ids=[
+        "trains",
+        "complete",
+        "starts",
+        "waits",
+        "quota",
+        "refused",
+        "failed",
+        "no pods left",
+        "no attempt",
+        "no operator",
+    ],
 )
 def test_what_to_type_next(status: dict[str, Any] | None, spec: dict[str, Any], expected: str) -> None:
     found = job(status=status)
     found["spec"] |= {key: found["spec"][key] | value for key, value in spec.items()}
     assert " ".join(jobfacts.advice(jobview.read(found))) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (running(), ["  checkpoint  none: without checkpoint.claimName what is trained goes with the pods"]),
+        (complete(), []),
+    ],
+    ids=["while it runs", "when it is over"],
+)
+def test_a_job_without_a_claim_has_no_checkpoint(status: dict[str, Any], said: list[str]) -> None:
+    spec: dict[str, Any] = {"checkpoint": {"everySteps": 20, "keep": 3, "resume": "Never", "keepCompiledGraphs": True}}
+    assert [line for line in page(view(status, **spec)) if "checkpoint  " in line] == said
 
 
 def test_a_suspended_job_can_be_resumed_by_what_is_said() -> None:

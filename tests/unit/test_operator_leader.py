@@ -132,6 +132,63 @@ def test_a_lease_that_cannot_be_renewed_in_time_is_lost(monkeypatch: pytest.Monk
     assert why == "the lease was not renewed for 0.5 s"
 
 
+def test_what_others_write_on_the_lease_is_left_as_it_is() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def renew(request: Any) -> Any:
+        sent.append(await request.json())
+        return await (refuses(409, "Conflict") if len(sent) == 1 else says(lease("me", 7)))(request)
+
+    async def show(request: Any) -> Any:
+        metadata = {"resourceVersion": "6", "labels": {"helm.sh/chart": "new"}}
+        return await says({**created[0], "metadata": metadata})(request)
+
+    created: list[dict[str, Any]] = []
+
+    async def create(request: Any) -> Any:
+        created.append(await request.json())
+        return await says(lease("me"), 201)(request)
+
+    answers = (NOBODY, create, renew, show, renew, refuses(409, "Conflict"), says(lease("you", 9)))
+    assert played(acquire_and_keep, *answers)[0] == "you took the lease"
+    assert sent[1]["metadata"]["labels"]["helm.sh/chart"] == "new"
+    assert sent[1]["metadata"]["resourceVersion"] == "6"
+
+
+def of_pod(found: dict[str, Any]) -> dict[str, Any]:
+    """The same, with helm's marks and the pod of its holder."""
+    found["metadata"] |= {
+        "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        "annotations": {"meta.helm.sh/release-name": "resnetboost", "resnetboost.io/holder-pod": "theirs"},
+    }
+    return found
+
+
+@pytest.mark.parametrize(
+    "answer", [NOBODY, says({"status": {"phase": "Failed"}})], ids=["it was deleted", "it was evicted"]
+)
+def test_a_holder_whose_pod_is_gone_is_not_waited_for(answer: Answer) -> None:
+    written: list[dict[str, Any]] = []
+
+    async def take(request: Any) -> Any:
+        written.append(await request.json())
+        return await says(lease("me", 2))(request)
+
+    answers = (says(of_pod(lease("you"))), answer, take)
+    assert played(acquire, *answers) == (True, ["GET", "GET", "PUT"])
+    metadata = written[0]["metadata"]
+    assert metadata["labels"]["app.kubernetes.io/managed-by"] == "Helm", "what others put there stays"
+    assert metadata["annotations"] == {"meta.helm.sh/release-name": "resnetboost"}, "this process is in no pod"
+
+
+@pytest.mark.parametrize(
+    "answer", [says({"status": {"phase": "Running"}}), refuses(403)], ids=["it runs", "nobody may ask"]
+)
+def test_a_holder_that_may_be_there_is_waited_for(answer: Answer) -> None:
+    answers = (says(of_pod(lease("you"))), answer, says(lease("")), says(lease("me", 3)))
+    assert played(acquire, *answers) == (True, ["GET", "GET", "GET", "PUT"])
+
+
 def test_a_lease_that_is_given_up_is_nobodys() -> None:
     written: list[dict[str, Any]] = []
 

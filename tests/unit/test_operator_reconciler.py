@@ -49,6 +49,7 @@ class Bed:
         self.statuses: list[dict[str, Any]] = []
         self.deletions: list[dict[str, Any]] = []
         self.status_answers: list[Answer] = []
+        self.pod_answer: Answer | None = None
         self.earlier = False
 
     def connect(self, server: ScriptedServer) -> None:
@@ -71,6 +72,8 @@ class Bed:
         if request.method == "DELETE":
             self.deletions.append(body)
             return refuses(409, "Conflict")
+        if self.pod_answer is not None and request.path.endswith("/pods"):
+            return self.pod_answer
         if not self.earlier or request.path.endswith("/events"):
             return says(self.stored(body), 201)
         if request.method == "POST":
@@ -134,6 +137,33 @@ def test_what_an_earlier_job_left_is_told_and_asked_for_again_only_after_a_while
     bed = played(script)
     assert EARLIER in bed.running
     assert (bed.posts("configmaps"), bed.posts("pods")) == (1, 0)
+
+
+INVALID = (
+    'Pod "digits-base-0-0" is invalid: spec.containers[0].resources.requests: must be less than or equal to cpu limit'
+)
+POLICY = 'pods "digits-base-0-0" is forbidden: ValidatingAdmissionPolicy "p" with binding "b" denied request: no'
+
+
+@pytest.mark.parametrize(
+    ("answer", "phase"),
+    [
+        (refuses(422, "Invalid", INVALID), "Failed"),
+        (refuses(422, "Invalid", POLICY), "Starting"),
+        (refuses(403, "Forbidden", "exceeded quota: compute"), "Starting"),
+    ],
+    ids=["an invalid pod", "a policy's no", "a quota"],
+)
+def test_only_what_can_never_be_fails_the_job_at_once(answer: Answer, phase: str) -> None:
+    async def script(bed: Bed) -> None:
+        bed.pod_answer = answer
+        assert await bed.passed() == 0.0, "to tell people"
+        await bed.passed()
+
+    bed = played(script)
+    assert (bed.statuses[-1]["phase"], bed.posts("pods")) == (phase, 1)
+    if phase == "Failed":
+        assert INVALID in bed.running
 
 
 def test_what_was_in_the_way_is_forgotten_as_soon_as_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from resnetboost_operator import api, manifests, names, pods, status
-from resnetboost_operator.status import Ranks, from_dict, to_dict
+from resnetboost_operator.status import Progress, Ranks, from_dict, to_dict
 from simulation import Cluster, job
 
 TWO_STAGES = [
@@ -55,6 +55,24 @@ def test_all_ranks_done_completes_the_job_with_rank_0s_result() -> None:
     assert cluster.status.phase == "Complete"
     assert status.is_true(cluster.status, "Complete")
     assert cluster.status.stages[0].top1 == 0.98
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked early", "never asked"])
+def test_what_rank_0_says_at_its_end_fills_in_loss_and_accuracy(asked: bool) -> None:
+    cluster = Cluster(job())
+    cluster.settle()
+    cluster.run_all()
+    if asked:
+        cluster.train_to(3)
+        cluster.progress = replace(cluster.progress or Progress(), loss=2.3, accuracy=0.43, total_steps=44, top1=0.5)
+    cluster.settle()
+    last = {"step": 44, "totalSteps": 44, "loss": 0.02, "accuracy": 0.99, "top1": 0.97}
+    cluster.exit(1, 0, report={"class": "Succeeded", "step": 44, "totalSteps": 44, "loss": 9.0, "accuracy": 0.0})
+    cluster.exit(0, 0, report={"class": "Succeeded", **last})
+    cluster.settle()
+    told = to_dict(cluster.status)["progress"]
+    assert cluster.status.phase == "Complete"
+    assert {name: told[name] for name in last} == last
 
 
 def test_complete_stays_complete_when_its_pods_are_garbage_collected() -> None:
@@ -304,6 +322,137 @@ def test_a_checkpoint_is_not_forgotten_with_the_record_of_the_attempt_that_left_
     assert stopped is not None
     assert stopped.message == "stopped on request; the newest checkpoint is of step 23"
     assert to_dict(cluster.status)["stages"][0]["checkpointStep"] == 23
+def ended_unheard(last_step: int, checkpoint_step: int) -> Cluster:
+    """A gang that was killed after more steps than anybody heard of, and its successor."""
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.train_to(last_step, checkpoint_step)
+    cluster.progress = replace(cluster.progress or Progress(), step_seconds=1.0, resumed_step=0)
+    cluster.now += 200
+    cluster.settle()
+    cluster.exit(1, 137)
+    cluster.settle()
+    cluster.run_all()
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("heard", "resumed", "expected"),
+    [
+        ((89, 55), 89, (89, 89, 89, 0)),
+        ((55, 55), 89, (89, 89, 89, 0)),
+        ((89, 55), 60, (89, 60, 60, 29)),
+        ((89, 55), 40, (89, 40, 40, 49)),
+        ((89, 55), 55, (89, 55, 55, 34)),
+    ],
+    ids=["more was saved", "more was trained", "a little more was saved", "the newest was damaged", "as it was heard"],
+)
+def test_the_step_that_a_successor_resumes_from_corrects_the_record_and_the_goodput(
+    heard: tuple[int, int], resumed: int, expected: tuple[int, int, int, int]
+) -> None:
+    cluster = ended_unheard(*heard)
+    before = cluster.status.goodput
+    assert before is not None
+    cluster.train_to(resumed, resumed)
+    cluster.progress = replace(cluster.progress or Progress(), resumed_step=resumed)
+    cluster.settle()
+    record, account = cluster.status.attempts[0], cluster.status.goodput
+    assert account is not None
+    found = (record.last_step, record.checkpoint_step, account.productive_seconds, account.repeated_steps)
+    assert found == expected
+    lost = {loss.reason: loss.device_seconds for loss in account.lost}
+    assert account.attempt_seconds == before.attempt_seconds
+    assert lost["Killed"] == 2 * (account.attempt_seconds - account.productive_seconds)
+    cluster.train_to(resumed + 10, resumed + 10)
+    cluster.progress = replace(cluster.progress, resumed_step=resumed)
+    cluster.settle()
+    assert cluster.status.goodput == account, "once"
+
+
+def test_an_attempt_that_goes_on_from_an_earlier_jobs_checkpoint_has_not_trained_its_steps() -> None:
+    cluster = Cluster(job()).started()
+    cluster.train_to(510, 510)
+    cluster.progress = replace(cluster.progress or Progress(), step_seconds=1.0, resumed_step=500)
+    cluster.now += 200
+    cluster.settle()
+    cluster.exit(1, 137)
+    cluster.settle()
+    assert cluster.status.goodput is not None
+    assert cluster.status.goodput.productive_seconds == 10
+
+
+def test_a_killed_ranks_log_is_kept_in_whole_lines() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(1, 137)
+    lines = [f"2026-01-01 INFO step {number} of many, and so on" for number in range(60)]
+    ended = cluster.rank(1)["status"]["containerStatuses"][0]["state"]["terminated"]
+    ended["message"] = "\n".join(lines)[-2048:]  # as kubelet cuts it
+    cluster.step()
+    first, *kept = cluster.status.attempts[0].message.splitlines()
+    assert first == "killed by signal 9; the end of its log:"
+    assert kept == lines[-len(kept) :]
+    assert len(kept) > 10
+
+
+def without_claim() -> Cluster:
+    """117 steps into its only stage."""
+    cluster = Cluster(job(checkpoint={}, failurePolicy={"backoffSeconds": 0})).started()
+    cluster.train_to(117, checkpoint_step=117)
+    cluster.now += 600
+    cluster.settle()
+    return cluster
+
+
+def test_without_a_claim_suspending_says_what_it_throws_away_and_counts_it_as_lost() -> None:
+    cluster = without_claim()
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
+    first = cluster.step()
+    warning = next(event for event in first.events if event.type == "Warning")
+    assert (warning.reason, "117 steps" in warning.message) == ("ProgressLost", True)
+    assert "checkpoint.claimName" in warning.message
+    cluster.exit(0, 16, report={"class": "Interrupted", "step": 118, "checkpointStep": 118})
+    cluster.settle()
+    stopped = status.condition(cluster.status, "Suspended")
+    assert stopped is not None
+    assert "118 steps" in stopped.message
+    assert "begins again at step 0" in stopped.message
+    record, account = cluster.status.attempts[0], cluster.status.goodput
+    assert (record.last_step, record.checkpoint_step) == (118, None)
+    assert account is not None
+    assert (account.productive_seconds, account.repeated_steps) == (0, 118)
+    assert cluster.events.count("ProgressLost") == 1
+
+
+def test_without_a_claim_a_restart_says_that_the_steps_are_lost_and_claims_no_checkpoint() -> None:
+    cluster = without_claim()
+    cluster.exit(1, 137)
+    wanted = cluster.step()
+    assert "loses 117 steps with its pods" in wanted.events[0].message
+    assert cluster.status.attempts[0].checkpoint_step is None
+
+
+def test_a_finished_job_without_a_claim_has_no_checkpoint() -> None:
+    cluster = without_claim()
+    for index in (0, 1):
+        cluster.exit(index, 0, report={"class": "Succeeded", "step": 120, "checkpointStep": 120})
+    cluster.settle()
+    assert cluster.status.phase == "Complete"
+    assert cluster.status.progress is not None
+    assert cluster.status.progress.checkpoint_step is None
+
+
+def test_who_is_waited_for_is_named() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.exit(0, 137)
+    cluster.step()
+    cluster.step()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert "waiting for digits-base-0-0 and digits-base-0-1 of an earlier attempt to end" in running.message
+    cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
+    cluster.step()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert "waiting for digits-base-0-0 and digits-base-0-1 to stop" in running.message
 
 
 def test_a_job_created_suspended_creates_nothing() -> None:

@@ -183,6 +183,67 @@ def test_an_image_name_that_can_never_work_fails_the_job_at_once() -> None:
     assert cluster.status.phase == "Failed"
 
 
+def test_a_gang_that_waits_has_one_warning_for_each_reason() -> None:
+    cluster = Cluster(job())
+    cluster.refusal = "exceeded quota: compute"
+    cluster.settle()
+    cluster.settle()
+    assert cluster.events.count("PodsRefused") == 1
+    cluster.refusal = ""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node has room"}
+    for pod in cluster.gang():
+        pod["status"]["conditions"] = [condition]
+    wanted = cluster.step()
+    assert [(event.type, event.reason) for event in wanted.events] == [("Warning", "Unschedulable")]
+    assert "no node has room" in wanted.events[0].message
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        waiting_for(cluster, reason, "no such image")
+        cluster.settle()
+    assert cluster.events.count("ErrImagePull") + cluster.events.count("ImagePullBackOff") == 1
+    assert cluster.events.count("Unschedulable") == 1
+    cluster.started()
+    assert cluster.events.count("Starting") == cluster.events.count("Training") == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "report", "said"),
+    [
+        ({"memory": "2Gi"}, 137, None, "template.resources.limits.memory is 2Gi; raise it, or lower localBatchSize"),
+        ({}, 137, None, "template.resources.limits.memory is not set: the limit is its node's"),
+        (
+            {"memory": "2Gi"},
+            13,
+            {"class": "OutOfMemory", "message": "alloc"},
+            "alloc; template.resources.limits.memory is",
+        ),
+    ],
+    ids=["killed at its limit", "killed without a limit", "it says so itself"],
+)
+def test_out_of_memory_names_the_limit_and_the_remedy(
+    limits: dict[str, str], code: int, report: dict[str, Any] | None, said: str
+) -> None:
+    cluster = Cluster(job(template={"resources": {"limits": limits}})).started()
+    cluster.exit(1, code, "OOMKilled" if code == 137 else "Error", report=report)
+    wanted = cluster.step()
+    assert cluster.status.attempts[0].reason == "OutOfMemory"
+    assert said in cluster.status.attempts[0].message
+    assert said in wanted.events[0].message
+
+
+def test_a_pod_that_can_never_be_fails_the_job_at_once_in_the_api_servers_words() -> None:
+    cluster = Cluster(job())
+    cluster.step()
+    cluster.pods.clear()
+    cluster.invalid = True
+    cluster.refusal = f'Pod "digits-base-0-0" is invalid: spec.containers[0].{"x" * 400}: must be less than the limit'
+    cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert failed.reason == "InvalidPod"
+    assert cluster.refusal in failed.message
+    assert (cluster.status.phase, cluster.status.restarts, cluster.pods) == ("Failed", 0, {})
+
+
 def test_a_refusal_of_the_api_server_is_said() -> None:
     cluster = Cluster(job())
     cluster.refusal = "exceeded quota: compute"

@@ -156,6 +156,29 @@ def test_a_problem_names_field_value_and_what_would_be_right(obj: Object, senten
     assert told(obj) == [sentence]
 
 
+AMOUNTS = [
+    ("1", 1, True),
+    (2, "1999m", False),
+    ("1024Mi", "1Gi", True),
+    ("1Gi", "1G", False),
+    ("1e3", "1k", True),
+    ("1.5E3", "1E", True),
+    (".5", "499999u", False),
+    ("100n", "+1u", True),
+]
+
+
+@pytest.mark.parametrize(("request_", "limit", "fits"), AMOUNTS, ids=str)
+def test_a_request_fits_into_its_limit_however_both_are_written(
+    request_: int | str, limit: int | str, fits: bool
+) -> None:
+    resources = {"requests": {"cpu": request_, "memory": "1Gi"}, "limits": {"cpu": limit}}
+    sentence = (
+        "spec.template.resources: no pod may request more cpu than its limit; raise the limit or lower the request"
+    )
+    assert told(job(template={"resources": resources})) == ([] if fits else [sentence])
+
+
 def test_a_problem_has_the_value_found() -> None:
     assert schema.check(stage(epochs=0)) == [
         schema.Problem("spec.stages[0].epochs", 0, "0 is too small; use at least 1")

@@ -40,7 +40,7 @@ def test_escapes_of_a_file_do_not_reach_the_terminal(folder: Path, text: str, sh
 
 
 def test_nor_do_those_of_its_name(folder: Path) -> None:
-    assert validated(EXAMPLE, RED).output == "\\x1b[31m: ok (digits)\n"
+    assert validated(EXAMPLE, RED).output.startswith("\\x1b[31m: ok (digits); note: spec.checkpoint.claimName: ")
     assert RED not in validated("a: [", RED).output
 
 
@@ -56,6 +56,28 @@ def test_a_long_name_does_not_fill_the_screen(folder: Path) -> None:
     result = validated(EXAMPLE + f"  ? {'x' * 50_000}\n  : 1\n")
     assert "spec.xxxx" in result.output
     assert len(result.output) < 1100
+
+
+CLAIM = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: kept}\n"
+
+
+def test_each_job_of_a_file_with_several_documents_is_checked(folder: Path) -> None:
+    two = f"{CLAIM}---\n{EXAMPLE}---\n" + EXAMPLE.replace("name: digits", "name: second", 1)
+    result = validated(two)
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()
+    assert first.startswith("job.yaml, line ")
+    assert (": ok (digits)" in first, ": ok (second)" in second) == (True, True)
+    wrong = validated(two.replace("epochs: 6", "epochs: 0"))
+    assert wrong.exit_code == 10
+    places = [line.partition(": spec.")[0] for line in wrong.output.splitlines()]
+    assert places == [f"resnetboost: {line.partition(': ok')[0]}" for line in (first, second)]
+
+
+def test_a_file_of_other_objects_alone_has_no_job(folder: Path) -> None:
+    result = validated(f"{CLAIM}---\n{CLAIM}")
+    assert (result.exit_code, result.output.count("\n")) == (10, 1)
+    assert "none of its 2 documents is a ResNetBoostJob" in result.output
 
 
 def test_a_note_is_no_problem(folder: Path) -> None:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from resnetboost_trainer import verdict
+from resnetboost_trainer import __main__ as process
+from resnetboost_trainer import config, verdict
+from resnetboost_trainer.progress import Board, Progress
 from resnetboost_trainer.verdict import Verdict
 
 
@@ -61,3 +63,16 @@ def test_a_message_full_of_quotes_stays_within_its_limit(tmp_path: Path) -> None
 
 def test_a_termination_log_that_cannot_be_written_does_not_hide_the_exit_code(tmp_path: Path) -> None:
     verdict.write(Verdict("DataError", "x", 0, 11), tmp_path / "missing" / "log")
+
+
+def test_the_last_words_have_the_last_figures_within_their_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESNETBOOST_CONFIG", "config.yaml")
+    path, board = tmp_path / "termination-log", Board(Progress(state="Starting", stage="base", attempt=0))
+    assert process._verdict(config.environment(), board, "ConfigError", "x", 10).loss is None
+    board.update(step=44, total_steps=44, loss=0.02, accuracy=0.99)
+    verdict.write(process._verdict(config.environment(), board, "Succeeded", "é" * 4000, 0), path)
+    told = json.loads(path.read_text())
+    assert [told[name] for name in ("step", "totalSteps", "loss", "accuracy")] == [44, 44, 0.02, 0.99]
+    assert path.stat().st_size <= verdict.MESSAGE_LIMIT_BYTES

@@ -1,8 +1,14 @@
 """The trainer's process: config and environment in, verdict and exit code out; one sentence per failure."""
 
+from resnetboost_trainer import early
+
+if __name__ == "__main__":
+    early.listen()  # the other imports take long enough to be asked to stop meanwhile
+
 import argparse
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -15,7 +21,7 @@ from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.progress import Board, Progress
 from resnetboost_trainer.signals import StopRequest
 from resnetboost_trainer.starting import Start
-from resnetboost_trainer.verdict import CommunicationError, TrainingError, Verdict
+from resnetboost_trainer.verdict import CommunicationError, Interrupted, TrainingError, Verdict
 
 log = logging.getLogger("resnetboost_trainer")
 
@@ -29,6 +35,7 @@ folder that a rank table will come into). Exit codes: 0 done, 1 internal error,
 def main() -> NoReturn:
     """Run one rank, or a command of `commands`, and leave with its exit code."""
     if len(sys.argv) > 1 and sys.argv[1] in commands.ALL:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no rank: it may be ended like any program
         _leave(commands.run(sys.argv[1], sys.argv[2:]))
     arguments = _arguments()
     os.environ.setdefault("GLOG_v", "3")  # MindSpore: errors only; a warning per graph helps nobody
@@ -74,7 +81,7 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     from resnetboost_trainer.server import Server
 
     start, stop = Start(), StopRequest()
-    stop.install(lambda: _moves(board), lambda: _give_up(environment, board))
+    stop.install(lambda: _moves(board), lambda: _give_up(environment, board), lambda: _leave_early(environment))
     server = Server(environment.bind_address, environment.metrics_port, board)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
     dataset = data.load(settings.dataset, settings.model.num_classes)
@@ -83,7 +90,7 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     data.check_batch(samples, environment.world_size, batch, mixes, accumulated)
     pretrained.check(settings, environment, dataset.channels)
     start.done("data")
-    environment = ranktable.place(environment, lambda: bool(stop))
+    environment = ranktable.place(environment)
     rendezvous = Rendezvous(environment)
     start.done("rank table and coordinator")
 
@@ -101,8 +108,20 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
 
 def _verdict(environment: Environment, board: Board, name: str, message: str, exit_code: int) -> Verdict:
     progress = board.read()
-    step = progress.step if progress.total_steps else None
-    return Verdict(name, message, environment.rank, exit_code, step, progress.checkpoint_step)
+    if not progress.total_steps:  # it has not begun to count
+        return Verdict(name, message, environment.rank, exit_code, checkpoint_step=progress.checkpoint_step)
+    return Verdict(
+        name,
+        message,
+        environment.rank,
+        exit_code,
+        progress.step,
+        progress.checkpoint_step,
+        total_steps=progress.total_steps,
+        loss=progress.loss,
+        accuracy=progress.accuracy,
+        resumed_step=progress.resumed_step,
+    )
 
 
 def _moves(board: Board) -> object:
@@ -110,6 +129,15 @@ def _moves(board: Board) -> object:
     progress = board.read()
     waiting = progress.state in ("Starting", "Compiling")
     return time.monotonic() if waiting else (progress.state, progress.heartbeat, progress.checkpoint_step)
+
+
+def _leave_early(environment: Environment) -> None:
+    """Asked to stop before the gang has met: nobody waits for this rank, and it has nothing to save."""
+    error = Interrupted(early.MESSAGE)
+    last = Verdict(error.name, str(error), environment.rank, error.exit_code)
+    verdict.write(last, environment.termination_log)
+    log.error("%s: %s", error.name, error)
+    os._exit(error.exit_code)
 
 
 def _give_up(environment: Environment, board: Board) -> None:

@@ -84,7 +84,7 @@ def measure(settings: Config, environment: Environment, folder: Path, steps: int
     settings = _alone(settings)
     dataset = data.load(settings.dataset, settings.model.num_classes)
     _check_batch(settings, environment, dataset)
-    environment = ranktable.place(msgspec.structs.replace(environment, checkpoints=None), lambda: False)
+    environment = ranktable.place(msgspec.structs.replace(environment, checkpoints=None))
     rendezvous = Rendezvous(environment)
     try:
         return _measured(settings, environment, dataset, folder, steps)

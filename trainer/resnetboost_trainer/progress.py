@@ -25,6 +25,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     images_per_second: float | None = None
     eta_seconds: int | None = None
     checkpoint_step: int | None = None
+    resumed_step: int | None = None
     top1: float | None = None
     top5: float | None = None
     test_loss: float | None = None

@@ -9,13 +9,12 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from resnetboost_trainer.config import Environment
-from resnetboost_trainer.verdict import CommunicationError, Interrupted
+from resnetboost_trainer.verdict import CommunicationError
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +31,15 @@ class Ranks(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
 
 
-def place(environment: Environment, asked_to_stop: Callable[[], bool], timeout: float = TIMEOUT_SECONDS) -> Environment:
+def place(environment: Environment, timeout: float = TIMEOUT_SECONDS) -> Environment:
     """The environment with the rank that the table gives to this index; to be called before MindSpore is imported.
 
-    Raises CommunicationError when no table comes or it is not the one that was published, Interrupted when asked to
-    stop before.
+    Raises CommunicationError when no table comes or it is not the one that was published.
     """
     folder, started = environment.rank_table, time.monotonic()
     if folder is None:
         return environment
     while not _is_there(folder):
-        if asked_to_stop():
-            raise Interrupted("asked to stop before the rank table came; nothing was trained")
         if time.monotonic() - started >= timeout:
             reason = "the job's condition RankTableReady says what it waits for"
             raise CommunicationError(f"{folder}: no rank table came within {timeout:g} s; {reason}")

@@ -16,9 +16,13 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._together = False
 
-    def install(self, moves: Callable[[], object], give_up: Callable[[], None]) -> None:
+    def install(self, moves: Callable[[], object], give_up: Callable[[], None], leave: Callable[[], None]) -> None:
         """Listen from now on; once asked to stop, `give_up` is called when `moves()` stays the same for the patience.
+
+        Before the ranks are `together` nobody waits for this one in a step, and there is nothing to save: it may sit
+        in a download or wait for others that never come, so `leave` is called at once.
 
         The wake-up descriptor is written by the C signal handler at once, also while the main thread is inside a
         compiled graph, where Python's own handlers do not run.
@@ -28,12 +32,20 @@ class StopRequest:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        arguments = (reader, moves, give_up)
+        arguments = (reader, moves, give_up, leave)
         threading.Thread(target=self._listen, args=arguments, daemon=True, name="signals").start()
 
-    def _listen(self, reader: int, moves: Callable[[], object], give_up: Callable[[], None]) -> None:
+    def together(self) -> None:
+        """The gang has met: from now on its ranks leave together."""
+        self._together = True
+
+    def _listen(
+        self, reader: int, moves: Callable[[], object], give_up: Callable[[], None], leave: Callable[[], None]
+    ) -> None:
         while os.read(reader, 1)[0] not in (signal.SIGTERM, signal.SIGINT):
             pass
+        if not self._together:
+            leave()
         self._event.set()
         before: object = None
         while (now := moves()) != before:

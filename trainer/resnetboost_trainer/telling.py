@@ -63,7 +63,7 @@ class Teller:
 
     def resumed(self, step: int) -> None:
         """Training begins after that step."""
-        self.board.update(step=step, epoch=self._epoch(step), percent=self._percent(step))
+        self.board.update(step=step, resumed_step=step, epoch=self._epoch(step), percent=self._percent(step))
 
     def saves(self, step: int, every_steps: int) -> None:
         """This rank writes checkpoints; training goes on from that step, as it would after a restart."""

@@ -59,6 +59,7 @@ class Training:
         self.per_epoch = self.share.per_epoch
         self.total = config.epochs * self.per_epoch
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
+        stop.together()
         start.done("gang")
         data.check_same(dataset.fingerprint, self.communicator.gather)
         self.graphs = Graphs.of_stage(config, self.communicator, environment.checkpoints)

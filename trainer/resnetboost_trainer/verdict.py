@@ -81,6 +81,10 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     top1: float | None = None
     top5: float | None = None
     test_loss: float | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    resumed_step: int | None = None
 
 
 def classify(error: BaseException) -> TrainingError:

@@ -66,6 +66,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if eq (toString .enabled) "auto" -}}
 {{- .context.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) | ternary "true" "" -}}
 {{- else -}}
+{{- if and .enabled (not (.context.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind))) (not (.context.Capabilities.APIVersions.Has "extensions/v1beta1")) -}}
+{{- /* Without a cluster helm knows versions that are long gone, and asks nobody what there is: then it is believed. */ -}}
+{{- $value := printf "monitoring.%s%s.enabled" (.kind | substr 0 1 | lower) (.kind | substr 1 -1) -}}
+{{- fail (printf "%s is true, but the cluster does not know the kind %s: install the Prometheus operator, or set it to auto or false" $value .kind) -}}
+{{- end -}}
 {{- ternary "true" "" .enabled -}}
 {{- end -}}
 {{- end -}}

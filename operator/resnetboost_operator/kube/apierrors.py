@@ -46,6 +46,10 @@ class Refused(ApiError):
         self.words = words
 
 
+class Invalid(Refused):
+    """The server's validation says that the object can never be: asking again would not help (422)."""
+
+
 class NotLeading(ApiError):
     """Another operator may be at work: nothing is written any more."""
 
@@ -59,6 +63,8 @@ class _Status(msgspec.Struct):
 
 
 _KINDS: dict[int, type[ApiError]] = {404: NotFound, 410: Gone}
+# In the words of validation; a policy that denies with the same code may be changed.
+_INVALID = " is invalid: "
 _LATER = frozenset({408, 425, 429})
 
 
@@ -73,6 +79,8 @@ def from_answer(what: str, code: int, body: bytes, retry_after_seconds: float | 
         return Unavailable(message, retry_after_seconds)
     if code == 409:
         return AlreadyExists(message) if status.reason == "AlreadyExists" else Conflict(message)
+    if code == 422 and _INVALID in words:
+        return Invalid(message, words)
     kind = _KINDS.get(code)
     return kind(message) if kind is not None else Refused(message, words)
 

@@ -81,6 +81,10 @@ class Cluster:
         """Why that job's objects cannot be created, in words for people; '' if they can."""
         return self._gangs.obstacle(uid)
 
+    def invalid(self, uid: str) -> bool:
+        """Whether the API server will never take one of that job's objects."""
+        return self._gangs.invalid(uid)
+
     def forget(self, uid: str) -> None:
         """Create nothing more for that job."""
         self._gangs.forget(uid)

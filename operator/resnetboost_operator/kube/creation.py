@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from resnetboost_operator import names
-from resnetboost_operator.kube.apierrors import AlreadyExists, NotFound, Refused
+from resnetboost_operator.kube.apierrors import AlreadyExists, Invalid, NotFound, Refused
 from resnetboost_operator.kube.client import Client
 from resnetboost_operator.kube.jobs import JobRecord
 from resnetboost_operator.kube.resources import BY_KIND, PODS
@@ -21,11 +21,13 @@ _decode = msgspec.json.Decoder(dict[str, Any])
 class Obstacle(msgspec.Struct, frozen=True):
     """Why an object is not there, in `words` for people.
 
-    `passing`: what is in the way goes by itself soon (an older object of that name that is going).
+    `passing`: what is in the way goes by itself soon (an older object of that name that is going). `invalid`: the API
+    server will never take it.
     """
 
     words: str
     passing: bool = False
+    invalid: bool = False
 
 
 class Creation:
@@ -45,7 +47,7 @@ class Creation:
         except AlreadyExists:
             return await self._look(job, manifest)
         except Refused as error:
-            return Obstacle(error.words)
+            return Obstacle(error.words, invalid=isinstance(error, Invalid))
         if resource is PODS:
             self._store.pod_answered(_decode.decode(answer))
         return None

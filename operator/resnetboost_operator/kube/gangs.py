@@ -66,6 +66,7 @@ class _Work:
         self.obstacle = ""
         self.silence = ""
         self.hindered = False
+        self.invalid = False
         self.failures = 0
         self.not_before = float("-inf")
         self.answered_at = float("-inf")
@@ -142,6 +143,11 @@ class Gangs:
         work = self._works.get(uid)
         return work.told if work is not None else ""
 
+    def invalid(self, uid: str) -> bool:
+        """Whether the API server will never take one of that job's objects."""
+        work = self._works.get(uid)
+        return work is not None and work.hindered and work.invalid
+
     def forget(self, uid: str) -> None:
         """Create nothing more for that job, whatever is under way."""
         work = self._works.pop(uid, None)
@@ -194,6 +200,7 @@ class Gangs:
     def _hinder(self, work: _Work, obstacle: Obstacle) -> None:
         """Try again only after a while. What is in flight is not called back, and does not count again."""
         news, work.obstacle = obstacle.words != work.obstacle, obstacle.words
+        work.invalid = obstacle.invalid
         if not work.hindered:
             work.hindered = True
             work.pending.clear()

@@ -18,7 +18,7 @@ from resnetboost_operator.kube import lease as leases
 from resnetboost_operator.kube.apierrors import AlreadyExists, ApiError, Conflict, NotFound, Refused
 from resnetboost_operator.kube.client import Client, Patience
 from resnetboost_operator.kube.lease import Lease, Sighting
-from resnetboost_operator.kube.resources import LEASES, Verb
+from resnetboost_operator.kube.resources import HOLDERS, LEASES, Verb
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +38,17 @@ class LeaseLost(Exception):
 
 
 class Leader:
-    """One candidate. `holder`: who leads as far as it knows. `trouble`: why it could not lead; '' if it could."""
+    """One candidate, in that `pod` of the lease's namespace, or in none.
 
-    def __init__(self, client: Client, namespace: str, name: str, identity: str) -> None:
+    `holder`: who leads as far as it knows. `trouble`: why it could not lead; '' if it could.
+    """
+
+    def __init__(self, client: Client, namespace: str, name: str, identity: str, pod: str = "") -> None:
         self._client = client
         self._namespace = namespace
         self._name = name
         self._identity = identity
+        self._pod = pod
         self._sighting = Sighting()
         self._lease: Lease | None = None
         self._renewed_at = float("-inf")
@@ -84,7 +88,7 @@ class Leader:
         """Let a successor start at once."""
         if not self.is_leading() or self._lease is None:
             return
-        given_up = replace(self._lease, holder="", duration_seconds=1.0)
+        given_up = replace(self._lease, holder="", pod="", duration_seconds=1.0)
         self._lease = None
         try:
             await self._write(given_up)
@@ -96,16 +100,31 @@ class Leader:
         now = time.monotonic()
         found = await self._read()
         if found is None:
-            return await self._take(Lease(self._identity, DURATION_SECONDS), now)
-        free = self._sighting.is_free(found, self._identity, now)
+            return await self._take(Lease(self._identity, DURATION_SECONDS, pod=self._pod), now)
+        renewed = self._sighting.is_news(found)
+        free = self._sighting.is_free(found, self._identity, now) or (not renewed and await self._is_gone(found.pod))
         if found.holder != self.holder and not free:
             logger.info("waiting: %s leads", found.holder)
         self.holder = found.holder
         if not free:
             return False
         transitions = found.transitions + (found.holder != self._identity)
-        wanted = Lease(self._identity, DURATION_SECONDS, transitions=transitions, version=found.version)
+        wanted = replace(
+            found, holder=self._identity, duration_seconds=DURATION_SECONDS, transitions=transitions, pod=self._pod
+        )
         return await self._take(wanted, now)
+
+    async def _is_gone(self, pod: str) -> bool:
+        """Whether the holder ran in that pod, which is no more: its lease need not run out."""
+        if not pod:
+            return False
+        try:
+            answer = await self._client.request("get", HOLDERS, self._namespace, pod, patience=_PATIENCE)
+        except NotFound:
+            return True
+        except ApiError:
+            return False
+        return (_decode.decode(answer).get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
     async def _take(self, wanted: Lease, now: float) -> bool:
         try:
@@ -138,8 +157,8 @@ class Leader:
             found = await self._read()
             if found is not None and not self._is_ours(found):
                 raise LeaseLost(f"{found.holder or 'somebody'} took the lease") from None
-            version = found.version if found is not None else ""
-            self._lease = await self._write(replace(self._lease, version=version))
+            kept = {"version": ""} if found is None else _of_others(found)
+            self._lease = await self._write(replace(self._lease, **kept))
 
     def _is_ours(self, found: Lease) -> bool:
         """Whether we wrote it, though the answer got lost; not another process that goes by the same name."""
@@ -160,3 +179,8 @@ class Leader:
         verb: Verb = "update" if name else "create"
         answer = await self._client.request(verb, LEASES, self._namespace, name, body=body, patience=_PATIENCE)
         return leases.read(_decode.decode(answer))
+
+
+def _of_others(found: Lease) -> dict[str, Any]:
+    """What a renewal leaves as it is: whoever else writes to the lease, helm say, changes nothing but that."""
+    return {"version": found.version, "labels": found.labels, "annotations": found.annotations}

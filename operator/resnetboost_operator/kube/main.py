@@ -9,7 +9,7 @@ import click
 
 from resnetboost_operator import __version__
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.kube import logs, options
+from resnetboost_operator.kube import leaving, logs, options
 from resnetboost_operator.kube.options import Options
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def main(**given: Any) -> None:
     except Exception as error:  # what kopf does not survive: the CRD was deleted, say
         details = logger.isEnabledFor(logging.DEBUG)
         logger.critical("kopf has stopped: %r; leaving, to be started again", error, exc_info=details)
-        sys.exit(1)
+        leaving.leave(wanted.start_over)
 
 
 async def _run(wanted: Options) -> None:

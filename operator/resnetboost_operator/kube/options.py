@@ -26,6 +26,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     lease_namespace: str
     lease_name: str
     identity: str
+    pod: str
+    start_over: bool
     log_format: logs.Format
     log_level: str
     images: Images = devices.PUBLISHED
@@ -102,6 +104,17 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         metavar="NAME",
         default=own_identity,
         help="This process in the lease; no two may share it.  [default: HOSTNAME_PID]",
+    ),
+    click.option(
+        "--pod",
+        metavar="NAME",
+        default="",
+        help="The pod this process runs in, in the lease's namespace: once it is gone nobody waits for the lease.",
+    ),
+    click.option(
+        "--start-over",
+        is_flag=True,
+        help="After an error begin anew within seconds, in this process, where kubelet would wait for minutes.",
     ),
     click.option(
         "--image-registry",

@@ -1,9 +1,7 @@
 """The operator's parts put together, started and stopped in order; what they do is theirs."""
 
 import asyncio
-import contextlib
 import logging
-import os
 import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, NoReturn
@@ -11,7 +9,7 @@ from typing import Any, NoReturn
 import aiohttp
 
 from resnetboost_operator import names, readable
-from resnetboost_operator.kube import connection
+from resnetboost_operator.kube import connection, leaving
 from resnetboost_operator.kube.apierrors import ApiError, NotFound, Refused
 from resnetboost_operator.kube.census import Census
 from resnetboost_operator.kube.client import ONCE, Client
@@ -47,7 +45,7 @@ class Operator:
         """One that knows its API server and serves its probes. Raises `UserError` where either cannot be."""
         operator = cls(options, await connection.connect())
         address = await operator._server.start(options.host, options.port)
-        logger.info("serving probes and metrics on http://%s", address)
+        logger.info("serving probes and metrics on %s", address)
         return operator
 
     def __init__(self, options: Options, api: Any) -> None:
@@ -61,7 +59,7 @@ class Operator:
         self._cluster = Cluster(self._client, self._store, options.identity, self._changed)
         self._reconciler = Reconciler(self._store, self._cluster, self._polling, self._metrics)
         self._queue = Queue(self._reconciler.reconcile, self._label, self._metrics)
-        self._leader = Leader(self._client, options.lease_namespace, options.lease_name, options.identity)
+        self._leader = Leader(self._client, options.lease_namespace, options.lease_name, options.identity, options.pod)
         self._client.may_write = self._leader.is_leading
         pods = self._store.pods.items()
         self._pod_watches = [Watch(self._client, PODS, mirror, name, _OURS) for name, mirror in pods]
@@ -185,12 +183,12 @@ class Operator:
         self._pod_tasks = [self._begin(watch.run()) for watch in self._pod_watches]
 
     def _begin(self, work: Coroutine[Any, Any, NoReturn]) -> asyncio.Task[NoReturn]:
-        task = asyncio.create_task(_forever(work))
+        task = asyncio.create_task(_forever(work, self._options.start_over))
         self._tasks.append(task)
         return task
 
 
-async def _forever(work: Coroutine[Any, Any, NoReturn]) -> NoReturn:
+async def _forever(work: Coroutine[Any, Any, NoReturn], start_over: bool) -> NoReturn:
     """No part ends by itself. If one does, what it left half done is safe with the next process and nowhere else."""
     try:
         await work
@@ -198,6 +196,4 @@ async def _forever(work: Coroutine[Any, Any, NoReturn]) -> NoReturn:
         logger.critical("%s; another operator may lead: leaving at once", error)
     except Exception:
         logger.critical("a part of the operator has failed; leaving, to be started again", exc_info=True)
-    with contextlib.suppress(OSError):
-        logging.shutdown()
-    os._exit(1)
+    leaving.leave(start_over)

@@ -1,6 +1,6 @@
 """What a person may look at in a cluster: jobs, and what happened to them; it writes nothing, its errors are sentences.
 
-It needs `list` on resnetboostjobs, `watch` to follow them, and can do without `list` on events.
+It needs `list` on resnetboostjobs, `watch` to follow them, and can do without `list` on events and leases.
 """
 
 import contextlib
@@ -12,7 +12,9 @@ import msgspec
 from resnetboost_operator import __version__, names
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kube import apierrors, connection, options
+from resnetboost_operator.kube import lease as leases
 from resnetboost_operator.kube.client import Client, Patience
+from resnetboost_operator.kube.lease import Lease
 from resnetboost_operator.kube.metrics import Metrics
 from resnetboost_operator.kube.mirror import Mirror, View
 from resnetboost_operator.kube.resources import JOBS, Resource
@@ -24,6 +26,8 @@ _PATIENCE = Patience(tries=2, timeout_seconds=30.0)
 # The operator only creates events; the API server keeps them for an hour.
 _EVENTS = Resource("", "v1", "events", frozenset({"list"}))
 _MOST_EVENTS = 500
+_LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"list"}))
+_OF_OPERATORS = f"{names.LABEL_LEASE}={names.LEASE_OF_OPERATOR}"
 
 
 class Happening(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,6 +80,15 @@ class Reader:
         except (apierrors.ApiError, msgspec.MsgspecError) as error:
             return str(error)
         return sorted(found, key=lambda event: event.last_timestamp or event.event_time or "")
+
+    async def leases(self) -> list[Lease] | None:
+        """The leases by which operators lead, in all namespaces; None where they may not be looked at."""
+        query = {"labelSelector": _OF_OPERATORS}
+        try:
+            answer = await self._client.request("list", _LEASES, query=query, patience=_PATIENCE)
+            return [leases.read(found) for found in msgspec.json.decode(answer)["items"]]
+        except (apierrors.ApiError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+            return None
 
 
 @contextlib.asynccontextmanager

@@ -88,6 +88,7 @@ class Reconciler:
             since=self.since,
             nodes=self._store.nodes_of(pods),
             refusal=memory.refusal,
+            invalid=self._cluster.invalid(uid),
             departed=self._store.departed_of(record),
             unreachable=self._polling.unreachable(uid),
         )

@@ -50,8 +50,11 @@ NODES = Resource("", "v1", "nodes", frozenset({"list", "watch"}))
 EVENTS = Resource("", "v1", "events", frozenset({"create"}))
 LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"get", "create", "update"}))
 
+# Whether the holder of a lease is still there.
+HOLDERS = Resource("", "v1", "pods", frozenset({"get"}))
+
 EVERYWHERE = (JOBS, JOB_STATUS, PODS, CONFIG_MAPS, SERVICES, NODES, EVENTS)
-IN_OWN_NAMESPACE = (LEASES,)
+IN_OWN_NAMESPACE = (LEASES, HOLDERS)
 
 # What a manifest of the plan is created as.
 BY_KIND = {"Pod": PODS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES}

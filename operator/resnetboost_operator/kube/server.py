@@ -30,7 +30,7 @@ class Server:
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> str:
-        """Listen; returns the address. Raises `UserError` if it is taken."""
+        """Listen; returns the addresses that it is bound to. Raises `UserError` if one is taken."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host or None, port).start()
@@ -38,8 +38,7 @@ class Server:
             raise UserError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with --listen"
             ) from error
-        bound = self._runner.addresses[0]
-        return f"{host or 'localhost'}:{bound[1]}"
+        return " and ".join(_written(found[0], found[1]) for found in self._runner.addresses)
 
     async def stop(self) -> None:
         """Listen no more."""
@@ -53,6 +52,10 @@ class Server:
 
     async def _show_readiness(self, request: web.Request) -> web.Response:
         return _answer(self._unready(), f"ready; {self._role()}")
+
+
+def _written(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _answer(problem: str, otherwise: str) -> web.Response:

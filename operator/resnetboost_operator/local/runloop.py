@@ -74,7 +74,7 @@ class RunLoop:
         self._changed.clear()
         now = time.time()
         views = tuple(pods.view(pod) for pod in self._cluster.observe())
-        observed = Observed(views, self._progress, self._watching_since(now))
+        observed = Observed(views, self._progress, self._watching_since(now), keeps_checkpoints=True)
         decided = plan(self._job, self._status, observed, now)
         self._write(decided.status)
         for event in decided.events:

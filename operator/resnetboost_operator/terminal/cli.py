@@ -116,7 +116,8 @@ def _program() -> str:
 def validate(files: tuple[Path, ...]) -> None:
     """Check job files against the API, without a cluster.
 
-    Types, unknown fields, ranges and the rules between fields are those that kubectl apply would meet.
+    Types, unknown fields, ranges and the rules between fields are those that kubectl apply would meet. Of a file with
+    several documents each job is checked; other objects beside them are left to kubectl.
     Exit code 10 if any file has a problem; a note on a setting that will not help is none.
 
     \b
@@ -129,9 +130,12 @@ def validate(files: tuple[Path, ...]) -> None:
     problems: list[str] = []
     for file in files:
         try:
-            job = loadjob.load(file)
-            noted = "".join(f"; note: {note}" for note in notes(job["spec"]))
-            click.echo(readable.printable(f"{file}: ok ({job['metadata']['name']}){noted}"))
+            for place, job in loadjob.load_all(file):
+                if isinstance(job, loadjob.JobError):
+                    problems += job.problems
+                    continue
+                noted = "".join(f"; note: {note}" for note in notes(job["spec"]))
+                click.echo(readable.printable(f"{place}: ok ({job['metadata']['name']}){noted}"))
         except loadjob.JobError as error:
             problems += error.problems
     if problems:

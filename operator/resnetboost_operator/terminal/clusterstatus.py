@@ -6,16 +6,19 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from resnetboost_operator import readable
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kube import reader
+from resnetboost_operator.kube.lease import Lease
 from resnetboost_operator.kube.mirror import Mirror
 from resnetboost_operator.kube.reader import Reader
 from resnetboost_operator.kube.watch import Watch
-from resnetboost_operator.terminal import jobfacts, jobview, screens
+from resnetboost_operator.terminal import jobfacts, jobview, screens, silence
 from resnetboost_operator.terminal.jobview import JobView
 from resnetboost_operator.terminal.statuscommand import Wanted
 
@@ -23,6 +26,7 @@ FAILED = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 TICK_SECONDS = 1.0
+LOOK_SECONDS = 10.0
 
 
 def run(wanted: Wanted) -> int:
@@ -59,6 +63,7 @@ async def _answer(wanted: Wanted) -> int:
         namespace = "" if wanted.everywhere else wanted.namespace or cluster.namespace
         following = _Following(wanted, cluster, namespace)
         await cluster.fill(following.watch)
+        await following.look()
         found = following.jobs()
         if wanted.target and not found:
             raise UserError(await _missing(cluster, namespace, wanted.target))
@@ -93,7 +98,10 @@ class _Following:
 
     def __init__(self, wanted: Wanted, cluster: Reader, namespace: str) -> None:
         self._wanted = wanted
+        self._cluster = cluster
         self._changed = asyncio.Event()
+        self._leases: Sequence[Lease] | None = None
+        self._looked_at = float("-inf")
         self._last: JobView | None = None
         self._mirror: Mirror[JobView] = Mirror(jobview.read, self._note)
         self.watch: Watch = cluster.jobs(self._mirror, namespace, wanted.target)
@@ -104,7 +112,17 @@ class _Following:
     def jobs(self) -> tuple[JobView, ...]:
         """All of them; if one is wanted the one that was there first, not a later one of its name."""
         known = self._last.uid if self._wanted.target and self._last is not None else ""
-        return tuple(job for job in self._mirror if not known or job.uid == known)
+        found = [job for job in self._mirror if not known or job.uid == known]
+        now, seen = time.time(), self._looked_at > float("-inf")
+        return tuple(_with_silence(job, self._leases, now) if seen else job for job in found)
+
+    async def look(self) -> None:
+        """Ask for the operators' leases, if nothing was heard of a job for long; from time to time."""
+        now = time.time()
+        quiet = any(silence.is_quiet(job.status, job.created, now) for job in self._mirror)
+        if quiet and time.monotonic() - self._looked_at > LOOK_SECONDS:
+            self._leases = await self._cluster.leases()
+            self._looked_at = time.monotonic()
 
     def _note(self, before: JobView | None, after: JobView | None) -> None:
         """Of the one job its last version is kept: it may end and be deleted before that was shown."""
@@ -119,6 +137,7 @@ class _Following:
         try:
             while True:
                 self._changed.clear()
+                await self.look()
                 if (code := self._show()) is not None:
                     return code
                 await self._until_changed(watching)
@@ -147,6 +166,10 @@ class _Following:
             news.cancel()
         if watching.done():
             watching.result()
+
+
+def _with_silence(job: JobView, leases: Sequence[Lease] | None, now: float) -> JobView:
+    return replace(job, silence=silence.of(job.status, job.created, leases, now))
 
 
 def _trouble(watch: Watch) -> str:

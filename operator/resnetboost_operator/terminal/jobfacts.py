@@ -9,12 +9,9 @@ from resnetboost_operator.kube.reader import Happening
 from resnetboost_operator.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
 from resnetboost_operator.terminal import displaytext, jobview
 from resnetboost_operator.terminal.jobview import JobView
-from resnetboost_operator.waiting import UNHEARD, UNHEARD_TRAINING
+from resnetboost_operator.waiting import PASSING, UNHEARD, UNHEARD_TRAINING
 
 Fact = tuple[str, str]
-
-# Reasons of the condition Running that end by themselves.
-_PASSING = frozenset({"Starting", "Restarting", "StageComplete", "Suspending", "GangIncomplete", "Publishing"})
 
 ATTEMPTS_SHOWN = 8
 EVENTS_SHOWN = 6
@@ -68,7 +65,10 @@ def _ranks(status: Status) -> str:
 
 
 def _of_progress(found: Progress, view: JobView, now: float) -> Iterator[Fact]:
-    if found.checkpoint_step is not None:
+    if view.job is not None and view.job.spec.checkpoint.claim_name is None:
+        if not view.is_over:
+            yield "checkpoint", "none: without checkpoint.claimName what is trained goes with the pods"
+    elif found.checkpoint_step is not None:
         yield "checkpoint", f"step {found.checkpoint_step}"
     if view.status.phase != "Running":
         return
@@ -146,17 +146,19 @@ def advice(view: JobView) -> tuple[str, ...]:
     running = statuses.condition(status, "Running")
     if view.deleting or statuses.is_true(status, "Complete"):
         return ()
-    if not status.stage:
+    if not status.stage or view.silence is not None:
         return "kubectl", "get", "pods", "-A", "|", "grep", "resnetboost"
     if status.phase == "Failed":
         return _after_failure(view)
     if status.phase == "Suspended":
         resumed = """'{"spec": {"runPolicy": {"suspend": false}}}'"""
         return ("kubectl", "patch", "rbj", view.name, *space, "--type", "merge", "-p", resumed) if view.suspend else ()
-    if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in _PASSING:
+    if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in PASSING:
         return ()
     if running.reason in (UNHEARD[0], UNHEARD_TRAINING[0]):
         return "kubectl", "get", "networkpolicies", *space
+    if running.reason == "PodsRefused" and "quota" not in running.message:
+        return "kubectl", "describe", "rbj", *space, view.name
     if running.reason == "PodsRefused":
         return "kubectl", "describe", "resourcequotas", *space
     return "kubectl", "describe", "pods", *space, "-l", f"{names.LABEL_JOB}={view.name}"

@@ -27,7 +27,7 @@ class JobPage(msgspec.Struct, frozen=True):
         """Header, trouble, stages, facts, what to type next."""
         width = options.max_width if console.is_terminal else 0
         yield from self._head(width)
-        if trouble := jobview.why(self.view):
+        if trouble := jobview.why(self.view, self.now):
             yield jobtable.indented(trouble, jobtable.trouble_style(self.view), width)
         facts = [*jobfacts.facts(self.view, self.now), *self.events]
         if width:

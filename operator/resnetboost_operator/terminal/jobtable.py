@@ -51,7 +51,7 @@ class JobTable(msgspec.Struct, frozen=True):
         hidden = {*([] if self.namespaces else [_NAMESPACE]), _WHY if width else _BAR}
         columns = [found for found in _COLUMNS if found not in hidden]
         cells = {column: [column.cell(job, self.now) for job in self.jobs] for column in columns}
-        yield from _lines(self.jobs, _fitting(columns, cells, width), cells, width)
+        yield from _lines(self.jobs, _fitting(columns, cells, width), cells, width, self.now)
 
 
 _Cells = dict[_Column, list[str]]
@@ -75,13 +75,15 @@ def _fitting(columns: Sequence[_Column], cells: _Cells, width: int) -> dict[_Col
     return found | {_NAME: found[_NAME] - max(0, excess)}
 
 
-def _lines(jobs: Sequence[JobView], columns: dict[_Column, int], cells: _Cells, width: int) -> Iterator[RenderableType]:
+def _lines(
+    jobs: Sequence[JobView], columns: dict[_Column, int], cells: _Cells, width: int, now: float
+) -> Iterator[RenderableType]:
     yield _row([(_aligned(column, column.title, columns[column]), "bold") for column in columns])
     for number, job in enumerate(jobs):
         yield _row(
             [(_aligned(column, cells[column][number], columns[column]), _style(column, job)) for column in columns]
         )
-        if width and (trouble := jobview.why(job)):
+        if width and (trouble := jobview.why(job, now)):
             yield indented(trouble, trouble_style(job), width)
 
 
@@ -201,7 +203,7 @@ _NAMESPACE = _Column("NAMESPACE", 2, lambda job, now: job.namespace)
 _NAME = _Column("NAME", 0, lambda job, now: job.name)
 _PHASE = _Column("PHASE", 1, lambda job, now: job.status.phase)
 _BAR = _Column("", 15, lambda job, now: _bar(job))
-_WHY = _Column("WHY", 99, lambda job, now: jobview.why(job))
+_WHY = _Column("WHY", 99, jobview.why)
 _RUNNING = {"while_it_runs": True}
 _COLUMNS = (
     _NAMESPACE,

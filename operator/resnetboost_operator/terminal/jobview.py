@@ -11,6 +11,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.kube import jobs
 from resnetboost_operator.status import Progress, StageStatus, Status
 from resnetboost_operator.terminal import displaytext
+from resnetboost_operator.terminal.silence import Silence
 
 # What colours a log (ECMA-48, CSI and OSC); everything else that moves a cursor is shown instead of done.
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -22,7 +23,8 @@ DELETING = "the job is being deleted"
 class JobView(msgspec.Struct, frozen=True):
     """One version of a job; `created` in unix seconds, `manifest` as the API server has it.
 
-    `job` is None where definition and program are of different versions; `suspend` is what its owner wants.
+    `job` is None where definition and program are of different versions; `suspend` is what its owner wants. `silence`:
+    nobody seems to look after it.
     """
 
     uid: str
@@ -34,6 +36,7 @@ class JobView(msgspec.Struct, frozen=True):
     job: api.Job | None
     status: Status
     manifest: dict[str, Any]
+    silence: Silence | None = None
 
     @property
     def stage(self) -> StageStatus | None:
@@ -88,9 +91,11 @@ def _legible(value: Any) -> Any:
     return [_legible(inner) for inner in value] if isinstance(value, list) else value
 
 
-def why(view: JobView) -> str:
-    """Why it does not train, in a sentence; '' if it does or is complete."""
+def why(view: JobView, now: float | None = None) -> str:
+    """Why it does not train, in a sentence; '' if it does or is complete. Without `now` no clock is in it."""
     status = view.status
+    if view.silence is not None:
+        return view.silence.told(now)
     if view.deleting:
         return DELETING
     if not status.stage:

@@ -1,10 +1,10 @@
 """A job file and `--set` into a checked, defaulted object, or sentences about mistakes; it runs nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import readable
+from resnetboost_operator import names, readable
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.terminal import overrides
 from resnetboost_operator.validation import jobfile, schema
@@ -36,7 +36,24 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
     return schema.defaulted(job)
 
 
-def _told(path: Path, problems: Sequence[schema.Problem]) -> list[str]:
+def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
+    """Each job of a file with how to name it, defaulted, or what is wrong with it; other objects are none of ours.
+
+    Raises `JobError` if the file cannot be read or has no job.
+    """
+    try:
+        documents = jobfile.load_all(path)
+    except jobfile.JobFileError as error:
+        raise JobError([str(error)]) from None
+    jobs = [(place, found) for place, found in documents if len(documents) == 1 or found.get("kind") == names.KIND]
+    if not jobs:
+        raise JobError([f"{path}: none of its {len(documents)} documents is a {names.KIND}; add one"])
+    for place, written in jobs:
+        problems = schema.check(written)
+        yield place, JobError(_told(place, problems)) if problems else schema.defaulted(written)
+
+
+def _told(path: Path | str, problems: Sequence[schema.Problem]) -> list[str]:
     """The first problems in a line each, and how many more there are."""
     rest = len(problems) - MOST_TOLD
     more = [f"{path}: and {rest} more"] if rest > 0 else []

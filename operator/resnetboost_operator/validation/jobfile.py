@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["JobFileError", "load", "parse"]
+__all__ = ["JobFileError", "load", "load_all", "parse"]
 
 MAX_BYTES = 1 << 20  # etcd takes no object above 1.5 MiB
 MAX_DEPTH = 50
@@ -50,6 +50,28 @@ def load(source: Path | str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise JobFileError(f"{name} holds no fields; a job file starts with apiVersion, kind, metadata and spec")
     return value
+
+
+def load_all(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Every YAML document of a file, each with how to name it: the file, with a line where there are several."""
+    try:
+        documents = _built(_read(path))
+    except JobFileError as error:
+        raise JobFileError(f"{path}{error}" if str(error).startswith((",", ":")) else str(error)) from None
+    if len(documents) < 2:
+        return [(str(path), load(path))]
+    found = [(f"{path}, line {line}", value) for line, value in documents]
+    for place, value in found:
+        if not isinstance(value, dict):
+            raise JobFileError(f"{place}: this document holds no fields; an object starts with apiVersion and kind")
+    return found
+
+
+def _built(text: str) -> list[tuple[int, Any]]:
+    try:
+        return [(node.start_mark.line + 1, _Builder().build(node)) for node in _compose(text)]
+    except RecursionError:
+        raise JobFileError(f": {_TOO_DEEP}") from None
 
 
 def parse(text: str) -> Any:

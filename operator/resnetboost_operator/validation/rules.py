@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import celpy
@@ -14,6 +15,16 @@ from resnetboost_operator.validation.structure import INT64_MAX, Problem
 from resnetboost_operator.validation.wording import Schema
 
 ABSENT: Any = object()  # what `old` is where there is nothing to compare with
+
+# Kubernetes' quantities: what their suffixes stand for.
+_QUANTITY = re.compile(
+    r"(?P<digits>[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+))(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|)"
+)
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL = {
+    suffix: Fraction(1000) ** power
+    for suffix, power in {"n": -3, "u": -2, "m": -1, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}.items()
+}
 
 _REFERENCE = re.compile(r"\bself((?:\.[A-Za-z]\w*(?![\w(]))*)")
 
@@ -195,7 +206,25 @@ def _evaluate(text: str, names: dict[str, Any]) -> Any:
 @functools.cache
 def _program(text: str) -> celpy.Runner:
     environment = _environment()
-    return environment.program(environment.compile(text))
+    return environment.program(environment.compile(text), functions={"quantity": _quantity, "compareTo": _compare})
+
+
+class _Quantity(Fraction):
+    """An amount of a resource, as Kubernetes' CEL library has it."""
+
+
+def _quantity(text: Any) -> Any:
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None:
+        return CELEvalError(f"{text} is no quantity")
+    digits, suffix = found["digits"], found["suffix"]
+    if suffix in _BINARY:
+        return _Quantity(Fraction(digits) * 1024 ** _BINARY.index(suffix))
+    return _Quantity(Fraction(digits + suffix) if suffix not in _DECIMAL else Fraction(digits) * _DECIMAL[suffix])
+
+
+def _compare(one: Any, other: Any) -> Any:
+    return celtypes.IntType((one > other) - (one < other))
 
 
 @functools.cache

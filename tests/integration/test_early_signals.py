@@ -1,0 +1,76 @@
+"""A trainer that is asked to stop before there is anything to save: it leaves at once, whatever it is doing."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainerconfig import GOOD
+
+TIMEOUT_SECONDS = 30
+# In place of the first package that the trainer imports, and imports for long.
+SLOW_IMPORT = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+
+
+def trainer(folder: Path, **variables: str) -> subprocess.Popen[str]:
+    """Rank 1 of 2 as a pod starts it."""
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(GOOD))
+    own = {
+        "RESNETBOOST_CONFIG": str(config),
+        "RESNETBOOST_BIND_ADDRESS": "127.0.0.1",
+        "RESNETBOOST_METRICS_PORT": "0",
+        "RESNETBOOST_TERMINATION_LOG": str(folder / "termination-log"),
+        "RESNETBOOST_RANK": "1",
+        "RESNETBOOST_WORLD_SIZE": "2",
+    }
+    command = [sys.executable, "-m", "resnetboost_trainer"]
+    environment = os.environ | own | variables
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(process: subprocess.Popen[str], said: str) -> tuple[int, str]:
+    """Exit code and output after a SIGTERM that comes when it has said that."""
+    try:
+        assert process.stdout is not None
+        while said not in (line := process.stdout.readline()):
+            assert line, "it ended before"
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+    return process.returncode, output
+
+
+def verdict(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / "termination-log").read_text())
+    return told
+
+
+def test_a_signal_that_comes_while_packages_are_imported_is_heard(tmp_path: Path) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "argparse.py").write_text(SLOW_IMPORT)
+    path = os.pathsep.join([str(tmp_path / "slow"), os.environ.get("PYTHONPATH", "")])
+    code, output = ended(trainer(tmp_path, PYTHONPATH=path), "importing")
+    assert code == 16, output
+    found = verdict(tmp_path)
+    assert (found["class"], found["rank"], found["exitCode"]) == ("Interrupted", 1, 16)
+    assert "nothing was trained" in found["message"]
+
+
+def test_a_rank_that_waits_for_the_others_does_not_wait_out_its_grace(tmp_path: Path) -> None:
+    with socket.socket() as silent:  # takes connections and never answers: a coordinator that hangs
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        coordinator = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = trainer(tmp_path, RESNETBOOST_COORDINATOR=coordinator)
+        code, output = ended(process, "metrics and progress")
+    assert code == 16, output
+    assert verdict(tmp_path)["class"] == "Interrupted"
