@@ -322,6 +322,8 @@ def test_a_checkpoint_is_not_forgotten_with_the_record_of_the_attempt_that_left_
     assert stopped is not None
     assert stopped.message == "stopped on request; the newest checkpoint is of step 23"
     assert to_dict(cluster.status)["stages"][0]["checkpointStep"] == 23
+
+
 def ended_unheard(last_step: int, checkpoint_step: int) -> Cluster:
     """A gang that was killed after more steps than anybody heard of, and its successor."""
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
