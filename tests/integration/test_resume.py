@@ -4,13 +4,14 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer import checkpoint, resume, snapshots
 from resnetboost_trainer.checkpoint import Arrays
-from resnetboost_trainer.config import StartFrom
+from resnetboost_trainer.config import Config, StartFrom
 from resnetboost_trainer.datasets import draws
 from resnetboost_trainer.datasets.draws import BY_SEED_ALONE
 from resnetboost_trainer.distributed import Communicator
@@ -18,6 +19,7 @@ from resnetboost_trainer.resume import Source
 from resnetboost_trainer.state import MODEL, OPTIMIZER, State, shard
 from resnetboost_trainer.verdict import ConfigError, StorageError
 from smallcheckpoints import keep, manifest, save, tree
+from trainerconfig import GOOD
 
 Rule = Literal["Never", "IfPresent", "Required"]
 EVERY_RULE: list[Rule] = ["Never", "IfPresent", "Required"]
@@ -233,6 +235,31 @@ def test_a_stage_starts_from_the_furthest_checkpoint_of_another_job(rule: Rule, 
     before = tree(tmp_path / "theirs")
     assert begin(tmp_path, rule, attempt=0, ours={"stage": "fine"}, start_from=OTHER) == (0, 0.125)
     assert tree(tmp_path / "theirs") == before
+
+
+def settings(epochs: int, **rate: Any) -> dict[str, Any]:
+    config = GOOD | {"epochs": epochs, "learningRate": GOOD["learningRate"] | rate}
+    return {"config": msgspec.to_builtins(msgspec.convert(config, Config))}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "step"),
+    [
+        (settings(3), settings(6), 24),  # the first one after the warm-up that is below its peak
+        (settings(3, scheduleEpochs=6), settings(6), None),
+        (settings(3, schedule="Constant"), settings(6, schedule="Constant"), None),
+        (settings(3, schedule="Constant", peak=0.2), settings(3, schedule="Constant"), 1),
+        ({}, settings(6), None),
+    ],
+    ids=["laid out over more", "the same layout", "constant", "another peak", "of before configs were kept"],
+)
+def test_going_on_by_another_schedule_than_an_earlier_jobs_is_told(
+    before: dict[str, Any], now: dict[str, Any], step: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier_job(tmp_path, 40, 0.25, **before)
+    assert begin(tmp_path, "Required", ours=now) == (40, 0.25)
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert [f"learning rate of step {step} was" in message for message in told] == ([] if step is None else [True])
 
 
 def lineage(root: Path, rule: Rule = "Never", **changes: Any) -> int:

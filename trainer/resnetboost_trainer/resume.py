@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from resnetboost_trainer import checkpoint, earlier, snapshots, state
+from resnetboost_trainer import checkpoint, earlier, schedule, snapshots, state
 from resnetboost_trainer.checkpoint import Found, Kind, Manifest
-from resnetboost_trainer.config import StartFrom
+from resnetboost_trainer.config import Config, StartFrom
 from resnetboost_trainer.datasets import draws
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.state import State
@@ -125,11 +125,25 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
             remedy = "restore that setting, or set checkpoint.resume to Never to begin afresh"
             raise ConfigError(f"checkpoint.resume is {rule}, but {theirs} does not fit: {difference}; {remedy}")
         log.info("going on from %s", theirs)
+        _tell_of_another_schedule(found.manifest, ours)
     elif rule == "Required" and source.start_from is None:
         reason = f"no earlier job {job} left a whole checkpoint of stage {ours.stage} on this volume"
         remedy = "set checkpoint.claimName to the claim it used, or checkpoint.resume to IfPresent"
         raise ConfigError(f"checkpoint.resume is Required, but {reason}; {remedy}")
     return found
+
+
+def _tell_of_another_schedule(theirs: Manifest, ours: Manifest) -> None:
+    """A rate may be changed on purpose; more epochs change one that is laid out over them without being asked to."""
+    try:
+        before, now = (msgspec.convert(manifest.config, Config) for manifest in (theirs, ours))
+    except msgspec.ValidationError:
+        return  # one from before configs were kept, or of fields that are no more
+    step = schedule.first_other_rate(now, before, theirs.step, ours.steps_per_epoch)
+    if step is not None:
+        rates = [schedule.moment(config, step, ours.steps_per_epoch).learning_rate for config in (before, now)]
+        text = "those %d steps were made by another schedule: the learning rate of step %d was %g, and would be %g now"
+        log.warning(f"{text}; from here on it is this job's", theirs.step, step + 1, *rates)
 
 
 def _difference(manifest: Manifest, source: Source) -> str:

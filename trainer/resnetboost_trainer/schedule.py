@@ -43,6 +43,15 @@ def moment(config: Config, step: int, steps_per_epoch: int) -> Moment:
     return Moment(step, rate, damping(config, step, steps_per_epoch) if config.thor is not None else 0.0)
 
 
+def first_other_rate(ours: Config, theirs: Config, steps: int, steps_per_epoch: int) -> int | None:
+    """The first of so many steps, to a thousandth of them, whose rates are not the same; None if there is none."""
+    for step in range(0, steps, max(1, steps // 1000)):
+        rates = {moment(config, step, steps_per_epoch).learning_rate for config in (ours, theirs)}
+        if len(rates) > 1:
+            return step
+    return None
+
+
 def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
     """Learning rate of a step, 0-based within the stage; behind scheduleEpochs it stays at the end value."""
     rate = config.learning_rate
