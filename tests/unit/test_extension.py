@@ -121,7 +121,7 @@ ANNEALED, STEADY = stage(), stage(schedule="Constant")
             [STEADY, stage("fine", 2)],
             [STEADY | {"epochs": 9}, stage("fine", 2)],
             made(("base",), base=6, fine=0.5),
-            r"epochs: 9: stage fine has begun from the weights that stage base had after 6; give stage fine more epochs",
+            r"9: stage fine has begun from the weights that stage base had after 6; give stage fine more epochs",
         ),
         (
             [ANNEALED, stage("fine", 2)],
@@ -132,7 +132,14 @@ ANNEALED, STEADY = stage(), stage(schedule="Constant")
         ([STEADY], [STEADY | {"epochs": 9}], made(("base",)), "stage base left no checkpoint to go on from"),
         ([ANNEALED], [ANNEALED | {"epochs": 7}], made(base=6), "the warm-up must be shorter than the stage"),
     ],
-    ids=["fewer", "fewer than of both", "a later one began", "one follows", "no checkpoint", "shorter than its warm-up"],
+    ids=[
+        "fewer",
+        "fewer than of both",
+        "a later one began",
+        "one follows",
+        "no checkpoint",
+        "shorter than its warm-up",
+    ],
 )
 def test_what_cannot_be_is_one_sentence_with_a_remedy(
     kept: list[dict[str, Any]], asked: list[dict[str, Any]], have: Made, says: str

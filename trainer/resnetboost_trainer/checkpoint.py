@@ -1,9 +1,10 @@
 """Checkpoints on disk: written whole or not at all, verified before use, pruned; their contents are the caller's.
 
-`<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits or more>/` holds safetensors files and, written last, `manifest.json` with
-their sizes and hashes; the directory gets its name by a rename after everything is on disk. An attempt writes only
-under its own directory, so a stale gang that lives on behind a broken network cannot harm its successor. What is kept
-beside checkpoints, in the same way, is of another kind and has another name in the place of `step`.
+`<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits or more>/` holds safetensors files and, written last,
+`manifest.json` with their sizes and hashes; the directory gets its name by a rename after everything is on disk. An
+attempt writes only under its own directory, so a stale gang that lives on behind a broken network cannot harm its
+successor. What is kept beside checkpoints, in the same way, is of another kind and has another name in the place of
+`step`.
 """
 
 import hashlib

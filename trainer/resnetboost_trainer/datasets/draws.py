@@ -1,4 +1,4 @@
-"""Random numbers of an epoch: a function of seed, stages, epoch and sample, so that a resumed run needs no state of them.
+"""Random numbers of an epoch: a function of seed, stages, epoch and sample; a resumed run needs no state of them.
 
 A job's first stage draws by the seed alone. A later stage trains weights that have seen those batches, crops and
 mixtures: its `lineage` is another number, made of the names of the stages on the way, and everything is drawn anew.
