@@ -127,7 +127,7 @@ ANNEALED, STEADY = stage(), stage(schedule="Constant")
             [ANNEALED, stage("fine", 2)],
             [ANNEALED | {"epochs": 9}, stage("fine", 2)],
             made(base=2.5),
-            r"rate of stage base is laid out over 6, and stage fine follows it; give that one more epochs",
+            r"rate of stage base is laid out over 6 epochs, and stage fine follows it; give that one more epochs",
         ),
         ([STEADY], [STEADY | {"epochs": 9}], made(("base",)), "stage base left no checkpoint to go on from"),
         ([ANNEALED], [ANNEALED | {"epochs": 7}], made(base=6), "the warm-up must be shorter than the stage"),

@@ -43,6 +43,33 @@ class Extension(msgspec.Struct, frozen=True):
     told: tuple[str, ...] = ()
 
 
+class _Group(msgspec.Struct, frozen=True):
+    """What a run has for the stage at a place of the job file: a stage and those that follow for more of its epochs.
+
+    `later` are the names of what comes after it, and `field` says what is asked for.
+    """
+
+    stages: list[Stage]
+    later: list[str]
+    field: str
+
+    @property
+    def parts(self) -> _Parts:
+        return [(stage["name"], stage["epochs"]) for stage in self.stages]
+
+    @property
+    def epochs(self) -> int:
+        return sum(count for _, count in self.parts)
+
+
+class _Longer(msgspec.Struct, frozen=True):
+    """What becomes of a group: whether its last stage goes on, or else what is to be told of the one that follows."""
+
+    parts: _Parts
+    goes_on: str = ""
+    told: str = ""
+
+
 def extended(kept: Manifest, job: Manifest, made: Made) -> Extension:
     """What `job` makes of the `kept` one if it is the same but for more epochs, or further stages at its end.
 
@@ -52,38 +79,45 @@ def extended(kept: Manifest, job: Manifest, made: Made) -> Extension:
     groups = _groups(there, len(asked))
     if [group[0]["name"] for group in groups] != [stage["name"] for stage in asked[: len(groups)]]:
         return Extension(kept, job)
-    goes_on, told = [], []
-    parts: list[_Parts] = []
-    for place, group in enumerate(groups):
-        field, epochs = f"stages[{place}].epochs", int(asked[place]["epochs"])
-        own: _Parts = [(stage["name"], stage["epochs"]) for stage in group]
-        lacking, (name, so_far) = epochs - sum(count for _, count in own), own[-1]
-        if lacking == 0:
-            parts.append(own)
-            continue
-        later = [stage["name"] for following in groups[place + 1 :] for stage in following]
-        _check(f"{field}: {epochs}", group, lacking, later, made)
-        begun = name in made.epochs
-        if not begun or _has_no_other_past(group[-1], made.epochs[name]):
-            own[-1] = (name, so_far + lacking)
-            if begun:
-                goes_on.append(name)
-                told.append(f"stage {name} goes on, for {epochs} epochs in all")
-        else:
-            _check_is_last(f"{field}: {epochs}", group[-1], [stage["name"] for stage in asked[place + 1 :]])
-            own.append((f"{group[0]['name']}-{len(group) + 1}", lacking))
-            told.append(
-                f"the learning rate of stage {name} is laid out over its {readable.plural(so_far, 'epoch')}: stage"
-                f" {own[-1][0]} follows, from its weights and with its settings, for {lacking} more"
-            )
-        parts.append(own)
-    further = asked[len(groups) :]
-    told += [f"stage {stage['name']} follows" for stage in further]
-    heads, claim = [group[0] for group in groups], _claim(job) or _claim(kept) or str(job["metadata"]["name"])
+    found = [_longer(_group(groups, asked, place), asked[place]["epochs"], made) for place in range(len(groups))]
+    further, heads = asked[len(groups) :], [group[0] for group in groups]
+    claim, parts = _claim(job) or _claim(kept) or str(job["metadata"]["name"]), [longer.parts for longer in found]
     wanted = _with_stages(job, [*_stages(asked, parts), *further], claim)
     if len(wanted["spec"]["stages"]) > len(there):
         _check_whole(wanted)
-    return Extension(_with_stages(kept, [*_stages(heads, parts), *further], claim), wanted, tuple(goes_on), tuple(told))
+    told = [*(longer.told for longer in found if longer.told), *(f"stage {stage['name']} follows" for stage in further)]
+    return Extension(
+        kept=_with_stages(kept, [*_stages(heads, parts), *further], claim),
+        job=wanted,
+        goes_on=tuple(longer.goes_on for longer in found if longer.goes_on),
+        told=tuple(told),
+    )
+
+
+def _group(groups: Sequence[list[Stage]], asked: Sequence[Stage], place: int) -> _Group:
+    later = [stage["name"] for stages in groups[place + 1 :] for stage in stages]
+    later += [stage["name"] for stage in asked[len(groups) :]]
+    return _Group(groups[place], later, f"stages[{place}].epochs: {asked[place]['epochs']}")
+
+
+def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
+    """What becomes of a group that is to have so many epochs. Raises UserError."""
+    lacking, (name, so_far) = epochs - group.epochs, group.parts[-1]
+    if lacking == 0:
+        return _Longer(group.parts)
+    _check(group, lacking, made)
+    grown = [*group.parts[:-1], (name, so_far + lacking)]
+    if name not in made.epochs:
+        return _Longer(grown)
+    if _has_no_other_past(group.stages[-1], made.epochs[name]):
+        return _Longer(grown, name, f"stage {name} goes on, for {epochs} epochs in all")
+    laid_out = f"the learning rate of stage {name} is laid out over {readable.plural(so_far, 'epoch')}"
+    if group.later:
+        reason = f"{laid_out}, and stage {group.later[0]} follows it"
+        raise UserError(f"{group.field}: {reason}; give that one more epochs, {_OTHERWISE}")
+    following = f"{group.parts[0][0]}-{len(group.parts) + 1}"
+    told = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
+    return _Longer([*group.parts, (following, lacking)], told=told)
 
 
 def _groups(stages: Sequence[Stage], wanted: int) -> list[list[Stage]]:
@@ -119,23 +153,17 @@ def _has_no_other_past(stage: Stage, epochs: float) -> bool:
     return epochs <= float(rate["warmupEpochs"])
 
 
-def _check(field: str, group: Sequence[Stage], lacking: int, later: Sequence[str], made: Made) -> None:
+def _check(group: _Group, lacking: int, made: Made) -> None:
     """Refuse what no run can have."""
-    stage, has = group[-1]["name"], sum(stage["epochs"] for stage in group)
-    started = [name for name in later if name in made.epochs or name in made.complete]
+    (stage, _), has = group.parts[-1], group.epochs
+    started = [name for name in group.later if name in made.epochs or name in made.complete]
     if stage in made.complete and stage not in made.epochs:
-        raise UserError(f"{field}: stage {stage} left no checkpoint to go on from; {_OTHERWISE}")
-    if lacking < 0 and (stage in made.epochs or len(group) > 1):
-        raise UserError(f"{field} is less than the {has} of the run in this folder; ask for more, {_OTHERWISE}")
+        raise UserError(f"{group.field}: stage {stage} left no checkpoint to go on from; {_OTHERWISE}")
+    if lacking < 0 and (stage in made.epochs or len(group.parts) > 1):
+        raise UserError(f"{group.field} is less than the {has} of the run in this folder; ask for more, {_OTHERWISE}")
     if stage in made.epochs and started:
-        problem = f"stage {started[0]} has begun from the weights that stage {stage} had after {has}"
-        raise UserError(f"{field}: {problem}; give stage {started[-1]} more epochs, {_OTHERWISE}")
-
-
-def _check_is_last(field: str, stage: Stage, later: Sequence[str]) -> None:
-    if later:
-        problem = f"the learning rate of stage {stage['name']} is laid out over {stage['epochs']}"
-        raise UserError(f"{field}: {problem}, and stage {later[0]} follows it; give that one more epochs, {_OTHERWISE}")
+        reason = f"stage {started[0]} has begun from the weights that stage {stage} had after {has}"
+        raise UserError(f"{group.field}: {reason}; give stage {started[-1]} more epochs, {_OTHERWISE}")
 
 
 def _check_whole(job: Manifest) -> None:

@@ -160,7 +160,7 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
 
-    def enter(self, job: Manifest, tell: Callable[[str], object] = str) -> Manifest:
+    def enter(self, job: Manifest, tell: Callable[[str], object] = lambda _: None) -> Manifest:
         """Write the job of a new run, or find the one to resume; returns it with its uid.
 
         A run may be given more epochs and further stages: `tell` gets a sentence on what becomes of each.
