@@ -17,7 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -35,7 +35,7 @@ Kind = Literal["step", "snapshot", "origin"]
 FORMAT = 1
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT_BYTES = 1 << 20
-_PLACES = {kind: re.compile(rf"{kind}-(\d{{8}}|[1-9]\d{{8,}})") for kind in get_args(Kind)}
+_PLACES = {kind: re.compile(rf"{kind}-(\d{{8}}|[1-9]\d{{8,17}})") for kind in get_args(Kind)}
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     step: int
     steps_per_epoch: int
     seed: int
-    lineage: int = BY_SEED_ALONE
+    lineage: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = BY_SEED_ALONE
     world_size: int
     local_batch_size: int
     model: str

@@ -141,7 +141,7 @@ def _tell_of_another_schedule(theirs: Manifest, ours: Manifest) -> None:
         return  # one from before configs were kept, or of fields that are no more
     step = schedule.first_other_rate(now, before, theirs.step, ours.steps_per_epoch)
     if step is not None:
-        rates = [schedule.moment(config, step, ours.steps_per_epoch).learning_rate for config in (before, now)]
+        rates = [schedule.rate(config, step, ours.steps_per_epoch) for config in (before, now)]
         text = "those %d steps were made by another schedule: the learning rate of step %d was %g, and would be %g now"
         log.warning(f"{text}; from here on it is this job's", theirs.step, step + 1, *rates)
 
@@ -164,7 +164,9 @@ def _same_batch(theirs: Manifest, ours: Manifest) -> bool:
     """
     micro, own = (manifest.world_size * manifest.local_batch_size for manifest in (theirs, ours))
     whole = own * (ours.micro_batches or 1)
-    return whole % micro == 0 if theirs.micro_batches is None else whole == micro * theirs.micro_batches
+    if theirs.micro_batches is None:
+        return micro > 0 and whole % micro == 0
+    return whole == micro * theirs.micro_batches
 
 
 def _batch(manifest: Manifest) -> str:
