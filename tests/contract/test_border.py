@@ -12,8 +12,9 @@ import pytest
 
 from resnetboost_operator import api, devices, manifests, names, pods, status, verdicts
 from resnetboost_operator.ranktable import payload
+from resnetboost_operator.runs import extension
 from resnetboost_operator.validation import jobfile, schema
-from resnetboost_trainer import config, family, progress, ranktable, verdict
+from resnetboost_trainer import config, family, progress, ranktable, schedule, verdict
 from resnetboost_trainer.server import Server
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -239,3 +240,35 @@ def test_the_termination_message_means_the_same_on_both_sides() -> None:
     told = msgspec.structs.replace(told, total_steps=44, loss=0.02, accuracy=0.99, resumed_step=3)
     understood = msgspec.json.decode(msgspec.json.encode(told), type=pods.Report)
     assert understood == pods.Report("DataError", "x", 7, 5, 0.5, 0.9, 1.5, 44, 0.02, 0.99, 3)
+
+
+RATES: list[dict[str, Any]] = [
+    {"schedule": "Constant"},
+    {"schedule": "Step", "milestones": [2, 3.5]},
+    *({"schedule": name} for name in ("Cosine", "Linear", "Polynomial")),
+    *({"schedule": name, "scheduleEpochs": 9} for name in ("Cosine", "Linear", "Polynomial")),
+    {"schedule": "Polynomial", "milestones": [2]},
+]
+
+
+@pytest.mark.parametrize("rate", RATES, ids=lambda rate: "-".join(map(str, rate.values())))
+@pytest.mark.parametrize("made", [0.5, 1.5, 2.0, 4.0, 5.0])
+def test_a_run_goes_on_with_more_epochs_exactly_where_the_trainer_has_done_what_it_would_have(
+    rate: dict[str, Any], made: float
+) -> None:
+    """Whether a stage goes on is decided by the operator, and the rates are the trainer's."""
+    per_epoch = 22
+    found = jobfile.load(GOOD.parents[2] / "examples" / "digits.yaml")
+    found["spec"]["stages"][0] |= {"epochs": 5, "learningRate": {"peak": 0.1, "warmupEpochs": 1.5} | rate}
+    short = schema.defaulted(found)
+    found["spec"]["stages"][0]["epochs"] = 8
+    extended = extension.extended(short, schema.defaulted(found), extension.Made({"base": made}))
+    settings = []
+    for job in (short, schema.defaulted(found)):
+        parsed = api.parse(job)
+        settings.append(msgspec.convert(manifests.trainer_config(parsed, parsed.spec.stages[0], 0), config.Config))
+    rates = [
+        [schedule.learning_rate(stage, step, per_epoch) for step in range(round(made * per_epoch))]
+        for stage in settings
+    ]
+    assert (extended.goes_on == ("base",)) == (rates[0] == rates[1])

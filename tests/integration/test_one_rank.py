@@ -1,6 +1,7 @@
 """Whole runs of one real rank: wherever it begins, and whoever lives on beside it, it ends in the same bits."""
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -41,6 +42,39 @@ def test_a_rank_killed_after_any_checkpoint_resumes_to_the_same_bits(
     leave_off(undisturbed, steps, tmp_path)
     onerank.train(tmp_path, attempt=1)
     assert onerank.final_weights(tmp_path / BASE / "attempt-1") == onerank.final_weights(undisturbed)
+
+
+def say_nothing_of_the_lineage(step: Path) -> None:
+    """As checkpoints were written when every stage of a job drew alike."""
+    manifest = json.loads((step / "manifest.json").read_text())
+    del manifest["lineage"]
+    (step / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_later_stage_begun_before_stages_drew_anew_ends_with_the_bits_of_that_order(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    """A first stage draws now as all did then, so its run is what the other has to end with."""
+    say_nothing_of_the_lineage(leave_off(undisturbed, 17, tmp_path) / "step-00000017")
+    onerank.train(tmp_path, attempt=1, config={"startFrom": {"stage": "before"}})
+    assert onerank.final_weights(tmp_path / BASE / "attempt-1") == onerank.final_weights(undisturbed)
+
+
+def test_a_later_stage_draws_anew_and_resumes_to_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
+    later, ends = {"stage": "more", "startFrom": {"stage": "base"}}, []
+    whole, resumed, old = (tmp_path / name for name in ("whole", "resumed", "old"))
+    more = Path("checkpoints/uid/more")
+    leave_off(undisturbed, onerank.STEPS, whole)
+    onerank.train(whole, attempt=1, config=later)
+    for folder in (resumed, old):
+        left = folder / more / "attempt-1" / "step-00000017"
+        shutil.copytree(whole / more / "attempt-1" / "step-00000017", left)
+        if folder == old:
+            say_nothing_of_the_lineage(left)
+        onerank.train(folder, attempt=2, config=later)
+        ends.append(onerank.final_weights(folder / more / "attempt-2"))
+    assert ends[0] == onerank.final_weights(whole / more / "attempt-1")
+    assert ends[1] != ends[0], "the stage before it has seen the same batches"
 
 
 def test_micro_batches_clipping_and_an_average_resume_to_the_same_bits_too(tmp_path: Path) -> None:

@@ -171,6 +171,7 @@ def test_the_rank_of_index_0_leads_whatever_its_number(tmp_path: Path, monkeypat
     assert [bool(rank["has_checkpoint"]) for rank in second] == [False, True, False]
     for number, (rank, same) in enumerate(zip(second, first, strict=True)):
         np.testing.assert_array_equal(rank["told"], 1)
+        assert rank["integers"].tolist() == [2**24 + 2, 2**53 + 1, 2**63 - 1, 3 * (2**24 + 1), 3 * 2**53 + 3]
         np.testing.assert_array_equal(rank["weights"], 2)
         np.testing.assert_array_equal(rank["statistics"], number + 1)
         np.testing.assert_array_equal(rank["basis"], same["basis"])

@@ -4,18 +4,22 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer import checkpoint, resume, snapshots
 from resnetboost_trainer.checkpoint import Arrays
-from resnetboost_trainer.config import StartFrom
+from resnetboost_trainer.config import Config, StartFrom
+from resnetboost_trainer.datasets import draws
+from resnetboost_trainer.datasets.draws import BY_SEED_ALONE
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.resume import Source
 from resnetboost_trainer.state import MODEL, OPTIMIZER, State, shard
 from resnetboost_trainer.verdict import ConfigError, StorageError
 from smallcheckpoints import keep, manifest, save, tree
+from trainerconfig import GOOD
 
 Rule = Literal["Never", "IfPresent", "Required"]
 EVERY_RULE: list[Rule] = ["Never", "IfPresent", "Required"]
@@ -53,7 +57,7 @@ def source(root: Path | None, rule: Rule = "Never", attempt: int = 1, **changes:
 def begin(root: Path | None, rule: Rule, attempt: int = 1, **changes: Any) -> tuple[int, float]:
     """(steps that are done, what every weight is) where an attempt of our job begins."""
     state = fresh()
-    step = resume.begin(source(root, rule, attempt, **changes), state, ALONE)
+    step = resume.begin(source(root, rule, attempt, **changes), state, ALONE).step
     values = {float(value) for parameter in state.weights.values() for value in parameter.asnumpy()}
     return step, values.pop() if len(values) == 1 else 0.0
 
@@ -108,9 +112,13 @@ def test_required_refuses_to_begin_afresh(kept: bool, tmp_path: Path) -> None:
         ({"ours": {"model": "resnet50/10/1"}}, "its model is 'resnet20/10/1', this job's is 'resnet50/10/1'"),
         ({"ours": {"dataset": "other"}}, "its dataset is 'digits', this job's is 'other'"),
         ({"ours": {"steps_per_epoch": 11}}, "its steps_per_epoch is 22, this job's is 11"),
+        (
+            {"ours": {"local_batch_size": 65}},
+            "its global batch is 64 (1 rank x localBatchSize 64), this job's is 65 (1 rank x localBatchSize 65)",
+        ),
         ({"total": 22}, "it is of step 40, this stage ends at 22"),
     ],
-    ids=["seed", "model", "data set", "batch or ranks", "fewer epochs"],
+    ids=["seed", "model", "data set", "steps of an epoch", "batch", "fewer epochs"],
 )
 @pytest.mark.parametrize("rule", ["IfPresent", "Required"])
 def test_what_does_not_fit_is_refused_with_the_difference_and_the_remedy(
@@ -123,6 +131,59 @@ def test_what_does_not_fit_is_refused_with_the_difference_and_the_remedy(
         assert part in str(caught.value)
     assert str(caught.value).endswith("restore that setting, or set checkpoint.resume to Never to begin afresh")
     assert not (tmp_path / "ours").exists()
+
+
+def parts(count: int) -> dict[str, Any]:
+    """What a manifest's config says of micro batches."""
+    return {"config": {"accumulationSteps": count}}
+
+
+TWO_RANKS = {"world_size": 2, "local_batch_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "says"),
+    [
+        (TWO_RANKS | parts(1), {"local_batch_size": 65}, "64 (2 ranks x localBatchSize 32), this job's is 65 (1 rank"),
+        (TWO_RANKS, {"local_batch_size": 65}, "64 (2 ranks x localBatchSize 32), this job's is 65 (1 rank x "),
+        (TWO_RANKS | parts(1), TWO_RANKS | parts(2), "64 (2 ranks x localBatchSize 32), this job's is 128 (2 ranks "),
+        (parts(2), parts(1), "128 (1 rank x localBatchSize 64 x accumulationSteps 2), this job's is 64 (1 rank x "),
+    ],
+    ids=["ranks and batch", "of before micro batches were told", "more accumulation", "less accumulation"],
+)
+def test_a_step_of_another_global_batch_is_no_step_of_this_stage(
+    theirs: dict[str, Any], ours: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    """All have 22 steps in an epoch of digits, or are taken to."""
+    own(tmp_path, 20, 0.5, **theirs)
+    with pytest.raises(ConfigError) as caught:
+        begin(tmp_path, "Never", ours=ours)
+    told = str(caught.value)
+    assert f"its global batch is {says}" in told
+    assert told.endswith("; restore that setting")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (TWO_RANKS | parts(1), {"world_size": 1, "local_batch_size": 64} | parts(1)),
+        (TWO_RANKS | parts(1), {"world_size": 1, "local_batch_size": 16} | parts(4)),
+        (TWO_RANKS, TWO_RANKS | parts(3)),
+    ],
+    ids=["other ranks", "other micro batches", "of before micro batches were told"],
+)
+def test_the_same_global_batch_may_be_made_in_another_way(
+    theirs: dict[str, Any], ours: dict[str, Any], tmp_path: Path
+) -> None:
+    own(tmp_path, 20, 0.5, **theirs)
+    assert begin(tmp_path, "Never", ours=ours) == (20, 0.5)
+
+
+@pytest.mark.parametrize("step", [2**24 + 1, 10**8 + 1, 2**53 + 1])
+def test_a_step_is_exact_however_large(step: int, tmp_path: Path) -> None:
+    own(tmp_path, step - 1, 0.25)
+    own(tmp_path, step, 0.5)
+    assert begin(tmp_path, "Never", total=2**60) == (step, 0.5)
 
 
 def test_what_does_not_fit_is_no_matter_to_never(tmp_path: Path) -> None:
@@ -174,6 +235,65 @@ def test_a_stage_starts_from_the_furthest_checkpoint_of_another_job(rule: Rule, 
     before = tree(tmp_path / "theirs")
     assert begin(tmp_path, rule, attempt=0, ours={"stage": "fine"}, start_from=OTHER) == (0, 0.125)
     assert tree(tmp_path / "theirs") == before
+
+
+def settings(epochs: int, **rate: Any) -> dict[str, Any]:
+    config = GOOD | {"epochs": epochs, "learningRate": GOOD["learningRate"] | rate}
+    return {"config": msgspec.to_builtins(msgspec.convert(config, Config))}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "step"),
+    [
+        (settings(3), settings(6), 24),  # the first one after the warm-up that is below its peak
+        (settings(3, scheduleEpochs=6), settings(6), None),
+        (settings(3, schedule="Constant"), settings(6, schedule="Constant"), None),
+        (settings(3, schedule="Constant", peak=0.2), settings(3, schedule="Constant"), 1),
+        ({}, settings(6), None),
+    ],
+    ids=["laid out over more", "the same layout", "constant", "another peak", "of before configs were kept"],
+)
+def test_going_on_by_another_schedule_than_an_earlier_jobs_is_told(
+    before: dict[str, Any], now: dict[str, Any], step: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier_job(tmp_path, 40, 0.25, **before)
+    assert begin(tmp_path, "Required", ours=now) == (40, 0.25)
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert [f"learning rate of step {step} was" in message for message in told] == ([] if step is None else [True])
+
+
+def lineage(root: Path, rule: Rule = "Never", **changes: Any) -> int:
+    return resume.begin(source(root, rule, **changes), fresh(), ALONE).lineage
+
+
+def test_a_first_stage_draws_by_the_seed_alone_and_one_after_another_does_not(tmp_path: Path) -> None:
+    assert lineage(tmp_path) == BY_SEED_ALONE
+    own(tmp_path, 88, 0.5)
+    fine, other = (lineage(tmp_path, ours={"stage": name}, start_from=BEFORE) for name in ("fine", "other"))
+    assert len({fine, other, BY_SEED_ALONE}) == 3
+    assert lineage(tmp_path, ours={"stage": "fine"}, start_from=BEFORE) == fine
+
+
+def test_a_stage_keeps_the_lineage_it_began_with(tmp_path: Path) -> None:
+    own(tmp_path, 88, 0.5)
+    own(tmp_path, 20, 0.5, stage="fine")  # by a trainer from before stages drew anew
+    own(tmp_path, 20, 0.5, stage="other", lineage=12345)
+    assert lineage(tmp_path, ours={"stage": "fine"}, start_from=BEFORE) == BY_SEED_ALONE
+    assert lineage(tmp_path, ours={"stage": "other"}, start_from=BEFORE) == 12345
+
+
+def test_an_earlier_jobs_lineage_is_kept_with_its_checkpoint(tmp_path: Path) -> None:
+    earlier_job(tmp_path, 20, 0.25, stage="fine", lineage=12345)
+    for attempt in (0, 1):
+        assert lineage(tmp_path, "Required", attempt=attempt, ours={"stage": "fine"}, start_from=BEFORE) == 12345
+        shutil.rmtree(tmp_path / "earlier", ignore_errors=True)
+
+
+def test_a_stage_that_goes_on_in_another_job_under_the_same_name_draws_anew(tmp_path: Path) -> None:
+    other_job(tmp_path, 88, 0.5)
+    again = lineage(tmp_path, attempt=0, start_from=OTHER)
+    assert again not in (BY_SEED_ALONE, draws.descended(again, "base"))
+    assert lineage(tmp_path, attempt=1, start_from=OTHER) == again, "what it saved when it began does not say so"
 
 
 def test_among_jobs_of_that_name_the_one_that_saved_last_is_started_from(tmp_path: Path) -> None:

@@ -184,10 +184,42 @@ def test_a_folder_in_use_is_refused(runner: Runner) -> None:
 
 def test_a_folder_of_another_job_is_refused_with_the_field_that_differs(runner: Runner) -> None:
     assert runner.run().returncode == 0
-    other = runner.run("stages[0].epochs=7")
+    other = runner.run("stages[0].localBatchSize=16")
     assert other.returncode == 10
-    assert "spec.stages[0].epochs is 2 there and 7 here" in other.stderr
+    assert "spec.stages[0].localBatchSize is 32 there and 16 here" in other.stderr
     assert other.stderr.count("\n") == 1
+
+
+def test_more_epochs_go_on_in_the_stage_where_its_rate_is_the_same(runner: Runner) -> None:
+    assert runner.run("stages[0].learningRate.schedule=Constant").returncode == 0
+    longer = ("stages[0].learningRate.schedule=Constant", "stages[0].epochs=3")
+    ended = runner.run(*longer)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "stage base goes on, for 3 epochs in all" in ended.stdout
+    assert runner.steps() == list(range(1, 31))
+    (base,) = runner.status()["stages"]
+    assert (runner.status()["phase"], base["state"], base["attempts"]) == ("Complete", "Complete", 2)
+    again = runner.run(*longer)
+    assert "holds the complete run already" in again.stdout
+    assert runner.run(longer[0]).returncode == 10, "fewer epochs than there are"
+
+
+def test_more_epochs_after_annealing_are_a_stage_that_follows(runner: Runner) -> None:
+    process = runner.start(stub=SLOW)
+    runner.until_step(12)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 16
+    ended = runner.run("stages[0].epochs=5", stub=SLOW)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "stage base-2 follows, from its weights and with its settings, for 3 more" in ended.stdout
+    assert runner.steps() == [*range(1, 21), *range(1, 31)]
+    assert [(stage["name"], stage["state"]) for stage in runner.status()["stages"]] == [
+        ("base", "Complete"),
+        ("base-2", "Complete"),
+    ]
+    again = runner.run("stages[0].epochs=5", stub=SLOW)
+    assert "holds the complete run already" in again.stdout
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(runner: Runner) -> None:

@@ -175,11 +175,29 @@ def test_pruning_sweeps_up_what_killed_writers_left(tmp_path: Path) -> None:
     assert not rubbish.exists()
 
 
+def test_steps_of_more_than_eight_digits_are_kept_and_found_by_their_number(tmp_path: Path) -> None:
+    for step in (10**8 - 2, 10**8 - 1, 10**8):
+        checkpoint.prune(tmp_path, "uid", "base", attempt=0, keep=2, written=save(tmp_path, step))
+    found = [path.name for path in checkpoint.candidates(tmp_path, "uid", "base")]
+    assert found == ["step-100000000", "step-99999999"]
+
+
+@pytest.mark.parametrize("lineage", [-1, 2**70, "a"])
+def test_a_lineage_that_is_none_is_damage(lineage: object, tmp_path: Path) -> None:
+    path = save(tmp_path, 20)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"lineage": lineage}))
+    with pytest.raises(Damaged, match="lineage"):
+        checkpoint.read_manifest(path)
+
+
 def test_pruning_touches_no_other_job_or_stage_and_minds_no_strange_names(tmp_path: Path) -> None:
     for changes in ({"job_uid": "another"}, {"stage": "fine"}, {"job_uid": "another", "attempt": 7}):
         save(tmp_path, 20, **changes)
         save(tmp_path, 40, **changes)
-    for strange in ("attempt-x/step-00000010", "attempt-0/step-7", "attempt-x/.step-00000010.partial", "notes"):
+    steps = (f"step-{10**30}", "step-000000010", "step-7")
+    others = ("attempt-x/step-00000010", "attempt-x/.step-00000010.partial", "notes")
+    for strange in (*(f"attempt-0/{name}" for name in steps), *others):
         (tmp_path / "uid/base" / strange).mkdir(parents=True)
         (tmp_path / "uid/base" / strange / "file").touch()
     before = tree(tmp_path)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnetboost_trainer import config, data, npz
+from resnetboost_trainer.datasets import draws
 from resnetboost_trainer.verdict import ConfigError, DataError
 
 Arrays = dict[str, Any]
@@ -395,6 +396,14 @@ def test_the_order_changes_with_epoch_and_seed_and_never_again() -> None:
     assert len(orders) == 16
     with pytest.raises(ValueError, match="read-only"):
         data.order(0, 0, 8)[0] = 1
+
+
+def test_a_later_stages_order_is_another_one_and_as_fixed() -> None:
+    fine = draws.descended(draws.BY_SEED_ALONE, "fine")
+    assert data.order(0, 0, 8, fine).tolist() == [2, 1, 4, 6, 7, 0, 3, 5]
+    lineages = [draws.BY_SEED_ALONE, fine, draws.descended(fine, "fine"), draws.descended(fine, "other")]
+    orders = {tuple(data.order(0, epoch, 50, lineage)) for lineage in lineages for epoch in range(4)}
+    assert len(orders) == 16
 
 
 @settings(max_examples=200)

@@ -19,7 +19,7 @@ from resnetboost_trainer import config, data
 from resnetboost_trainer.data import Share
 from resnetboost_trainer.datasets.autotune import Setting
 from resnetboost_trainer.datasets.corrupt import Corrupt
-from resnetboost_trainer.datasets.draws import Draws
+from resnetboost_trainer.datasets.draws import Draws, descended
 from resnetboost_trainer.datasets.feed import Batch, Feed, Wanted, cores
 from resnetboost_trainer.datasets.mixing import Mixing
 from resnetboost_trainer.datasets.photos import Evaluated
@@ -97,6 +97,22 @@ def test_an_image_is_augmented_anew_in_every_epoch(root: Path) -> None:
     )
     assert all(first[index] != second[index] for index in first)
     assert len(set(first.values())) == 4
+
+
+def test_a_later_stage_crops_flips_and_mixes_anew(root: Path) -> None:
+    """Besides choosing other images: what is drawn for one and the same image, or place in the epoch, is another."""
+    found, lineage = dataset(root), descended(0, "fine")
+    crops = [[found_image(found, index, Draws(0, 0, "augmentation", of)) for index in range(4)] for of in (0, lineage)]
+    assert all(first != second for first, second in zip(*crops, strict=True))
+    shares = [Draws(0, 0, "mixing", of).of(0).random() for of in (0, lineage)]
+    assert shares[0] != shares[1]
+    mixed = dataset(root, mixup_alpha=0.2, cutmix_alpha=1)
+    feed = Feed(mixed.train, Corrupt(0), 2, mixed.mixing)
+    share = Share(5, GLOBAL, 0, 1, TRAIN)
+    stages = [bits(feed.batches(share._replace(lineage=of).steps(0, STEPS))) for of in (0, lineage)]
+    feed.close()
+    assert not set(stages[0]) & set(stages[1])
+    assert stages[0] == bits(train(mixed)), "a first stage draws as it always did"
 
 
 def found_image(found: data.Dataset, index: int, draws: Draws) -> bytes:

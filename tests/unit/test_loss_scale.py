@@ -1,5 +1,6 @@
 """The dynamic loss scale: when it grows, when it shrinks, and which steps it leaves out."""
 
+import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor
@@ -48,6 +49,13 @@ def test_steps_are_left_out_until_the_scale_is_the_least() -> None:
         False,
     ]
     assert scaling.scale == Scale(1.0, 1)
+
+
+def test_steps_beyond_what_a_float32_counts_still_end() -> None:
+    scaling = Scaling(DynamicLossScale(initial=4.0, growth_steps=10**9))
+    scaling.parameters[1].set_data(Tensor(2**24 - 2, mindspore.float32))
+    assert [scaling.leaves_out(finite=True) for _ in range(3)] == [False] * 3
+    assert scaling.scale == Scale(8.0, 1)
 
 
 def test_its_parameters_are_all_its_state() -> None:

@@ -124,7 +124,7 @@ FAILED = Status(
 
 
 def test_a_failed_run_begins_with_a_new_attempt_and_a_new_budget() -> None:
-    again = resumption.reopened(FAILED)
+    again = resumption.reopened(FAILED, ["base"])
     assert (again.attempt, again.attempt_start_time, again.restarts_count_towards_max) == (4, None, 0)
     assert (again.conditions, again.stages[0].state) == ((), "Pending")
     assert again.attempts == FAILED.attempts
@@ -132,7 +132,7 @@ def test_a_failed_run_begins_with_a_new_attempt_and_a_new_budget() -> None:
 
 def test_a_run_that_did_not_fail_begins_as_it_was_left() -> None:
     status = Status(phase="Running", attempt=2)
-    assert resumption.reopened(status) is status
+    assert resumption.reopened(status, ["base"]) == status
 
 
 @pytest.mark.parametrize(

@@ -522,3 +522,9 @@ def test_what_is_no_plain_file_is_not_adopted(replace: Callable[[Path], object],
     with pytest.raises(StorageError, match="snapshot-00000000"):
         snapshots.adopt(tmp_path, snapshots.find(tmp_path, "theirs", "base"), manifest(0))
     assert steps(tmp_path) == []
+
+
+def test_snapshots_of_more_than_eight_digits_are_pruned_by_their_number(tmp_path: Path) -> None:
+    for step in (10**8 - 1, 10**8):
+        snapshots.prune(tmp_path, "uid", "base", 0, 1, keep(tmp_path, step))
+    assert [snapshot.step for snapshot in snapshots.find(tmp_path, "uid", "base")] == [10**8]

@@ -1,9 +1,10 @@
 """Checkpoints on disk: written whole or not at all, verified before use, pruned; their contents are the caller's.
 
-`<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits>/` holds safetensors files and, written last, `manifest.json` with
-their sizes and hashes; the directory gets its name by a rename after everything is on disk. An attempt writes only
-under its own directory, so a stale gang that lives on behind a broken network cannot harm its successor. What is kept
-beside checkpoints, in the same way, is of another kind and has another name in the place of `step`.
+`<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits or more>/` holds safetensors files and, written last,
+`manifest.json` with their sizes and hashes; the directory gets its name by a rename after everything is on disk. An
+attempt writes only under its own directory, so a stale gang that lives on behind a broken network cannot harm its
+successor. What is kept beside checkpoints, in the same way, is of another kind and has another name in the place of
+`step`.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from resnetboost_trainer.datasets.draws import BY_SEED_ALONE
 from resnetboost_trainer.datasets.preparation import Preparation
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
@@ -33,7 +35,7 @@ Kind = Literal["step", "snapshot", "origin"]
 FORMAT = 1
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT_BYTES = 1 << 20
-_PLACES = {kind: re.compile(rf"{kind}-(\d{{8}})") for kind in get_args(Kind)}
+_PLACES = {kind: re.compile(rf"{kind}-(\d{{8}}|[1-9]\d{{8,17}})") for kind in get_args(Kind)}
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
 log = logging.getLogger(__name__)
@@ -47,8 +49,8 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What a checkpoint is of. Randomness is counter-based (a function of seed and position), so that seed, step and
-    batch sizes are the whole state of the random number generators and of the data order.
+    """What a checkpoint is of. Randomness is counter-based (a function of seed, lineage and position), so that these,
+    step and batch sizes are the whole state of the random number generators and of the data order: datasets.draws.
 
     A checkpoint without its job's namespace and name, as they were written once, is found by its uid alone. `written`
     is in unix seconds. `layout` is of a snapshot's flat vector; `basis` tells in which subspace a state is one;
@@ -63,6 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     step: int
     steps_per_epoch: int
     seed: int
+    lineage: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = BY_SEED_ALONE
     world_size: int
     local_batch_size: int
     model: str
@@ -76,6 +79,12 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     versions: dict[str, str] = {}
     written: float = 0.0
     files: dict[str, File] = {}
+
+    @property
+    def micro_batches(self) -> int | None:
+        """How many of them each rank took for a step; None in a checkpoint from before this was kept."""
+        found = self.config.get("accumulationSteps")
+        return found if isinstance(found, int) else None
 
 
 # Brings files into a directory, and onto the disk.

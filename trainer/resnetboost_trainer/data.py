@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer import config, npz
 from resnetboost_trainer.datasets import folder, labelled, mindrecord, preparation, reading, recipe
-from resnetboost_trainer.datasets.draws import Draws, Purpose
+from resnetboost_trainer.datasets.draws import BY_SEED_ALONE, Draws, Purpose, sequence
 from resnetboost_trainer.datasets.feed import Wanted
 from resnetboost_trainer.datasets.mixing import Mixing
 from resnetboost_trainer.datasets.photosplit import PhotoSplit
@@ -321,9 +321,9 @@ def check_batch(
 
 
 @functools.lru_cache(maxsize=2)
-def order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+def order(seed: int, epoch: int, n: int, lineage: int = BY_SEED_ALONE) -> NDArray[np.int64]:
     """Permutation of the n training samples in an epoch (n,); it depends on nothing else."""
-    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
+    generator = np.random.Generator(np.random.Philox(sequence(seed, epoch, "order", lineage)))
     permutation = generator.permutation(n)
     permutation.flags.writeable = False  # it is cached
     return permutation
@@ -344,7 +344,8 @@ def batch_indices(
 class Share(NamedTuple):
     """What a rank is given of every global batch, and how many of them an epoch of `n` samples has.
 
-    It comes in `parts` of equal size, one after another, which together are what it would be as one.
+    It comes in `parts` of equal size, one after another, which together are what it would be as one. `lineage` is
+    of the stage: datasets.draws.
     """
 
     seed: int
@@ -353,27 +354,29 @@ class Share(NamedTuple):
     world_size: int
     n: int
     parts: int = 1
+    lineage: int = BY_SEED_ALONE
 
     @property
     def per_epoch(self) -> int:
         return self.n // self.global_batch
 
     def steps(self, first: int, total: int) -> Iterator[Wanted]:
-        """The parts of the steps from `first` on: functions of seed and position, whatever was before."""
+        """The parts of the steps from `first` on: functions of seed, lineage and position, whatever was before."""
         local = self.global_batch // self.world_size
         size = local // self.parts
         for step in range(first, total):
             epoch, batch = divmod(step, self.per_epoch)
             start, own = batch * self.global_batch, self.rank * local
-            whole = order(self.seed, epoch, self.n)[start : start + self.global_batch]
-            augmentation = _draws(self.seed, epoch, "augmentation")
+            whole = order(self.seed, epoch, self.n, self.lineage)[start : start + self.global_batch]
+            augmentation = _draws(self.seed, epoch, "augmentation", self.lineage)
+            mixing = _draws(self.seed, epoch, "mixing", self.lineage)
             for part in range(own, own + local, size):
-                yield Wanted(whole, part, size, augmentation, (_draws(self.seed, epoch, "mixing"), start + part))
+                yield Wanted(whole, part, size, augmentation, (mixing, start + part))
 
 
 @functools.lru_cache(maxsize=4)
-def _draws(seed: int, epoch: int, purpose: Purpose) -> Draws:
-    return Draws(seed, epoch, purpose)
+def _draws(seed: int, epoch: int, purpose: Purpose, lineage: int) -> Draws:
+    return Draws(seed, epoch, purpose, lineage)
 
 
 def evaluation_slices(n: int, world_size: int, rank: int, batch: int) -> list[EvaluationBatch]:

@@ -152,6 +152,10 @@ class Communicator:
         """Mean over the ranks, the same bits on each of them."""
         return values if self.size == 1 else self.sum(values) / np.float32(self.size)
 
+    def broadcast_integers(self, values: Sequence[int]) -> list[int]:
+        """The leader's integers, from 0 to below 2^63, on every rank; a float32 is exact only up to 2^24."""
+        return from_bytes(self.broadcast(as_bytes(values)))
+
     def broadcast(self, values: Floats) -> Floats:
         """The leader's values on every rank, bit for bit (shapes must agree)."""
         return values if self.size == 1 else _run(lambda tensor: self._broadcast((tensor,))[0], values)
@@ -233,6 +237,17 @@ class Group:
     def gather(self, values: Floats) -> Floats:
         """Every rank's values, in the order of the ranks: shape (n,) -> (size, n)."""
         return values[None] if self.size == 1 else self._gather(values)
+
+
+def as_bytes(counts: Sequence[int]) -> Floats:
+    """Integers from 0 to below 2^63 as the float32 that collectives take: the bytes of each, the lowest first."""
+    return np.array(counts, "<i8").view(np.uint8).astype(np.float32)
+
+
+def from_bytes(values: Floats) -> list[int]:
+    """The integers of such bytes, or of the sums of theirs over up to 65793 ranks, which are exact too."""
+    bits = range(0, 64, 8)
+    return [sum(int(byte) << bit for byte, bit in zip(row, bits, strict=True)) for row in values.reshape(-1, 8)]
 
 
 def _run(operator: Callable[[Any], Any], values: Floats) -> Floats:

@@ -13,6 +13,7 @@ from resnetboost_trainer.config import DynamicLossScale
 
 FACTOR = 2.0
 LEAST, MOST = 1.0, 2.0**24
+MOST_STEPS = 2**24  # that a checkpoint's float32 counts one by one
 
 
 class Scale(NamedTuple):
@@ -35,7 +36,7 @@ class Scaling:
     """A program's scale as parameters: its graph reads `factor`, a checkpoint has all of `parameters`."""
 
     def __init__(self, settings: DynamicLossScale) -> None:
-        self.growth_steps = settings.growth_steps
+        self.growth_steps = min(settings.growth_steps, MOST_STEPS)
         self.factor = _parameter("loss_scale.factor", settings.initial)
         self._steps = _parameter("loss_scale.steps", 0)
         self.parameters = [self.factor, self._steps]

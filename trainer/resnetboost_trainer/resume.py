@@ -9,15 +9,16 @@ import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from resnetboost_trainer import checkpoint, earlier, snapshots, state
+from resnetboost_trainer import checkpoint, earlier, schedule, snapshots, state
 from resnetboost_trainer.checkpoint import Found, Kind, Manifest
-from resnetboost_trainer.config import StartFrom
+from resnetboost_trainer.config import Config, StartFrom
+from resnetboost_trainer.datasets import draws
 from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.state import State
 from resnetboost_trainer.verdict import ConfigError, StorageError
@@ -45,31 +46,44 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     weights: Callable[[], dict[str, npt.NDArray[np.float32]]] | None = None
 
 
-def begin(source: Source, state_: State, communicator: Communicator) -> int:
-    """Bring the state of every rank to where training goes on; returns the steps that are done. A collective.
+class Begun(NamedTuple):
+    """How many steps of the stage are done, and of which lineage its batches are: datasets.draws."""
+
+    step: int
+    lineage: int
+
+
+def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
+    """Bring the state of every rank to where training goes on. A collective.
 
     The gang cannot start from different files: the leader reads, the others get its bits.
     Raises ConfigError for a checkpoint that does not fit or is required and missing, StorageError when the stage it
     starts from left nothing.
     """
     found = _furthest(source) if communicator.leads else None
-    step = -1 if found is None else found.manifest.step
-    done = int(communicator.broadcast(np.array([step], np.float32))[0])
-    if done >= 0:
+    goes_on, step, lineage = communicator.broadcast_integers(
+        [0, 0, 0] if found is None else [1, found.manifest.step, found.manifest.lineage]
+    )
+    if goes_on:
         state_.restore(None if found is None else found.contents)
-        log.info("resumed from the checkpoint of step %d", done)
+        log.info("resumed from the checkpoint of step %d", step)
         _adopt(source, found)
-        return done
+        return Begun(step, lineage)
     first = _first(source) if communicator.leads else None
     if first is not None:
         _tell(source.ours, first.manifest)
+    (lineage,) = communicator.broadcast_integers([_lineage(source.ours, first)])
     model = None if first is None else first.contents[state.MODEL]
     if source.weights is not None and communicator.leads:
         model = state_.completed(source.weights())
     state_.warm_start(model)
     if source.weights is not None or (source.start_from is not None and source.start_from.job_name is not None):
-        _save(source, state_.snapshot())
-    return 0
+        _save(source, state_.snapshot(), lineage)
+    return Begun(0, lineage)
+
+
+def _lineage(ours: Manifest, first: Found | None) -> int:
+    return draws.BY_SEED_ALONE if first is None else draws.descended(first.manifest.lineage, ours.stage)
 
 
 def resumed(source: Source) -> Manifest | None:
@@ -94,7 +108,7 @@ def _furthest(source: Source, arrays: bool = True) -> Found | None:
         return _of_earlier_job(source, arrays)
     difference = _difference(found.manifest, source)
     if difference:
-        raise ConfigError(f"{found.path.name} is a checkpoint of another job: {difference}")
+        raise ConfigError(f"{found.path.name} is a checkpoint of another job: {difference}; restore that setting")
     return found
 
 
@@ -111,11 +125,25 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
             remedy = "restore that setting, or set checkpoint.resume to Never to begin afresh"
             raise ConfigError(f"checkpoint.resume is {rule}, but {theirs} does not fit: {difference}; {remedy}")
         log.info("going on from %s", theirs)
+        _tell_of_another_schedule(found.manifest, ours)
     elif rule == "Required" and source.start_from is None:
         reason = f"no earlier job {job} left a whole checkpoint of stage {ours.stage} on this volume"
         remedy = "set checkpoint.claimName to the claim it used, or checkpoint.resume to IfPresent"
         raise ConfigError(f"checkpoint.resume is Required, but {reason}; {remedy}")
     return found
+
+
+def _tell_of_another_schedule(theirs: Manifest, ours: Manifest) -> None:
+    """A rate may be changed on purpose; more epochs change one that is laid out over them without being asked to."""
+    try:
+        before, now = (msgspec.convert(manifest.config, Config) for manifest in (theirs, ours))
+    except msgspec.ValidationError:
+        return  # one from before configs were kept, or of fields that are no more
+    step = schedule.first_other_rate(now, before, theirs.step, ours.steps_per_epoch)
+    if step is not None:
+        rates = [schedule.rate(config, step, ours.steps_per_epoch) for config in (before, now)]
+        text = "those %d steps were made by another schedule: the learning rate of step %d was %g, and would be %g now"
+        log.warning(f"{text}; from here on it is this job's", theirs.step, step + 1, *rates)
 
 
 def _difference(manifest: Manifest, source: Source) -> str:
@@ -124,7 +152,30 @@ def _difference(manifest: Manifest, source: Source) -> str:
         theirs, own = getattr(manifest, field), getattr(source.ours, field)
         if theirs != own:
             return f"its {field} is {theirs!r}, this job's is {own!r}"
+    if not _same_batch(manifest, source.ours):
+        return f"its global batch is {_batch(manifest)}, this job's is {_batch(source.ours)}"
     return f"it is of step {manifest.step}, this stage ends at {source.total}" if manifest.step > source.total else ""
+
+
+def _same_batch(theirs: Manifest, ours: Manifest) -> bool:
+    """Whether a position means the same samples: on how many ranks, in how many micro batches, is no matter.
+
+    Of a checkpoint that does not say how many micro batches there were, any whole number of them will do.
+    """
+    micro, own = (manifest.world_size * manifest.local_batch_size for manifest in (theirs, ours))
+    whole = own * (ours.micro_batches or 1)
+    if theirs.micro_batches is None:
+        return micro > 0 and whole % micro == 0
+    return whole == micro * theirs.micro_batches
+
+
+def _batch(manifest: Manifest) -> str:
+    """66 (2 ranks x localBatchSize 33), as a user can set it."""
+    parts = manifest.micro_batches or 1
+    accumulated = f" x accumulationSteps {parts}" if parts > 1 else ""
+    ranks = "1 rank" if manifest.world_size == 1 else f"{manifest.world_size} ranks"
+    whole = manifest.world_size * manifest.local_batch_size * parts
+    return f"{whole} ({ranks} x localBatchSize {manifest.local_batch_size}{accumulated})"
 
 
 def _by_name(root: Path, ours: Manifest, name: str, stage: str, needed: tuple[str, ...], arrays: bool) -> Found | None:
@@ -144,14 +195,14 @@ def _adopt(source: Source, found: Found | None) -> None:
     for kind, last_step in reached.items():
         left = snapshots.find(source.root, theirs.job_uid, theirs.stage, last_step, kind)
         snapshots.adopt(source.root, left, source.ours, kind)
-    ours = msgspec.structs.replace(source.ours, step=theirs.step, basis=theirs.basis)
+    ours = msgspec.structs.replace(source.ours, step=theirs.step, basis=theirs.basis, lineage=theirs.lineage)
     _write(source.root, ours, found.contents)
 
 
-def _save(source: Source, contents: dict[str, state.Arrays] | None) -> None:
+def _save(source: Source, contents: dict[str, state.Arrays] | None, lineage: int) -> None:
     """Keep what another job's weights, or a file's, became: those may change, and a later attempt start elsewhere."""
     if source.root is not None and contents is not None:
-        _write(source.root, source.ours, contents)
+        _write(source.root, msgspec.structs.replace(source.ours, lineage=lineage), contents)
 
 
 def _write(root: Path, ours: Manifest, contents: dict[str, state.Arrays]) -> None:

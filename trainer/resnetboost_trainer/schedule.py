@@ -38,9 +38,22 @@ class Moment(msgspec.Struct, frozen=True):
 
 def moment(config: Config, step: int, steps_per_epoch: int) -> Moment:
     """All that changes from step to step by itself."""
+    damped = damping(config, step, steps_per_epoch) if config.thor is not None else 0.0
+    return Moment(step, rate(config, step, steps_per_epoch), damped)
+
+
+def rate(config: Config, step: int, steps_per_epoch: int) -> float:
+    """Learning rate of a step; 1 where a search finds its length."""
     searching = config.pca is not None and config.pca.solver == "BFGS"
-    rate = 1.0 if searching else learning_rate(config, step, steps_per_epoch)
-    return Moment(step, rate, damping(config, step, steps_per_epoch) if config.thor is not None else 0.0)
+    return 1.0 if searching else learning_rate(config, step, steps_per_epoch)
+
+
+def first_other_rate(ours: Config, theirs: Config, steps: int, steps_per_epoch: int) -> int | None:
+    """The first of so many steps, to a thousandth of them, whose rates are not the same; None if there is none."""
+    for step in range(0, steps, max(1, steps // 1000)):
+        if rate(ours, step, steps_per_epoch) != rate(theirs, step, steps_per_epoch):
+            return step
+    return None
 
 
 def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:

@@ -135,7 +135,7 @@ def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written
     paths = checkpoint.candidates(root, job_uid, stage, attempt + 1, "snapshot")
     steps = [list(same) for _, same in itertools.groupby(paths, operator.attrgetter("name"))]
     replaced = [path for same in steps for path in same[1:]]
-    reached = [same[0] for same in steps if same[0].name <= written.name]
+    reached = [same[0] for same in steps if _step(same[0]) <= _step(written)]
     checkpoint.remove(replaced + reached[keep:])
     checkpoint.sweep(root, job_uid, stage, attempt)
 

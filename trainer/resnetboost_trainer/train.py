@@ -86,7 +86,8 @@ class Training:
 
     def run(self) -> Result:
         """Train to the end; returns the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
-        self.step = first = resume.begin(self._source(), self.program.state, self.communicator)
+        first, lineage = resume.begin(self._source(), self.program.state, self.communicator)
+        self.step, self.share = first, self.share._replace(lineage=lineage)
         self.teller.resumed(first)
         self.start.done("checkpoint")
         if self.saver is not None:
@@ -113,7 +114,7 @@ class Training:
     def _batches(self, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
         """(images, labels, seconds waited) after `first` steps, one for each micro batch of a step.
 
-        What is in them depends on seed and step alone.
+        What is in them depends on seed, lineage and step alone.
         """
         batches = self.feed.batches(self.share.steps(first, self.total))
         for _ in range((self.total - first) * self.share.parts):
@@ -280,6 +281,7 @@ class Training:
             step=self.step,
             steps_per_epoch=self.per_epoch,
             seed=config.seed,
+            lineage=self.share.lineage,
             world_size=self.communicator.size,
             local_batch_size=config.local_batch_size,
             model=model.identity(config.model, self.dataset.channels),

@@ -40,7 +40,8 @@ class RunLoop:
         self._audience = audience
         self._changed = asyncio.Event()
         self._cluster = LocalCluster(folder.path, self._changed.set)
-        self._status = resumption.reopened(folder.read_status(), folder.attempts_on_disk())
+        stages = [stage.name for stage in job.spec.stages]
+        self._status = resumption.reopened(folder.read_status(), stages, folder.attempts_on_disk())
         self._progress: Progress | None = None
         self._polling: asyncio.Task[None] | None = None
         self._since = self._awake = 0.0

@@ -1,12 +1,12 @@
 """What a second run of the same folder may change and where it starts; pure, it reads and writes nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from resnetboost_operator import status as statuses
-from resnetboost_operator.status import Ranks, Status
+from resnetboost_operator.status import Ranks, StageStatus, Status
 from resnetboost_operator.validation import schema
 
 Manifest = Mapping[str, Any]
@@ -51,30 +51,55 @@ def _shown(value: Any) -> str:
     return "set" if isinstance(value, Mapping) else str(value)
 
 
-def reopened(status: Status, attempts_on_disk: int = 0) -> Status:
-    """The status a run starts from. A failed job is tried again: its user may have mended something.
+def is_over(status: Status, stages: Sequence[str]) -> bool:
+    """Whether every stage of the job is complete: one that is given more epochs, or another stage, no longer is."""
+    return statuses.is_true(status, "Complete") and _outstanding(status, stages) is None
 
-    Where the status is lost but checkpoints are not, the attempts that left them count: the next one resumes from
-    them instead of writing over them.
 
-    On a cluster Failed is for ever; here the user asks for the same folder by name. The next attempt resumes
-    from the newest checkpoint and has the whole budget of restarts again.
+def with_stages_that_go_on(status: Status, stages: Collection[str]) -> Status:
+    """The status of a run of which those stages are given more epochs: they are not complete, and have no result."""
+    found = (StageStatus(old.name, attempts=old.attempts) if old.name in stages else old for old in status.stages)
+    return replace(status, stages=tuple(found))
+
+
+def reopened(status: Status, stages: Sequence[str], attempts_on_disk: int = 0) -> Status:
+    """The status a run of a job of those stages starts from.
+
+    A failed job is tried again: its user may have mended something. A complete one goes on with what its user has
+    added. Where the status is lost but checkpoints are not, the attempts that left them count: the next one resumes
+    from them instead of writing over them.
+
+    On a cluster Failed and Complete are for ever; here the user asks for the same folder by name. The next attempt
+    resumes from the newest checkpoint and has the whole budget of restarts again.
     """
-    if not status.stage and attempts_on_disk > status.attempt:
-        return replace(status, attempt=attempts_on_disk)
-    if not statuses.is_true(status, "Failed"):
+    if not status.stage:
+        return replace(status, attempt=max(status.attempt, attempts_on_disk))
+    known = {stage.name: stage for stage in status.stages}
+    status = replace(status, stages=tuple(known.get(name, StageStatus(name)) for name in stages))
+    outstanding = _outstanding(status, stages)
+    over = statuses.is_terminal(status)
+    if outstanding is None or (outstanding == status.stage and not over):
         return status
-    stages = tuple(replace(stage, state="Pending") if stage.state == "Failed" else stage for stage in status.stages)
+    pending = tuple(replace(stage, state="Pending") if stage.state == "Failed" else stage for stage in status.stages)
     return replace(
         status,
         phase="Pending",
-        conditions=tuple(found for found in status.conditions if found.type != "Failed"),
+        conditions=tuple(found for found in status.conditions if found.type not in ("Complete", "Failed")),
+        stage=outstanding,
         attempt=status.attempt + 1,
+        attempt_creation_time=None,
         attempt_start_time=None,
+        failure_time=None,
         restart_time=None,
         restarts_count_towards_max=0,
         ranks=Ranks(desired=status.ranks.desired),
         start_time=None,
         completion_time=None,
-        stages=stages,
+        stages=pending,
     )
+
+
+def _outstanding(status: Status, stages: Sequence[str]) -> str | None:
+    """The first stage that is not complete."""
+    complete = {stage.name for stage in status.stages if stage.state == "Complete"}
+    return next((name for name in stages if name not in complete), None)

@@ -1,11 +1,13 @@
 """A run's folder: everything that is needed to look at a run and to resume it; it runs nothing."""
 
 import contextlib
+import csv
 import fcntl
+import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import yaml
 from resnetboost_operator import status as statuses
 from resnetboost_operator import yamltext
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import resumption
+from resnetboost_operator.runs import extension, resumption
+from resnetboost_operator.runs.extension import Made
 from resnetboost_operator.status import Status
 
 Manifest = dict[str, Any]
@@ -157,20 +160,34 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
 
-    def enter(self, job: Manifest) -> Manifest:
-        """Write the job of a new run, or find the one to resume; returns it with its uid."""
+    def enter(self, job: Manifest, tell: Callable[[str], object] = lambda _: None) -> Manifest:
+        """Write the job of a new run, or find the one to resume; returns it with its uid.
+
+        A run may be given more epochs and further stages: `tell` gets a sentence on what becomes of each.
+        """
         if not self.job_file.exists():
             job = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1}}
             write(self.job_file, yamltext.dump(job))
             return job
         kept = self.read_job()
-        refusal = resumption.refusal(kept, job)
+        longer = extension.extended(kept, job, self.made(kept))
+        refusal = resumption.refusal(longer.kept, longer.job)
         if refusal:
             raise RunFolderError(
                 f"{self.path} holds a run of another job: {refusal}; "
                 "choose another folder with --out, or start over with --fresh"
             )
-        return self._with_mutable_fields(kept, job)
+        if longer.goes_on:  # before the job: whoever is killed in between leaves a stage that has nothing to do
+            self.write_status(resumption.with_stages_that_go_on(self.read_status(), longer.goes_on))
+        for sentence in longer.told:
+            tell(sentence)
+        return self._with_mutable_fields(kept, longer.job)
+
+    def made(self, job: Manifest) -> Made:
+        """What of the job's stages was trained."""
+        root, names = self.checkpoints / job["metadata"]["uid"], [stage["name"] for stage in job["spec"]["stages"]]
+        epochs = {name: _epochs(root / name) for name in names if any((root / name).glob("attempt-*/step-*"))}
+        return Made(epochs, {stage.name for stage in self.read_status().stages if stage.state == "Complete"})
 
     def _with_mutable_fields(self, kept: Manifest, job: Manifest) -> Manifest:
         if kept["spec"] == job["spec"]:
@@ -208,6 +225,19 @@ def write(path: Path, text: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _epochs(stage: Path) -> float:
+    """How many epochs its attempts came to, as they told; infinite where none did, since it may be any number."""
+    told = [epoch for path in stage.glob("attempt-*/metrics.csv") for epoch in _told(path)]
+    return max(told, default=math.inf)
+
+
+def _told(metrics: Path) -> Iterator[float]:
+    with metrics.open(newline="", errors="replace") as file:
+        for row in csv.DictReader(file):
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # a killed rank leaves half a line
+                yield float(row["epoch"])
 
 
 def _read(path: Path) -> Manifest:

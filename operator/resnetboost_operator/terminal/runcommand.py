@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from resnetboost_operator import api, errors
-from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import environment, machine
 from resnetboost_operator.local.runloop import RunLoop
-from resnetboost_operator.runs import runfolder
+from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
 from resnetboost_operator.terminal import display, loadjob, summary
@@ -96,9 +95,9 @@ def _absolute(place: Manifest) -> Manifest:
 def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> Status:
     if fresh or folder.is_barren():
         folder.clear()
-    job = api.parse(folder.enter(wanted))
+    job = api.parse(folder.enter(wanted, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
     status = folder.read_status()
-    if statuses.is_true(status, "Complete"):
+    if resumption.is_over(status, [stage.name for stage in job.spec.stages]):
         output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")
         return status
     folder.write_environment(environment.describe())

@@ -81,8 +81,9 @@ def newest_checkpoint(folder: RunFolder) -> Path | None:
     return None
 
 
-def _age(checkpoint: Path) -> tuple[int, str]:
-    return int(checkpoint.parent.name.removeprefix("attempt-")), checkpoint.name
+def _age(checkpoint: Path) -> tuple[int, int, str]:
+    """By attempt and step, which has eight digits or more."""
+    return int(checkpoint.parent.name.removeprefix("attempt-")), len(checkpoint.name), checkpoint.name
 
 
 def description(folder: RunFolder, now: float) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from resnetboost_trainer import config
-from resnetboost_trainer.distributed import Communicator, Rendezvous
+from resnetboost_trainer.distributed import Communicator, Rendezvous, as_bytes, from_bytes
 
 LEADER = int(os.environ["LEADER"])
 
@@ -29,6 +29,8 @@ network = nn.SequentialCell(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
 for parameter in network.get_parameters():
     parameter.set_data(parameter * 0 + environment.rank + 1)  # every rank has its own numbers
 told = communicator.broadcast(np.full(3, environment.rank, np.float32))
+integers = communicator.broadcast_integers([2**24 + 1 + environment.rank, 2**53 + 1, 2**63 - 1])
+summed = from_bytes(communicator.sum(as_bytes([2**24 + 1, 2**53 + environment.rank])))
 state = State(network, [], communicator)
 contents = state.snapshot()
 for parameter in network.get_parameters():
@@ -41,6 +43,7 @@ basis, _ = bases.prepare(source, pcabases.shape(5), communicator)
 np.savez(
     Path(sys.argv[1]) / f"rank-{environment.rank}.npz",
     told=told,
+    integers=np.array([*integers, *summed]),
     weights=left,
     statistics=own,
     basis=basis.columns,

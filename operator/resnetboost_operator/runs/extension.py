@@ -1,0 +1,196 @@
+"""More epochs for a run that is there: its stage goes on, or another one follows; pure, it reads and writes nothing.
+
+A stage goes on where the steps it has made are those it would have made had it been given more epochs from the start:
+where its learning rate does not depend on how many there are, or was still rising. Elsewhere the stage stays what it
+is, and another one with its settings follows from its weights, for the epochs that it lacks.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from resnetboost_operator import readable
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.validation import schema
+
+Manifest = dict[str, Any]
+Stage = Mapping[str, Any]
+
+# Name and epochs of the stages that stand for one of the job file: itself, and those that follow it.
+_Parts = list[tuple[str, int]]
+
+_LAID_OUT = ("Cosine", "Linear", "Polynomial")  # over the epochs of the stage, unless scheduleEpochs says otherwise
+_OTHERWISE = "choose another folder with --out, or start over with --fresh"
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What a run has made of its stages: epochs by stage that left checkpoints, and the stages that are complete."""
+
+    epochs: Mapping[str, float]
+    complete: Collection[str] = ()
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """The `kept` job and the one that is wanted with the same stages, and what to tell of it, in sentences.
+
+    Stages of `goes_on` have more epochs than before, whether they were complete or not.
+    """
+
+    kept: Manifest
+    job: Manifest
+    goes_on: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """What a run has for the stage at a place of the job file: a stage and those that follow for more of its epochs.
+
+    `later` are the names of what comes after it, and `field` says what is asked for.
+    """
+
+    stages: list[Stage]
+    later: list[str]
+    field: str
+
+    @property
+    def parts(self) -> _Parts:
+        return [(stage["name"], stage["epochs"]) for stage in self.stages]
+
+    @property
+    def epochs(self) -> int:
+        return sum(count for _, count in self.parts)
+
+
+class _Longer(msgspec.Struct, frozen=True):
+    """What becomes of a group: whether its last stage goes on, or else what is to be told of the one that follows."""
+
+    parts: _Parts
+    goes_on: str = ""
+    told: str = ""
+
+
+def extended(kept: Manifest, job: Manifest, made: Made) -> Extension:
+    """What `job` makes of the `kept` one if it is the same but for more epochs, or further stages at its end.
+
+    Whatever else differs is left for others to refuse. Raises UserError for epochs that it cannot have.
+    """
+    there, asked = kept["spec"]["stages"], job["spec"]["stages"]
+    groups = _groups(there, len(asked))
+    if [group[0]["name"] for group in groups] != [stage["name"] for stage in asked[: len(groups)]]:
+        return Extension(kept, job)
+    found = [_longer(_group(groups, asked, place), asked[place]["epochs"], made) for place in range(len(groups))]
+    further, heads = asked[len(groups) :], [group[0] for group in groups]
+    claim, parts = _claim(job) or _claim(kept) or str(job["metadata"]["name"]), [longer.parts for longer in found]
+    wanted = _with_stages(job, [*_stages(asked, parts), *further], claim)
+    if len(wanted["spec"]["stages"]) > len(there):
+        _check_whole(wanted)
+    told = [*(longer.told for longer in found if longer.told), *(f"stage {stage['name']} follows" for stage in further)]
+    return Extension(
+        kept=_with_stages(kept, [*_stages(heads, parts), *further], claim),
+        job=wanted,
+        goes_on=tuple(longer.goes_on for longer in found if longer.goes_on),
+        told=tuple(told),
+    )
+
+
+def _group(groups: Sequence[list[Stage]], asked: Sequence[Stage], place: int) -> _Group:
+    later = [stage["name"] for stages in groups[place + 1 :] for stage in stages]
+    later += [stage["name"] for stage in asked[len(groups) :]]
+    return _Group(groups[place], later, f"stages[{place}].epochs: {asked[place]['epochs']}")
+
+
+def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
+    """What becomes of a group that is to have so many epochs. Raises UserError."""
+    lacking, (name, so_far) = epochs - group.epochs, group.parts[-1]
+    if lacking == 0:
+        return _Longer(group.parts)
+    _check(group, lacking, made)
+    grown = [*group.parts[:-1], (name, so_far + lacking)]
+    if name not in made.epochs:
+        return _Longer(grown)
+    if _has_no_other_past(group.stages[-1], made.epochs[name]):
+        return _Longer(grown, name, f"stage {name} goes on, for {epochs} epochs in all")
+    laid_out = f"the learning rate of stage {name} is laid out over {readable.plural(so_far, 'epoch')}"
+    if group.later:
+        reason = f"{laid_out}, and stage {group.later[0]} follows it"
+        raise UserError(f"{group.field}: {reason}; give that one more epochs, {_OTHERWISE}")
+    following = f"{group.parts[0][0]}-{len(group.parts) + 1}"
+    told = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
+    return _Longer([*group.parts, (following, lacking)], told=told)
+
+
+def _groups(stages: Sequence[Stage], wanted: int) -> list[list[Stage]]:
+    """The stages of a run by those of a job file: of fewer where the last ones only go on for a stage before them."""
+    groups: list[list[Stage]] = [[stage] for stage in stages]
+    while len(groups) > max(wanted, 1) and _follows(groups[-1][0], groups[-2][0]):
+        tail = groups.pop()
+        groups[-1] += tail
+    return _named_in_a_row(groups)
+
+
+def _follows(stage: Stage, before: Stage) -> bool:
+    """Whether it has the settings of the one before it and no other start."""
+    own = ("name", "epochs", "startFrom")
+    return "startFrom" not in stage and _without(stage, own) == _without(before, own)
+
+
+def _named_in_a_row(groups: list[list[Stage]]) -> list[list[Stage]]:
+    """Those whose names are what an extension gives them; others are taken apart again."""
+    *first, last = groups
+    head = last[0]["name"]
+    numbered = [f"{head}-{number}" for number in range(2, len(last) + 1)]
+    return groups if [stage["name"] for stage in last[1:]] == numbered else [*first, *([stage] for stage in last)]
+
+
+def _has_no_other_past(stage: Stage, epochs: float) -> bool:
+    """Whether all that a stage did in so many epochs is what it would have done with more epochs before it."""
+    rate = stage["learningRate"]
+    if stage["algorithm"] == "PCA" and stage.get("pca", {}).get("solver", "BFGS") == "BFGS":
+        return True  # it looks for the length of each step by itself
+    if rate["schedule"] not in _LAID_OUT or "scheduleEpochs" in rate:
+        return True
+    return epochs <= float(rate["warmupEpochs"])
+
+
+def _check(group: _Group, lacking: int, made: Made) -> None:
+    """Refuse what no run can have."""
+    (stage, _), has = group.parts[-1], group.epochs
+    started = [name for name in group.later if name in made.epochs or name in made.complete]
+    if stage in made.complete and stage not in made.epochs:
+        raise UserError(f"{group.field}: stage {stage} left no checkpoint to go on from; {_OTHERWISE}")
+    if lacking < 0 and (stage in made.epochs or len(group.parts) > 1):
+        raise UserError(f"{group.field} is less than the {has} of the run in this folder; ask for more, {_OTHERWISE}")
+    if stage in made.epochs and started:
+        reason = f"stage {started[0]} has begun from the weights that stage {stage} had after {has}"
+        raise UserError(f"{group.field}: {reason}; give stage {started[-1]} more epochs, {_OTHERWISE}")
+
+
+def _check_whole(job: Manifest) -> None:
+    """Refuse a stage that cannot follow as it would have to be."""
+    problems = schema.check(job)
+    if problems:
+        remedy = "ask for another number of epochs, or write the stage that is to follow at the end of the job file"
+        raise UserError(f"no such stage can follow in this folder: {problems[0]}; {remedy}")
+
+
+def _stages(stages: Sequence[Stage], parts: Sequence[_Parts]) -> Iterator[Stage]:
+    for stage, own in zip(stages, parts, strict=False):
+        for number, (name, epochs) in enumerate(own):
+            yield {**(_without(stage, ("startFrom",)) if number else stage), "name": name, "epochs": epochs}
+
+
+def _claim(job: Manifest) -> str:
+    return str(job["spec"]["checkpoint"].get("claimName", ""))
+
+
+def _with_stages(job: Manifest, stages: Sequence[Stage], claim: str) -> Manifest:
+    """Several stages need a claim; here any name will do, for their checkpoints lie in the run's folder."""
+    spec = {**job["spec"], "stages": list(stages)}
+    if len(stages) > 1:
+        spec["checkpoint"] = {**spec["checkpoint"], "claimName": claim}
+    return {**job, "spec": spec}
+
+
+def _without(stage: Stage, fields: Collection[str]) -> Stage:
+    return {name: value for name, value in stage.items() if name not in fields}
