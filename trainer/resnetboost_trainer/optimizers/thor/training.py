@@ -114,8 +114,9 @@ class TrainingCell(nn.Cell):
     def __call__(self, *batch: Tensor) -> Tensor:
         """One step; `last_update` says what the newest update of the curvature did.
 
-        A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing: it
-        is told in the log and counted in `skipped`, and an update of the curvature is made at the next step.
+        A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing but
+        running statistics: it is told in the log and counted in `skipped`, and what it was to update of the curvature
+        the next step does.
         """
         step = int(self.steps.asnumpy())
         thor, curvature = self.thor, self.thor.curvature

@@ -1,0 +1,163 @@
+"""Steps that overflow Float16, under each algorithm: left out by all ranks, as if they had never been."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import onerank
+import overflowing
+import rankgang
+from resnetboost_trainer import device
+from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.lossscale import MOST_IN_A_ROW
+from resnetboost_trainer.program import Outcome, Program
+from resnetboost_trainer.schedule import Moment
+from resnetboost_trainer.state import OPTIMIZER
+from resnetboost_trainer.verdict import NumericsError
+
+pytestmark = pytest.mark.slow
+
+Arrays = dict[str, NDArray[Any]]
+
+ALONE = Communicator(0, 1)
+LEFT_OUT, SCALE, UPDATES = range(3)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def graphs() -> None:
+    device.prepare()
+
+
+@pytest.fixture(scope="module")
+def gang(tmp_path_factory: pytest.TempPathFactory) -> list[Arrays]:
+    return rankgang.run("overflowrank.py", 2, tmp_path_factory.mktemp("gang"))
+
+
+def moment(rank: Arrays, case: str, name: str) -> dict[str, bytes]:
+    begin = f"{case}.{name}."
+    return {key.removeprefix(begin): value.tobytes() for key, value in rank.items() if key.startswith(begin)}
+
+
+def different(one: dict[str, bytes], other: dict[str, bytes]) -> set[str]:
+    assert one.keys() == other.keys()
+    return {name for name in one if one[name] != other[name]}
+
+
+@pytest.mark.parametrize("case", overflowing.STAGES)
+def test_an_overflow_on_one_rank_changes_nothing_on_any_but_the_scale(gang: list[Arrays], case: str) -> None:
+    """Neither weights nor what batch normalization, optimizer, curvature, solver and average remember."""
+    for rank in gang:
+        told = rank[f"{case}.told"]
+        assert told[:, LEFT_OUT].tolist() == [1, 0, 0, 0]
+        assert told[:, SCALE].tolist() == [overflowing.SCALE] + 3 * [overflowing.SCALE / 2]
+        assert np.isfinite(told).all()
+        changed = {"loss_scale.factor"} | ({"thor.overdue"} if case in overflowing.WITH_CURVATURE else set())
+        before, after = moment(rank, case, "before"), moment(rank, case, "after")
+        assert any("moving_mean" in name for name in before)
+        assert different(before, after) == changed
+
+
+@pytest.mark.parametrize("case", overflowing.STAGES)
+def test_the_next_step_is_as_if_it_had_never_been(gang: list[Arrays], case: str) -> None:
+    for rank in gang:
+        then, undisturbed = moment(rank, case, "next"), moment(rank, case, "undisturbed")
+        assert then == undisturbed
+        assert different(then, moment(rank, case, "after")) > {"average"}, "it did not train"
+    for name in moment(gang[0], case, "next").keys() - {"average"}:
+        of_node = case == "Adasum of THOR's changes" and "velocity" in name
+        if "moving" not in name and not of_node:
+            assert gang[0][f"{case}.next.{name}"].tobytes() == gang[1][f"{case}.next.{name}"].tobytes(), name
+
+
+@pytest.mark.parametrize("case", overflowing.WITH_CURVATURE)
+def test_an_update_of_the_curvature_is_made_at_the_next_good_step(gang: list[Arrays], case: str) -> None:
+    """It was due at the first one, and is again at each third."""
+    for rank in gang:
+        assert rank[f"{case}.told"][:, UPDATES].tolist() == [0, 1, 0, 1]
+
+
+def step(program: Program, number: int, faint: bool = False) -> Outcome:
+    return program.step(*overflowing.batch(number, 0, faint), Moment(number, 0.1, 0.1), stop=False)
+
+
+def test_statistics_of_all_micro_batches_of_a_step_are_put_back() -> None:
+    scale = {"initial": overflowing.SCALE, "growthSteps": 1000}
+    program = overflowing.program("THOR", ALONE, dynamicLossScale=scale, accumulationSteps=2)
+    before = overflowing.everything(program)
+    program.accumulate(*overflowing.batch(0, 0))
+    assert step(program, 0, faint=True).left_out
+    after = overflowing.everything(program)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {"loss_scale.factor", "thor.overdue"}
+
+
+def test_a_fixed_scale_leaves_steps_out_and_fails_where_that_is_no_help() -> None:
+    program = overflowing.program("PCA by BFGS", ALONE, lossScale=overflowing.SCALE)
+    before = overflowing.everything(program)
+    first = step(program, 0, faint=True)
+    assert (first.left_out, first.loss_scale, first.combined) == (True, overflowing.SCALE, None)
+    good = step(program, 1)
+    assert not good.left_out and good.combined is not None
+    for _ in range(MOST_IN_A_ROW):
+        assert step(program, 2, faint=True).left_out
+    with pytest.raises(NumericsError, match="use dynamicLossScale"):
+        step(program, 2, faint=True)
+    assert before.keys() >= {"loss_scale.left_out"}
+
+
+def test_the_least_scale_fails_at_once_whatever_the_algorithm() -> None:
+    program = overflowing.program("THOR", ALONE, dynamicLossScale={"initial": 1, "growthSteps": 9})
+    images, labels = overflowing.batch(0, 0)
+    with pytest.raises(NumericsError, match="another precision than Float16"):
+        program.step(images * 1e6, labels, Moment(0, 0.1, 0.1), stop=False)
+
+
+def test_factors_are_those_without_a_scale() -> None:
+    """To the rounding of Float16, at a scale that changes from step to step."""
+    left = []
+    for changes in ({}, {"dynamicLossScale": {"initial": 1024, "growthSteps": 1}}):
+        program = overflowing.program("THOR", ALONE, **changes)
+        for number in range(4):
+            assert not step(program, number).left_out
+        assert program.curvature is not None
+        left.append([inverse.asnumpy() for inverse in program.curvature.preconditioner.state()])
+    for plain, scaled in zip(*left, strict=True):
+        assert np.abs(scaled - plain).max() < 0.02 * np.abs(plain).max()
+
+
+def test_a_checkpoint_of_a_trainer_without_scales_for_all_is_gone_on_from() -> None:
+    scale = {"initial": 256.0, "growthSteps": 9}
+    older = overflowing.program("THOR", ALONE, lossScale=1)
+    step(older, 0)
+    contents = older.state.snapshot()
+    assert contents is not None
+    del contents[OPTIMIZER]["thor.overdue"]
+    assert not any(name.startswith("loss_scale") for name in contents[OPTIMIZER])
+    newer = overflowing.program("THOR", ALONE, dynamicLossScale=scale)
+    newer.state.restore(contents)
+    theirs, ours = overflowing.everything(older), overflowing.everything(newer)
+    assert all(np.array_equal(ours[name], value) for name, value in theirs.items())
+    assert step(newer, 1).loss_scale == 256
+
+
+def test_a_restart_between_an_overflow_and_the_next_good_step_ends_in_the_same_bits(tmp_path: Path) -> None:
+    config = {"precision": "Float16", "dynamicLossScale": {"initial": 2.0**24, "growthSteps": 10}}
+    onerank.train(tmp_path, 0, example="digits-thor", config=config)
+    root = tmp_path / "checkpoints/uid/base"
+    expected = onerank.final_weights(root / "attempt-0")
+    for number in range(2, onerank.STEPS + 1):
+        shutil.rmtree(root / f"attempt-0/step-{number:08d}")
+    onerank.train(tmp_path, 1, example="digits-thor", config=config)
+    assert onerank.final_weights(root / "attempt-1") == expected
+    rows = (root / "attempt-0/metrics.csv").read_text().splitlines()
+    header = rows[0].split(",")
+    told = [dict(zip(header, row.split(","), strict=True)) for row in rows[1:]]
+    left_out = [row["left_out"] == "1" for row in told]
+    assert left_out[:2] == [True, True], "it did not overflow before and after the checkpoint that is gone on from"
+    assert not all(left_out)
+    assert next(row for row in told if row["left_out"] == "0")["layers_updated"], "the curvature was never updated"
+    assert float(told[-1]["top1"]) > 0.5
