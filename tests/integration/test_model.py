@@ -229,9 +229,7 @@ def mixed() -> Floats:
 @pytest.mark.parametrize("over", ["AllClasses", "OtherClasses"])
 @pytest.mark.parametrize("labels", [np.arange(6, dtype=np.int32), mixed()], ids=["classes", "mixed"])
 @pytest.mark.parametrize("scale", [1, 1000], ids=["small logits", "large logits"])
-def test_cross_entropy_and_its_gradient(
-    smoothing: float, over: SmoothedOver, labels: Floats, scale: float
-) -> None:
+def test_cross_entropy_and_its_gradient(smoothing: float, over: SmoothedOver, labels: Floats, scale: float) -> None:
     logits, target = scale * normal((6, 10)), target_of(labels, smoothing, over)
     np.testing.assert_allclose(target.sum(1), 1, rtol=1e-7)
     expected = smoothed(logits, target)

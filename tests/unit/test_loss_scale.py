@@ -67,7 +67,9 @@ def test_a_fixed_scale_stays_and_leaves_out_so_many_steps_in_a_row() -> None:
     ours = Fixed(1024.0)
     assert not ours.leaves_out(True)
     for _ in range(2):  # a step that fits begins the count anew
-        assert [ours.leaves_out(finite) for finite in MOST_IN_A_ROW * [False] + [True]] == MOST_IN_A_ROW * [True] + [False]
+        assert [ours.leaves_out(finite) for finite in MOST_IN_A_ROW * [False] + [True]] == MOST_IN_A_ROW * [True] + [
+            False
+        ]
     assert [ours.leaves_out(False) for _ in range(MOST_IN_A_ROW - 1)] == (MOST_IN_A_ROW - 1) * [True]
     resumed = Fixed(1024.0)
     resumed.parameters[0].set_data(Tensor(ours.parameters[0].asnumpy()))
