@@ -1,4 +1,4 @@
-"""A small network in Float16 whose gradients overflow where its images are faint, and stages of each algorithm for it."""
+"""A small network in Float16 whose gradients overflow where its images are faint, and a stage of each algorithm."""
 
 from typing import Any
 

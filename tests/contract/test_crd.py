@@ -190,7 +190,7 @@ class TestStructs:
         self, stage: dict[str, Any], expected: api.DynamicLossScale | None, algorithm: str
     ) -> None:
         job = jobfile.load(CORPUS / "good" / "minimal.yaml")
-        plain = {"name": "plain", "algorithm": "Momentum", "epochs": 1, "localBatchSize": 32, "snapshots": {}}
+        plain = {"name": "plain", "algorithm": "Momentum", "epochs": 40, "localBatchSize": 32, "snapshots": {}}
         job["spec"] |= {"device": {"count": 2}, "checkpoint": {"claimName": "kept"}}
         job["spec"]["stages"] = [
             plain,

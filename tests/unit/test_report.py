@@ -26,7 +26,7 @@ def begin(folder: RunFolder, status: Status, steps: int = 30, **stage: Any) -> P
     job = folder.enter(job)
     folder.write_status(status)
     folder.write_environment({"host": HOSTILE})
-    own = folder.checkpoints / job["metadata"]["uid"] / "base" / "attempt-0"
+    own: Path = folder.checkpoints / job["metadata"]["uid"] / "base" / "attempt-0"
     own.mkdir(parents=True)
     rows = [f"{n},{1 / n},0.5,0.1,0.08,0.01,0.001,{0.9 if n % 10 == 0 else ''},0.5\n" for n in range(1, steps + 1)]
     header = "step,loss,accuracy,step_seconds,compute_seconds,collective_seconds,data_wait_seconds,top1,test_loss\n"

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import msgspec
@@ -146,7 +147,7 @@ def test_of_a_checkpoint_the_average_is_converted_unless_the_trained_ones_are_as
     """As evaluated, predicted with and exported."""
     trained = drawn()
     average = {name: array * np.float32(0.5) for name, array in trained.items()}
-    contents = {"model.safetensors": trained, "ema.safetensors": average}
+    contents: dict[str, Any] = {"model.safetensors": trained, "ema.safetensors": average}
     step, target = smallcheckpoints.save(tmp_path / "checkpoints", 20, contents), tmp_path / "out.safetensors"
     for source in (step, step / "model.safetensors", tmp_path):
         assert converted(source, target)["fc.weight"].tobytes() == average["fc.weight"].tobytes()

@@ -44,8 +44,8 @@ for case in overflowing.STAGES:
     program = overflowing.program(case, communicator, dynamicLossScale=scale)
     keep(case, "before", program)
     before = overflowing.everything(program)
-    overdue = {"thor.overdue": np.float32(1)} if "thor.overdue" in before else {}
-    overflowing.put(program, before | overdue | {"loss_scale.factor": np.float32(overflowing.SCALE / 2)})
+    overdue = {"thor.overdue": np.array(1, np.float32)} if "thor.overdue" in before else {}
+    overflowing.put(program, before | overdue | {"loss_scale.factor": np.array(overflowing.SCALE / 2, np.float32)})
     step(program, 1)
     keep(case, "undisturbed", program)
     overflowing.put(program, before)
