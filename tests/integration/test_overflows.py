@@ -1,11 +1,13 @@
 """Steps that overflow Float16, under each algorithm: left out by all ranks, as if they had never been."""
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from mindspore import Tensor
 from numpy.typing import NDArray
 
 import onerank
@@ -129,6 +131,22 @@ def test_factors_are_those_without_a_scale() -> None:
         assert np.abs(scaled - plain).max() < 0.02 * np.abs(plain).max()
 
 
+def test_the_loss_is_of_labels_that_are_smoothed_as_the_job_says(caplog: pytest.LogCaptureFixture) -> None:
+    """Of classes, and of shares of them as mixup makes them; rank 0 tells it."""
+    caplog.set_level(logging.INFO)
+    smoothed = {"labelSmoothing": 0.3, "labelSmoothingOver": "OtherClasses"}
+    program = overflowing.program("Momentum", ALONE, lossScale=1, **smoothed)
+    assert "labels are smoothed by 0.3 over the other classes: 0.7 and 0.15" in caplog.text
+    images, labels = overflowing.batch(0, 0)
+    logits = program.network.set_train(True)(images).asnumpy().astype(np.float64)
+    own = np.eye(overflowing.CLASSES)[labels.asnumpy()]
+    entropies = np.log(np.exp(logits).sum(1, keepdims=True)) - logits
+    expected = (np.where(own == 1, 0.7, 0.15) * entropies).sum(1).mean()
+    for given in (labels, Tensor(own.astype(np.float32))):
+        outcome = program.step(images, given, Moment(0, 0.0, 0.1), stop=False)
+        assert outcome.loss == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_checkpoint_of_a_trainer_without_scales_for_all_is_gone_on_from() -> None:
     scale = {"initial": 256.0, "growthSteps": 9}
     older = overflowing.program("THOR", ALONE, lossScale=1)
@@ -146,12 +164,12 @@ def test_a_checkpoint_of_a_trainer_without_scales_for_all_is_gone_on_from() -> N
 
 def test_a_restart_between_an_overflow_and_the_next_good_step_ends_in_the_same_bits(tmp_path: Path) -> None:
     config = {"precision": "Float16", "dynamicLossScale": {"initial": 2.0**24, "growthSteps": 10}}
-    onerank.train(tmp_path, 0, example="digits-thor", config=config)
+    onerank.train(tmp_path, 0, example="digits-thor", config=config, keepCompiledGraphs=True)
     root = tmp_path / "checkpoints/uid/base"
     expected = onerank.final_weights(root / "attempt-0")
     for number in range(2, onerank.STEPS + 1):
         shutil.rmtree(root / f"attempt-0/step-{number:08d}")
-    onerank.train(tmp_path, 1, example="digits-thor", config=config)
+    onerank.train(tmp_path, 1, example="digits-thor", config=config, keepCompiledGraphs=True)
     assert onerank.final_weights(root / "attempt-1") == expected
     rows = (root / "attempt-0/metrics.csv").read_text().splitlines()
     header = rows[0].split(",")
