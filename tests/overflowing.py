@@ -37,8 +37,9 @@ STAGES: dict[str, dict[str, Any]] = {
         "thor": _THOR,
     },
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
-    "PCA by SGD": {"algorithm": "PCA", "pca": _PCA | {"solver": "SGD"}},
 }
+# What the gang goes through; Momentum's reduction and update are THOR's.
+TOGETHER = [name for name in STAGES if name != "Momentum"]
 WITH_CURVATURE = [name for name, stage in STAGES.items() if "thor" in stage]
 
 

@@ -50,7 +50,7 @@ def different(one: dict[str, bytes], other: dict[str, bytes]) -> set[str]:
     return {name for name in one if one[name] != other[name]}
 
 
-@pytest.mark.parametrize("case", overflowing.STAGES)
+@pytest.mark.parametrize("case", overflowing.TOGETHER)
 def test_an_overflow_on_one_rank_changes_nothing_on_any_but_the_scale(gang: list[Arrays], case: str) -> None:
     """Neither weights nor what batch normalization, optimizer, curvature, solver and average remember."""
     for rank in gang:
@@ -64,7 +64,7 @@ def test_an_overflow_on_one_rank_changes_nothing_on_any_but_the_scale(gang: list
         assert different(before, after) == changed
 
 
-@pytest.mark.parametrize("case", overflowing.STAGES)
+@pytest.mark.parametrize("case", overflowing.TOGETHER)
 def test_the_next_step_is_as_if_it_had_never_been(gang: list[Arrays], case: str) -> None:
     for rank in gang:
         then, undisturbed = moment(rank, case, "next"), moment(rank, case, "undisturbed")

@@ -39,7 +39,7 @@ def keep(case: str, moment: str, program: Program) -> None:
         left[f"{case}.{moment}.{name}"] = array
 
 
-for case in overflowing.STAGES:
+for case in overflowing.TOGETHER:
     scale = {"initial": overflowing.SCALE, "growthSteps": 1000}
     program = overflowing.program(case, communicator, dynamicLossScale=scale)
     keep(case, "before", program)
