@@ -83,6 +83,7 @@ Algorithm = Literal["Momentum", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
 DampingSplit = Literal["Pi", "Symmetric"]
 Precision = Literal["Float32", "Float16", "BFloat16"]
+SmoothedOver = Literal["AllClasses", "OtherClasses"]
 JitLevel = Literal["O0", "O1"]
 Reduce = Literal["Delta", "Gradient"]
 Topology = Literal["Hierarchical", "Flat"]
@@ -203,6 +204,10 @@ class DynamicLossScale(_Api, frozen=True):
 
     initial: float
     growth_steps: int
+
+
+# What a stage in Float16 without any scale has, as THOR below.
+DYNAMIC_LOSS_SCALE = DynamicLossScale(initial=65536, growth_steps=2000)
 
 
 class Lars(_Api, frozen=True):
@@ -327,6 +332,7 @@ class Stage(_Api, frozen=True):
     local_batch_size: int
     accumulation_steps: int
     label_smoothing: float
+    label_smoothing_over: SmoothedOver
     precision: Precision
     loss_scale: float
     evaluate_every_epochs: int
@@ -498,8 +504,12 @@ def _completed(stage: Stage, device: Device) -> Stage:
     thor = stage.thor or (THOR if stage.algorithm == "THOR" else None)
     adasum = stage.adasum or (ADASUM if stage.algorithm == "Adasum" else None)
     pca = stage.pca or (PCA if stage.algorithm == "PCA" else None)
+    unscaled = stage.precision == "Float16" and stage.loss_scale == 1
+    scale = stage.dynamic_loss_scale or (DYNAMIC_LOSS_SCALE if unscaled else None)
     count = stage.device_count or device.count
-    return msgspec.structs.replace(stage, thor=thor, adasum=adasum, pca=pca, device_count=count)
+    return msgspec.structs.replace(
+        stage, dynamic_loss_scale=scale, thor=thor, adasum=adasum, pca=pca, device_count=count
+    )
 
 
 def ranks_per_summand(device: Device, stage: Stage) -> int:

@@ -7,7 +7,7 @@ tests/corpus/good and bad hold job files, changes/{good,bad} merge patches to go
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -170,6 +170,34 @@ class TestStructs:
         """The CRD cannot say it: the block itself has no default, as stages of other algorithms must not have it."""
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "thor-bare.yaml"))["spec"]["stages"][0]["thor"]
         assert msgspec.convert(filled, api.Thor) == api.THOR
+
+    def test_a_dynamic_loss_scale_without_settings_has_the_defaults_of_each(self) -> None:
+        filled = schema.defaulted(jobfile.load(CORPUS / "good" / "dynamic-loss-scale.yaml"))["spec"]["stages"][0]
+        assert msgspec.convert(filled["dynamicLossScale"], api.DynamicLossScale) == api.DYNAMIC_LOSS_SCALE
+
+    @pytest.mark.parametrize("algorithm", get_args(api.Algorithm))
+    @pytest.mark.parametrize(
+        ("stage", "expected"),
+        [
+            ({"precision": "Float16"}, api.DYNAMIC_LOSS_SCALE),
+            ({"precision": "Float16", "lossScale": 128}, None),
+            ({"precision": "Float16", "dynamicLossScale": {"initial": 4}}, api.DynamicLossScale(4, 2000)),
+            ({"precision": "Float32"}, None),
+        ],
+        ids=["half", "half with a fixed one", "half with one of its own", "single"],
+    )
+    def test_a_stage_in_float16_has_a_loss_scale_whatever_its_algorithm(
+        self, stage: dict[str, Any], expected: api.DynamicLossScale | None, algorithm: str
+    ) -> None:
+        job = jobfile.load(CORPUS / "good" / "minimal.yaml")
+        plain = {"name": "plain", "algorithm": "Momentum", "epochs": 40, "localBatchSize": 32, "snapshots": {}}
+        job["spec"] |= {"device": {"count": 2}, "checkpoint": {"claimName": "kept"}}
+        job["spec"]["stages"] = [
+            plain,
+            {"name": "half", "algorithm": algorithm, "epochs": 1, "localBatchSize": 32} | stage,
+        ]
+        assert schema.check(job) == []
+        assert api.parse(schema.defaulted(job)).spec.stages[1].dynamic_loss_scale == expected
 
     def test_an_adasum_stage_without_settings_has_the_defaults_of_each(self) -> None:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "adasum-bare.yaml"))["spec"]["stages"][0]["adasum"]

@@ -14,7 +14,7 @@ import safetensors.numpy
 from mindspore import Tensor, nn, ops
 
 from resnetboost_trainer import convert, family, loss, model, naming, torchfile
-from resnetboost_trainer.config import Init
+from resnetboost_trainer.config import Init, SmoothedOver
 from resnetboost_trainer.verdict import ConfigError
 
 # What torchvision documents: 3 channels, 1000 classes.
@@ -202,29 +202,50 @@ def test_initial_weights_differ_with_the_seed_and_from_layer_to_layer() -> None:
     assert len({weight.ravel()[:9].tobytes() for weight in weights}) == len(weights)
 
 
-def smoothed(logits: Floats, labels: Floats, smoothing: float) -> Floats:
-    """Cross entropy of each sample in double precision, by its definition."""
+def smoothed(logits: Floats, target: Floats) -> Floats:
+    """Cross entropy of each sample with such labels (n, K) in double precision, by its definition."""
     logits = logits.astype(np.float64)
-    classes = logits.shape[1]
     shifted = logits - logits.max(1, keepdims=True)
     log_softmax = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    target = (1 - smoothing) * np.eye(classes)[labels] + smoothing / classes
     return np.asarray(-(target * log_softmax).sum(1))
 
 
+def target_of(labels: Floats, smoothing: float, over: SmoothedOver, classes: int = 10) -> Floats:
+    """Smoothed labels (n, K), of classes (n,) or of shares of them (n, K): the mixture of those of the classes."""
+    own = np.eye(classes)
+    if over == "AllClasses":
+        of_class = (1 - smoothing) * own + smoothing / classes
+    else:
+        of_class = np.where(own == 1, 1 - smoothing, smoothing / (classes - 1))
+    return np.asarray(labels @ of_class if labels.ndim == 2 else of_class[labels])
+
+
+def mixed() -> Floats:
+    """Labels of a batch of six after mixup."""
+    return np.asarray(0.7 * np.eye(10)[np.arange(6)] + 0.3 * np.eye(10)[np.arange(6)[::-1]], np.float32)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("over", ["AllClasses", "OtherClasses"])
+@pytest.mark.parametrize("labels", [np.arange(6, dtype=np.int32), mixed()], ids=["classes", "mixed"])
 @pytest.mark.parametrize("scale", [1, 1000], ids=["small logits", "large logits"])
-def test_cross_entropy_and_its_gradient(smoothing: float, scale: float) -> None:
-    logits, labels = scale * normal((6, 10)), np.arange(6, dtype=np.int32)
-    expected = smoothed(logits, labels, smoothing)
-    each = loss.SampleCrossEntropy(smoothing)(Tensor(logits), Tensor(labels)).asnumpy()
+def test_cross_entropy_and_its_gradient(smoothing: float, over: SmoothedOver, labels: Floats, scale: float) -> None:
+    logits, target = scale * normal((6, 10)), target_of(labels, smoothing, over)
+    np.testing.assert_allclose(target.sum(1), 1, rtol=1e-7)
+    expected = smoothed(logits, target)
+    each = loss.SampleCrossEntropy(smoothing, over)(Tensor(logits), Tensor(labels)).asnumpy()
     np.testing.assert_allclose(each, expected, rtol=1e-5)
-    mean, gradient = mindspore.value_and_grad(loss.CrossEntropy(smoothing))(Tensor(logits), Tensor(labels))
+    mean, gradient = mindspore.value_and_grad(loss.CrossEntropy(smoothing, over))(Tensor(logits), Tensor(labels))
     assert float(mean) == pytest.approx(expected.mean(), rel=1e-5)
     softmax = np.exp(logits - logits.max(1, keepdims=True).astype(np.float64))
     softmax /= softmax.sum(1, keepdims=True)
-    target = (1 - smoothing) * np.eye(10)[labels] + smoothing / 10
     np.testing.assert_allclose(gradient.asnumpy(), (softmax - target) / 6, atol=1e-6)
+
+
+def test_it_is_told_which_labels_are_trained_with() -> None:
+    assert loss.told(0.1, "AllClasses", 10) == "labels are smoothed by 0.1 over all classes: 0.91 and 0.01"
+    assert loss.told(0.1, "OtherClasses", 11) == "labels are smoothed by 0.1 over the other classes: 0.9 and 0.01"
+    assert loss.told(0, "OtherClasses", 11) == "labels are not smoothed"
 
 
 def test_an_undefined_logit_makes_the_loss_undefined() -> None:

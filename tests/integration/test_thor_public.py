@@ -365,6 +365,21 @@ def test_half_precision() -> None:
     assert losses[-1] < losses[0] / 4
 
 
+def test_an_update_that_falls_on_a_step_that_is_left_out_is_made_at_the_next() -> None:
+    cell = trainer(frequency=3)
+    (x, y), *others = batches(5)
+    before = inverses(cell)
+    train(cell, [(np.full_like(x, np.inf), y)] * 2)
+    assert (cell.skipped, cell.last_update) == (2, None)
+    assert same(inverses(cell), before)
+    made = []
+    for batch in others:
+        cell.last_update = None
+        train(cell, [batch])
+        made.append(cell.last_update is not None)
+    assert made == [True, True, False, False], "the one that was due at step 0, that of step 3, and no other"
+
+
 RATES: list[Callable[[], Any]] = [
     lambda: [0.0, 0.1, 0.2],
     lambda: (0.0, 0.1, 0.2),

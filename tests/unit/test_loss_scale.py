@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor
 
 from resnetboost_trainer.config import DynamicLossScale
-from resnetboost_trainer.lossscale import LEAST, MOST, Scale, Scaling, after
+from resnetboost_trainer.lossscale import LEAST, MOST, MOST_IN_A_ROW, Fixed, Scale, Scaling, after
 
 
 def run(scale: Scale, gradients: str, growth_steps: int = 3) -> Scale:
@@ -69,3 +69,18 @@ def test_its_parameters_are_all_its_state() -> None:
         assert resumed.leaves_out(finite) == ours.leaves_out(finite)
         assert resumed.scale == ours.scale
     assert ours.factor.asnumpy().dtype == np.float32
+
+
+def test_a_fixed_scale_stays_and_leaves_out_so_many_steps_in_a_row() -> None:
+    ours = Fixed(1024.0)
+    assert not ours.leaves_out(True)
+    for _ in range(2):  # a step that fits begins the count anew
+        assert [ours.leaves_out(finite) for finite in MOST_IN_A_ROW * [False] + [True]] == MOST_IN_A_ROW * [True] + [
+            False
+        ]
+    assert [ours.leaves_out(False) for _ in range(MOST_IN_A_ROW - 1)] == (MOST_IN_A_ROW - 1) * [True]
+    resumed = Fixed(1024.0)
+    resumed.parameters[0].set_data(Tensor(ours.parameters[0].asnumpy()))
+    for scale in (ours, resumed):
+        assert [scale.leaves_out(False) for _ in range(2)] == [True, False], "no scale helps: the step has to fail"
+        assert scale.now == 1024

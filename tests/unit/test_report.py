@@ -20,15 +20,18 @@ def folder(tmp_path: Path) -> RunFolder:
     return open_for_run(tmp_path / "run")
 
 
-def begin(folder: RunFolder, status: Status, steps: int = 30) -> None:
-    job = folder.enter(schema.defaulted(jobfile.load(EXAMPLE)))
+def begin(folder: RunFolder, status: Status, steps: int = 30, **stage: Any) -> Path:
+    job = schema.defaulted(jobfile.load(EXAMPLE))
+    job["spec"]["stages"][0] |= stage
+    job = folder.enter(job)
     folder.write_status(status)
     folder.write_environment({"host": HOSTILE})
-    own = folder.checkpoints / job["metadata"]["uid"] / "base" / "attempt-0"
+    own: Path = folder.checkpoints / job["metadata"]["uid"] / "base" / "attempt-0"
     own.mkdir(parents=True)
     rows = [f"{n},{1 / n},0.5,0.1,0.08,0.01,0.001,{0.9 if n % 10 == 0 else ''},0.5\n" for n in range(1, steps + 1)]
     header = "step,loss,accuracy,step_seconds,compute_seconds,collective_seconds,data_wait_seconds,top1,test_loss\n"
     (own / "metrics.csv").write_text(header + "".join(rows))
+    return own / "metrics.csv"
 
 
 COMPLETE = Status(
@@ -77,6 +80,27 @@ def test_what_a_run_says_is_text_and_never_markup(folder: RunFolder) -> None:
     page = Page(folder.report_html.read_text())
     assert "script" not in page.tags
     assert page.text.count(HOSTILE) == 2  # the attempt's message and the host
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        ({"labelSmoothing": 0.1, "labelSmoothingOver": "OtherClasses"}, "0.1 over the other classes"),
+        ({"labelSmoothing": 0.2}, "0.2 over all classes"),
+        ({"labelSmoothing": 0}, "none"),
+    ],
+)
+def test_it_says_how_labels_were_smoothed_and_which_steps_were_left_out(
+    stage: dict[str, Any], told: str, folder: RunFolder
+) -> None:
+    header = "step,loss,accuracy,step_seconds,compute_seconds,collective_seconds,data_wait_seconds,loss_scale,left_out"
+    rows = [f"{n},{1 / n},0.5,0.1,0.08,0.01,0.001,{2.0 ** (12 - min(n, 3))},{int(n < 3)}" for n in range(1, 6)]
+    begin(folder, COMPLETE, **stage).write_text("\n".join([header, *rows, ""]))
+    report.write_report(folder)
+    lines = Page(folder.report_html.read_text()).text.splitlines()
+    assert f"Label smoothing{told}" in lines
+    assert "Loss scale512 to 2048" in lines
+    assert "Steps left out, as gradients overflowed2 of 5" in lines
 
 
 def test_a_run_without_a_step_has_a_page_but_no_picture(folder: RunFolder) -> None:

@@ -81,13 +81,15 @@ def test_a_file_of_other_objects_alone_has_no_job(folder: Path) -> None:
 
 
 def test_a_note_is_no_problem(folder: Path) -> None:
-    result = validated(EXAMPLE.replace("algorithm: Momentum", "algorithm: Momentum\n      precision: Float16", 1))
+    alone = "algorithm: Momentum\n      deviceCount: 1\n      allReduceFusion: {}"
+    result = validated(EXAMPLE.replace("algorithm: Momentum", alone, 1))
     assert result.exit_code == 0
-    assert result.output.startswith("job.yaml: ok (digits); note: spec.stages[0].precision: Float16 without a loss")
+    assert result.output.startswith("job.yaml: ok (digits); note: spec.stages[0].allReduceFusion: one device has no")
 
 
 def test_a_plan_has_its_notes_beside_it(folder: Path) -> None:
     Path("job.yaml").write_text(EXAMPLE)
-    result = CliRunner().invoke(main, ["plan", "job.yaml", "--set", "stages[0].precision=Float16"])
+    alone = ["--set", "stages[0].deviceCount=1", "--set", "stages[0].allReduceFusion.bucketBytes=65536"]
+    result = CliRunner().invoke(main, ["plan", "job.yaml", *alone])
     assert result.stdout.startswith("---\n")
-    assert result.stderr.startswith("resnetboost: note: spec.stages[0].precision: ")
+    assert result.stderr.startswith("resnetboost: note: spec.stages[0].allReduceFusion: ")

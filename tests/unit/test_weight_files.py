@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import strategies
 
+import smallcheckpoints
 import torchfiles
 import trainerconfig
 from resnetboost_trainer import convert, family, fitting, naming, pretrained, weightfile
@@ -131,6 +133,44 @@ def test_no_numbers_in_a_shape_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(Refused, match=r"conv1\.weight has a shape that is too large"):
         weightfile.read(tmp_path / "in")
+
+
+def converted(source: Path, target: Path, *words: str) -> Arrays:
+    """What the command wrote, under our names."""
+    assert convert.main([*words, str(source), str(target), "--to", "resnetboost"]) == 0
+    return safetensors.numpy.load_file(target)
+
+
+def test_of_a_checkpoint_the_average_is_converted_unless_the_trained_ones_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As evaluated, predicted with and exported."""
+    trained = drawn()
+    average = {name: array * np.float32(0.5) for name, array in trained.items()}
+    contents: dict[str, Any] = {"model.safetensors": trained, "ema.safetensors": average}
+    step, target = smallcheckpoints.save(tmp_path / "checkpoints", 20, contents), tmp_path / "out.safetensors"
+    for source in (step, step / "model.safetensors", tmp_path):
+        assert converted(source, target)["fc.weight"].tobytes() == average["fc.weight"].tobytes()
+    assert "averaged weights" in capsys.readouterr().out
+    assert converted(step, target, "--weights", "averaged")["fc.weight"].tobytes() == average["fc.weight"].tobytes()
+    assert converted(step, target, "--weights", "trained")["fc.weight"].tobytes() == trained["fc.weight"].tobytes()
+    assert "averaged" not in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_averages_that_are_not_there_are_not_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    step = smallcheckpoints.save(tmp_path / "checkpoints", 20, {"model.safetensors": drawn()})
+    target = tmp_path / "out.safetensors"
+    assert converted(step, target)["fc.weight"].tobytes() == drawn()["fc.weight"].tobytes()
+    target.unlink()
+    for source, says in (
+        (step, "its job kept no average of the weights"),
+        (saved(tmp_path / "w", drawn()), "it is no checkpoint with an average of the weights"),
+    ):
+        assert convert.main([str(source), str(target), "--weights", "averaged"]) == 10
+        assert says in capsys.readouterr().err
+    assert not target.exists()
+    assert convert.main([str(step), str(step / "theirs.safetensors")]) == 10
+    assert "it would lie in a checkpoint" in capsys.readouterr().err
 
 
 def test_nothing_is_converted_onto_itself_or_into_a_pickle(tmp_path: Path) -> None:

@@ -14,6 +14,11 @@ class Accumulation:
         self._add, self._mean = _Sum(), _Mean(values, 1.0 / count)
         self._sum: Tensor | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether a buffer waits for the last one."""
+        return self._sum is not None
+
     def add(self, flat: Tensor) -> None:
         """Take in a buffer before the last one."""
         self._sum = flat if self._sum is None else self._add(self._sum, flat)

@@ -20,13 +20,18 @@ def parser(command: str, description: str | None) -> argparse.ArgumentParser:
     """With what all of these commands take."""
     made = argparse.ArgumentParser(f"python -m resnetboost_trainer {command}", description=description)
     made.add_argument("source", metavar="SOURCE", type=Path, help=SOURCE)
+    add_weights(made)
+    made.add_argument("--model", choices=(*family.LARGE, *family.SMALL), help="what it has to be (default: any)")
+    return made
+
+
+def add_weights(made: argparse.ArgumentParser) -> None:
+    """The option for which weights of a checkpoint are meant."""
     made.add_argument(
         "--weights",
         choices=("averaged", "trained"),
         help="which of a checkpoint's (default: averaged where it has them)",
     )
-    made.add_argument("--model", choices=(*family.LARGE, *family.SMALL), help="what it has to be (default: any)")
-    return made
 
 
 def add_device(made: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ import yaml
 from resnetboost_trainer.verdict import ConfigError
 
 Precision = Literal["Float32", "Float16", "BFloat16"]
+SmoothedOver = Literal["AllClasses", "OtherClasses"]
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -234,7 +235,7 @@ class Config(_Struct, frozen=True):
 
     `pca` and `adasum` are there exactly for those algorithms, `thor` for THOR and maybe for Adasum, `clip_norm`
     and `lars` maybe for Momentum, `all_reduce_fusion` maybe for Momentum and PCA. A step takes `accumulation_steps`
-    micro batches of `local_batch_size` on each rank.
+    micro batches of `local_batch_size` on each rank. `label_smoothing_over` says among which classes the share goes.
     """
 
     job: Job
@@ -255,6 +256,7 @@ class Config(_Struct, frozen=True):
     learning_rate: LearningRate
     momentum: Momentum
     checkpoint: Checkpoint
+    label_smoothing_over: SmoothedOver = "AllClasses"
     jit_level: Literal["O0", "O1"] | None = None
     clip_norm: float | None = None
     lars: Lars | None = None

@@ -4,17 +4,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from resnetboost_trainer import family, fitting, naming, weightfile
-from resnetboost_trainer.fitting import Fit
+from resnetboost_trainer import checkpoint, commandline, family, fitting, naming, trained, weightfile
+from resnetboost_trainer.fitting import Array, Fit
 from resnetboost_trainer.torchpickle import Refused
+from resnetboost_trainer.trained import Weights
 from resnetboost_trainer.verdict import ConfigError, classify
 from resnetboost_trainer.weightfile import COUNTER, File, Layout
 
-EPILOG = """IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it), or the
-model.safetensors of a checkpoint or the checkpoint's folder; what is in it says which, and OUT becomes the other.
+EPILOG = """IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it), a checkpoint's
+folder or its model.safetensors, or a run's folder; what is in it says which, and OUT becomes the other.
 Nothing in a .pth file is executed. OUT is safetensors: PyTorch reads it with safetensors.torch.load_file."""
 
 
@@ -22,7 +24,7 @@ def main(words: Sequence[str]) -> int:
     """Convert as the command line says; returns the exit code, after one line on what was done or why not."""
     arguments = _arguments(words)
     try:
-        print(convert(arguments.source, arguments.target, arguments.to, arguments.model))
+        print(convert(arguments.source, arguments.target, arguments.to, arguments.model, arguments.weights))
     except (ConfigError, OSError) as error:
         failure = classify(error)
         print(f"resnetboost convert: {failure}", file=sys.stderr)
@@ -30,24 +32,53 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def convert(source: Path, target: Path, to: Layout | None = None, model: str | None = None) -> str:
+class _Read(NamedTuple):
+    """What IN has: arrays under our names, what they are of, and whose names they had."""
+
+    arrays: dict[str, Array]
+    told: str
+    layout: Layout
+
+
+def convert(
+    source: Path, target: Path, to: Layout | None = None, model: str | None = None, weights: Weights | None = None
+) -> str:
     """Write the other layout than the file's, or the one that is asked for; says what it was.
 
+    `weights` says which of a checkpoint's, by default averaged ones where it has them.
     Raises ConfigError for a file that is no network of the family, or for names that do not go together, OSError.
     """
     _check_target(source, target)
+    read = _of_checkpoint(source, model, weights) if _in_checkpoint(source) else _of_file(source, model, weights)
+    to = to or ("torch" if read.layout == "resnetboost" else "resnetboost")
+    weightfile.write(target, read.arrays if to == "resnetboost" else _of_torch(read.arrays))
+    words = {"torch": "PyTorch's names", "resnetboost": "resnetboost's names"}
+    return f"{target}: {read.told}; {len(read.arrays)} arrays from {words[read.layout]} to {words[to]}"
+
+
+def _in_checkpoint(source: Path) -> bool:
+    """Whether it is a checkpoint, by its folder or its model, or a folder that may have some below."""
+    if source.is_dir():
+        return (source / checkpoint.MANIFEST).is_file() or not (source / weightfile.MODEL).is_file()
+    return source.name == weightfile.MODEL and source.with_name(checkpoint.MANIFEST).is_file()
+
+
+def _of_checkpoint(source: Path, model: str | None, weights: Weights | None) -> _Read:
+    found = trained.read(source, model, weights)
+    return _Read(found.arrays, found.told(), "resnetboost")
+
+
+def _of_file(source: Path, model: str | None, weights: Weights | None) -> _Read:
+    if weights == "averaged":
+        raise ConfigError(f"{source}: it is no checkpoint with an average of the weights; leave out --weights")
     try:
         file = weightfile.read(source)
         fit = fitting.identify(file.arrays, file.layout, (model,) if model is not None else ())
         if not fit.whole:
             raise ConfigError(_refusal(source, file, fit, model))
-        ours = fitting.renamed(file.arrays, file.layout, fit.network)
+        return _Read(fitting.renamed(file.arrays, file.layout, fit.network), str(fit.network), file.layout)
     except Refused as refused:
         raise ConfigError(f"{source}: {refused}") from refused
-    to = to or ("torch" if file.layout == "resnetboost" else "resnetboost")
-    weightfile.write(target, ours if to == "resnetboost" else _of_torch(ours))
-    words = {"torch": "PyTorch's names", "resnetboost": "resnetboost's names"}
-    return f"{target}: {fit.network}; {len(ours)} arrays from {words[file.layout]} to {words[to]}"
 
 
 def _of_torch(ours: dict[str, fitting.Array]) -> dict[str, fitting.Array]:
@@ -69,6 +100,8 @@ def _check_target(source: Path, target: Path) -> None:
     read = source / weightfile.MODEL if source.is_dir() else source
     if target.exists() and read.exists() and target.samefile(read):
         raise ConfigError(f"{target}: it is the file that is read; use another name")
+    if (target.parent / checkpoint.MANIFEST).exists():
+        raise ConfigError(f"{target}: it would lie in a checkpoint; name another folder")
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -76,5 +109,6 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("source", metavar="IN", type=Path)
     parser.add_argument("target", metavar="OUT", type=Path)
     parser.add_argument("--to", choices=("torch", "resnetboost"), help="what OUT becomes (default: the other one)")
+    commandline.add_weights(parser)
     parser.add_argument("--model", choices=(*family.LARGE, *family.SMALL), help="what IN must be (default: any)")
     return parser.parse_args(words)

@@ -29,5 +29,4 @@ def advice(config: Config) -> str | None:
     """
     if config.precision != "Float16" or config.loss_scale != 1 or config.dynamic_loss_scale is not None:
         return None
-    dynamic = " or dynamicLossScale: {}" if config.algorithm == "Momentum" else ""
-    return f"precision Float16 without a loss scale: small gradients vanish; set lossScale: 128{dynamic}"
+    return "precision Float16 without a loss scale: small gradients vanish; set dynamicLossScale: {} or lossScale: 128"

@@ -14,6 +14,8 @@ COLUMNS = (
     "compute_seconds",
     "collective_seconds",
     "images_per_second",
+    "loss_scale",
+    "left_out",
     "damping",
     "thor_update_seconds",
     "layers_updated",

@@ -1,19 +1,48 @@
-"""Dynamic loss scale: as large a factor on the loss as the gradients bear (Micikevicius et al. 2018, §3.2).
+"""The loss scale: a factor on the loss, against gradients that vanish, and what is done about those that overflow.
 
-A step whose gradient is not finite is left out and halves the factor; so many steps without one double it. The gradient
-is the gang's mean, so that all ranks decide alike, and powers of two cost no bit of it.
+A step whose gradient is not finite is left out (Micikevicius et al. 2018, §3.2), whatever the algorithm: everything but
+the scale and the count of steps stays as it was. It halves a dynamic scale, which so many steps without one double; a
+fixed one stays what it is. The gradient's norm is the gang's, so that all ranks decide alike before any of them enters
+another collective, and powers of two cost no bit of it.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import mindspore
 from mindspore import Parameter, Tensor
 
-from resnetboost_trainer.config import DynamicLossScale
+from resnetboost_trainer.config import Config, DynamicLossScale
 
 FACTOR = 2.0
 LEAST, MOST = 1.0, 2.0**24
 MOST_STEPS = 2**24  # that a checkpoint's float32 counts one by one
+
+# Steps that a fixed scale leaves out in a row: as many as take a dynamic one from the greatest to the least factor.
+MOST_IN_A_ROW = 24
+
+
+class LossScale(Protocol):
+    """A program's scale."""
+
+    @property
+    def factor(self) -> float | Parameter:
+        """What the graph multiplies by."""
+        ...
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """What a checkpoint has to hold."""
+        ...
+
+    @property
+    def now(self) -> float:
+        """The factor of the next step."""
+        ...
+
+    def leaves_out(self, finite: bool) -> bool:
+        """Whether a step with such a gradient is left out; where that has been no help, it is not. Call it once."""
+        ...
 
 
 class Scale(NamedTuple):
@@ -21,6 +50,13 @@ class Scale(NamedTuple):
 
     factor: float
     steps: int
+
+
+def of(config: Config) -> LossScale | None:
+    """The scale of a stage that leaves steps out: a dynamic one, or a fixed one of Float16."""
+    if config.dynamic_loss_scale is not None:
+        return Scaling(config.dynamic_loss_scale)
+    return Fixed(config.loss_scale) if config.precision == "Float16" and config.loss_scale > LEAST else None
 
 
 def after(scale: Scale, finite: bool, growth_steps: int) -> Scale:
@@ -33,7 +69,7 @@ def after(scale: Scale, finite: bool, growth_steps: int) -> Scale:
 
 
 class Scaling:
-    """A program's scale as parameters: its graph reads `factor`, a checkpoint has all of `parameters`."""
+    """A dynamic one."""
 
     def __init__(self, settings: DynamicLossScale) -> None:
         self.growth_steps = min(settings.growth_steps, MOST_STEPS)
@@ -44,15 +80,35 @@ class Scaling:
     @property
     def scale(self) -> Scale:
         """As it is now, and in the checkpoint that is taken now."""
-        return Scale(float(self.factor.asnumpy()), int(self._steps.asnumpy()))
+        return Scale(self.now, int(self._steps.asnumpy()))
+
+    @property
+    def now(self) -> float:
+        """As `LossScale` says."""
+        return float(self.factor.asnumpy())
 
     def leaves_out(self, finite: bool) -> bool:
-        """Adapt to a step's gradient; whether the step is left out. With the least factor nothing is: it is no help."""
+        """As `LossScale` says: nothing is left out with the least factor. It adapts to the step's gradient."""
         before = self.scale
         now = after(before, finite, self.growth_steps)
         for parameter, value in zip(self.parameters, now, strict=True):
             parameter.set_data(Tensor(value, mindspore.float32))
         return not finite and before.factor > LEAST
+
+
+class Fixed:
+    """One that stays."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = self.now = factor
+        self._in_a_row = _parameter("loss_scale.left_out", 0)
+        self.parameters = [self._in_a_row]
+
+    def leaves_out(self, finite: bool) -> bool:
+        """As `LossScale` says: no more than so many steps in a row."""
+        in_a_row = 0 if finite else int(self._in_a_row.asnumpy()) + 1
+        self._in_a_row.set_data(Tensor(in_a_row, mindspore.float32))
+        return 0 < in_a_row <= MOST_IN_A_ROW
 
 
 def _parameter(name: str, value: float) -> Parameter:

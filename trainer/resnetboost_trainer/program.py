@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from resnetboost_trainer import algorithms, loss
+from resnetboost_trainer import algorithms, loss, lossscale
 from resnetboost_trainer.accumulation import Accumulation
 from resnetboost_trainer.algorithms import Given
 from resnetboost_trainer.buckets import Buckets
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed import Communicator, Floats, lost, of_collective
-from resnetboost_trainer.lossscale import Scaling
 from resnetboost_trainer.optimizers.adasum.adaptive import Summed
 from resnetboost_trainer.optimizers.pca.descent import Basis, Searched
 from resnetboost_trainer.optimizers.thor.curvature import Update
+from resnetboost_trainer.runningstatistics import Statistics
 from resnetboost_trainer.schedule import Moment
 from resnetboost_trainer.step import ACCURACY, LOSS, NORM_SQUARED, TAIL, Batch, Gradient
 from resnetboost_trainer.verdict import NumericsError
@@ -66,14 +66,17 @@ class Program:
         """`basis` is what a PCA stage trains in. A collective."""
         self.communicator, self.classes, self.network = communicator, config.model.num_classes, network
         self.loss_scale, self.precision = config.loss_scale, config.precision
-        entropy = loss.CrossEntropy(config.label_smoothing)
+        entropy = loss.CrossEntropy(config.label_smoothing, config.label_smoothing_over)
+        if communicator.leads:
+            log.info(loss.told(config.label_smoothing, config.label_smoothing_over, self.classes))
         parts = algorithms.parts(Given(config, network, entropy, communicator, basis))
         self.combination, self.state, self.curvature = parts.combination, parts.state, parts.curvature
         self.remedy = parts.remedy
         self.average = None if config.ema is None else self.state.keep_average(config.ema.decay)
-        self.scaling = None if config.dynamic_loss_scale is None else Scaling(config.dynamic_loss_scale)
-        if self.scaling is not None:
-            self.state.optimizer |= {parameter.name: parameter for parameter in self.scaling.parameters}
+        self.scaling = lossscale.of(config)
+        self.statistics = None if self.scaling is None else Statistics(network)
+        self.state.add([] if self.scaling is None else self.scaling.parameters)
+        self.state.add([] if self.curvature is None else [self.curvature.overdue])
         scale = config.loss_scale if self.scaling is None else self.scaling.factor
         probes = self.curvature.capture.probes if self.curvature is not None else ()
         sizes = [parameter.size for parameter in parts.parameters]
@@ -88,6 +91,7 @@ class Program:
     def accumulate(self, images: Tensor, labels: Tensor) -> None:
         """Take in a micro batch of a step that has several; `step` is given the last one. Not a collective."""
         begun = time.perf_counter()
+        self._keep_statistics()
         self.gradient.set_train(True)
         flat, _ = self.gradient(images, labels, Tensor(np.zeros(1 + self.communicator.size, np.float32)))
         self.accumulation.add(flat)
@@ -97,22 +101,26 @@ class Program:
     def step(self, images: Tensor, labels: Tensor, moment: Moment, stop: bool) -> Outcome:
         """Gradient, reduction, finite check, update. A collective. THOR's factors are those of this last micro batch.
 
+        A step that is left out changes nothing but the loss scale, and has THOR's update made at the next one.
         Raises NumericsError before a bad gradient can reach the weights, CommunicationError when the gang is broken.
         """
         begun = time.perf_counter() - self._accumulated_seconds
         due = self.curvature is not None and self.curvature.due(moment.step)
+        self._keep_statistics()
         flat, captured = self._gradient(images, labels, Tensor(self._tail(stop)), due)
         whole = self.accumulation.mean(flat)
         computed = time.perf_counter()
         gradients, scalars = self.combination.reduce(whole)
         reduced = time.perf_counter()
-        scale = self.scaling.scale.factor if self.scaling is not None else self.loss_scale
+        scale = self.scaling.now if self.scaling is not None else self.loss_scale
         left_out = self._leaves_out(scalars)
         update, combined = None, None
-        if not left_out:
+        if left_out:
+            self._undo(due)
+        else:
             _check_numbers(scalars, self.classes, self._remedy(moment))
             if self.curvature is not None and due:
-                update = self.curvature.update(captured, flat, len(images), self.loss_scale, moment.damping)
+                update = self.curvature.update(captured, flat, len(images), scale, moment.damping)
             batch = Batch(images, labels, float(scalars[LOSS]))
             combined = self.combination.update(gradients, batch, moment.learning_rate)
             if self.average is not None:
@@ -158,6 +166,18 @@ class Program:
             raise
         return flat
 
+    def _keep_statistics(self) -> None:
+        """Before the first forward pass of a step that may be left out."""
+        if self.statistics is not None and not self.accumulation.begun:
+            self.statistics.keep()
+
+    def _undo(self, due: bool) -> None:
+        """What the forward pass of a step has changed, and that it was to update the curvature."""
+        if self.statistics is not None:
+            self.statistics.restore()
+        if self.curvature is not None and due:
+            self.curvature.postpone()
+
     def _slowest(self, scalars: Floats) -> tuple[int | None, float | None]:
         """Rank and seconds; nobody, where all ranks wait for the slowest inside of their gradient."""
         if self.gradient.buckets is not None:
@@ -174,7 +194,9 @@ class Program:
     def _remedy(self, moment: Moment) -> str:
         """What helps against numbers that are not finite."""
         text = self.remedy(moment) + ("" if self.precision != "Float16" else ", or use another precision than Float16")
-        return text if self.loss_scale == 1 else f"{text}, or lower lossScale, now {self.loss_scale:g}"
+        if self.loss_scale == 1:
+            return text
+        return f"{text}, or lower lossScale, now {self.loss_scale:g}, or use dynamicLossScale"
 
     def _first_use(self, graph: bool) -> bool:
         first = graph not in self._compiled

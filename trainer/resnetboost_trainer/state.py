@@ -51,8 +51,13 @@ class State:
         self.statistics = {name: value for name, value in named.items() if name in moving}
         self.optimizer = {parameter.name: parameter for parameter in optimizer}
         self.of_node = {parameter.name: parameter for parameter in of_node}
+        self.later: dict[str, Parameter] = {}
         self.communicator, self.ranks_per_node = communicator, ranks_per_node
         self.average: Averaging | None = None
+
+    def add(self, parameters: Sequence[Parameter]) -> None:
+        """Save these too. A checkpoint without them, which an older trainer or another scale left, lets them be."""
+        self.later |= {parameter.name: parameter for parameter in parameters}
 
     def keep_average(self, decay: float) -> Averaging:
         """From now on an average of weights and statistics is a part of the state."""
@@ -68,7 +73,7 @@ class State:
             return None
         contents = {
             MODEL: _copy(self.weights) | _unflatten(_mean(every), self.statistics),
-            OPTIMIZER: _copy(self.optimizer) | _unflatten(_mean(nodes), self.of_node),
+            OPTIMIZER: _copy(self.optimizer) | _copy(self.later) | _unflatten(_mean(nodes), self.of_node),
         }
         contents |= {node_shard(node): _unflatten(row, self.of_node) for node, row in enumerate(nodes)}
         contents |= {shard(rank): _unflatten(row, self.statistics) for rank, row in enumerate(every)}
@@ -90,12 +95,13 @@ class State:
 
         Raises ConfigError there when the checkpoint is of another model.
         """
-        everything = {**self.weights, **self.optimizer}
+        everything = {**self.weights, **self.optimizer, **self.later}
         self._restore_nodes(contents)
         statistics = np.zeros((self.communicator.size, _count(self.statistics)), np.float32)
         if contents is not None:
             _set(self.weights, contents[MODEL])
             _set(self.optimizer, contents[OPTIMIZER])
+            _set({name: self.later[name] for name in self.later if name in contents[OPTIMIZER]}, contents[OPTIMIZER])
             for rank, row in enumerate(statistics):
                 # A gang of another size starts from the mean, which is what evaluation uses.
                 row[:] = _pick(contents.get(shard(rank), contents[MODEL]), self.statistics)

@@ -147,6 +147,7 @@ class Teller:
         metrics.loss_scale.set(step.loss_scale)
         if step.left_out:
             metrics.steps_left_out.inc()
+            log.info("step %d is left out: its gradient overflows at loss scale %g", step.step, step.loss_scale)
         else:
             metrics.gradient_norm.set(step.gradient_norm)
         metrics.learning_rate.set(step.learning_rate)
@@ -171,7 +172,7 @@ class Teller:
         self.board.beat()
 
     def _csv(self, step: Step) -> dict[str, float | None]:
-        apart = ("compiled", "curvature", "combined", "left_out", "loss_scale")
+        apart = ("compiled", "curvature", "combined")
         row = {name: getattr(step, name) for name in step.__struct_fields__ if name not in apart}
         row |= algorithmtelling.columns(step.curvature) | algorithmtelling.columns(step.combined)
         speed = self.batch / step.step_seconds

@@ -33,11 +33,14 @@ def updating(measured: Measured) -> list[bool]:
 
 
 def compiling(measured: Measured, places: Iterable[int]) -> set[int]:
-    """The first step of each attempt with an update of the curvature, and without one."""
-    updates = updating(measured)
-    first: dict[tuple[int, bool], int] = {}
+    """The first step of each attempt with an update of the curvature, and without one.
+
+    A step that is left out may have been either.
+    """
+    updates, left_out = updating(measured), measured.column("left_out")
+    first: dict[tuple[int, bool, bool], int] = {}
     for place in places:
-        first.setdefault((measured.attempts[place], updates[place]), place)
+        first.setdefault((measured.attempts[place], updates[place], left_out[place] == 1), place)
     return set(first.values())
 
 

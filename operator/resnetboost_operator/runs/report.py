@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 from resnetboost_operator import pods, readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import cost, curvature, curves, metricsfile, subspace, summing
+from resnetboost_operator.runs import cost, curvature, curves, losses, metricsfile, subspace, summing
 from resnetboost_operator.runs.cost import Cost
 from resnetboost_operator.runs.curvature import Updates
 from resnetboost_operator.runs.curves import Did
+from resnetboost_operator.runs.losses import Loss
 from resnetboost_operator.runs.runfolder import RunFolder, write
 from resnetboost_operator.runs.subspace import Descent
 from resnetboost_operator.runs.summing import Sums
@@ -20,7 +21,7 @@ from resnetboost_operator.status import Attempt, StageStatus, Status
 
 Manifest = Mapping[str, Any]
 Cells = Sequence[object]
-_Found = TypeVar("_Found", bound=Cost)
+_Found = TypeVar("_Found", bound=Cost | Loss)
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -65,6 +66,7 @@ _ATTEMPT_COLUMNS = (
     "Message",
 )
 _STAGE_COLUMNS = ("Stage", "State", "Attempts", "Top-1", "Top-5", "Test loss")
+_LOSS_ROWS = ("Label smoothing", "Precision", "Loss scale", "Steps left out, as gradients overflowed")
 _CURVATURE_ROWS = (
     "Updates",
     "Time in updates",
@@ -101,7 +103,8 @@ def write_report(folder: RunFolder) -> None:
     png = _drawn(measured, title(job), did)
     if png:
         write(folder.report_png, png)
-    write(folder.report_html, page(job, status, folder.read_environment(), png, did))
+    told = losses.by_stage(measured, job)
+    write(folder.report_html, page(job, status, folder.read_environment(), png, did, told))
 
 
 def _drawn(measured: metricsfile.Measured, heading: str, did: Did) -> bytes:
@@ -125,10 +128,12 @@ def page(
     environment: Mapping[str, str],
     png: bytes,
     did: Did,
+    told: Sequence[Loss] = (),
 ) -> str:
     """The whole document. Everything in it that is not ours is escaped: messages and logs are untrusted."""
     sections = (
         _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
+        _section("Loss", _by_stage(_LOSS_ROWS, told, _loss_cells)),
         _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, did.updates, _curvature_cells)),
         _section("Adaptive sums", _by_stage(_SUMS_ROWS, did.sums, _sums_cells)),
         _section("Descent in a subspace", _by_stage(_DESCENT_ROWS, did.descents, _descent_cells)),
@@ -197,6 +202,13 @@ def _by_stage(rows: Sequence[str], stages: Sequence[_Found], cells: Callable[[_F
     """A column for each of these stages."""
     columns = map(cells, stages)
     return _table(("", *(found.stage for found in stages)), zip(rows, *columns, strict=True)) if stages else ""
+
+
+def _loss_cells(loss: Loss) -> Sequence[object]:
+    least, greatest = loss.scales
+    scale = f"{least:g}" if least == greatest else f"{least:g} to {greatest:g}"
+    left_out = f"{loss.left_out} of {loss.steps}"
+    return (loss.smoothing, loss.precision, scale if least == least else None, left_out)
 
 
 def _curvature_cells(updates: Updates) -> Sequence[object]:

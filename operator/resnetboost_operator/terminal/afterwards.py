@@ -23,7 +23,7 @@ _DATASETS = (
 
 _SOURCE: Callable[[Any], Any] = click.argument("source", metavar="RUN|CHECKPOINT|FILE", type=_PATH)
 _MODEL: Callable[[Any], Any] = click.option("--model", metavar="NAME", help="What it must be. [default: any network]")
-_WEIGHTS: Callable[[Any], Any] = click.option(
+WEIGHTS: Callable[[Any], Any] = click.option(
     "--weights",
     type=click.Choice(["averaged", "trained"]),
     help="Which of a checkpoint's. [default: averaged where it has them]",
@@ -76,7 +76,7 @@ def _option(name: str, value: Any) -> list[str]:
 @_RESIZE
 @click.option("--batch", type=click.IntRange(1), metavar="N", help="Images at a time. [default: 64]")
 @click.option("--skip", type=click.IntRange(0), metavar="N", help="Unusable images to leave out. [default: 0]")
-@_WEIGHTS
+@WEIGHTS
 @_MODEL
 @_DEVICE
 @_FORM
@@ -104,7 +104,7 @@ def evaluate(ctx: click.Context, /, source: Path, **options: Any) -> None:
 @_SIZE
 @_RESIZE
 @_CLASSES
-@_WEIGHTS
+@WEIGHTS
 @_MODEL
 @_DEVICE
 @_FORM
@@ -134,7 +134,7 @@ def predict(ctx: click.Context, /, source: Path, images: tuple[Path, ...], **opt
 @_SIZE
 @_RESIZE
 @_CLASSES
-@_WEIGHTS
+@WEIGHTS
 @_MODEL
 @_DEVICE
 @click.pass_context
@@ -155,7 +155,7 @@ def export(ctx: click.Context, /, source: Path, target: Path, no_card: bool, **o
 @click.command(short_help="Print the model card of a trained network.")
 @_SOURCE
 @click.argument("target", metavar="[OUT]", required=False, type=_PATH)
-@_WEIGHTS
+@WEIGHTS
 @_MODEL
 @click.pass_context
 def card(ctx: click.Context, /, source: Path, target: Path | None, **options: Any) -> None:

@@ -232,13 +232,16 @@ def status(
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Choice(["torch", "resnetboost"]), help="What OUT becomes. [default: the other one]")
+@afterwards.WEIGHTS
 @click.option("--model", metavar="NAME", help="What IN must be, such as resnet50. [default: any of the family]")
 @click.pass_context
-def convert(ctx: click.Context, source: Path, target: Path, to: str | None, model: str | None) -> None:
+def convert(
+    ctx: click.Context, source: Path, target: Path, to: str | None, weights: str | None, model: str | None
+) -> None:
     """Convert weights between PyTorch's names and this trainer's; what is in the file IN says which way.
 
     IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it; nothing in it is
-    executed), the model.safetensors of a checkpoint, or the checkpoint's folder. OUT is a .safetensors file.
+    executed), a checkpoint's folder or its model.safetensors, or a run's folder. OUT is a .safetensors file.
 
     \b
     Examples:
@@ -247,7 +250,7 @@ def convert(ctx: click.Context, source: Path, target: Path, to: str | None, mode
     """
     from resnetboost_operator.terminal import trainercommand
 
-    options = {"--to": to, "--model": model}
+    options = {"--to": to, "--weights": weights, "--model": model}
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
     ctx.exit(trainercommand.run("convert", [*given, "--", str(source), str(target)]))
 

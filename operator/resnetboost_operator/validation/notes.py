@@ -19,9 +19,5 @@ def notes(spec: Manifest) -> Iterator[str]:
 
 
 def _of_stage(stage: Manifest, devices: int, field: str) -> Iterator[str]:
-    if stage["precision"] == "Float16" and stage["lossScale"] == 1 and "dynamicLossScale" not in stage:
-        dynamic = " or dynamicLossScale: {}" if stage["algorithm"] == "Momentum" else ""
-        problem = "Float16 without a loss scale: small gradients vanish"
-        yield f"{field}.precision: {problem}; set lossScale: 128{dynamic}"
     if devices == 1 and "allReduceFusion" in stage:
         yield f"{field}.allReduceFusion: one device has no gradients to sum; leave it out, or use more devices"

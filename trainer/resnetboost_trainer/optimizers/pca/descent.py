@@ -23,10 +23,11 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from resnetboost_trainer.config import Momentum, Pca
 from resnetboost_trainer.distributed import Communicator, Floats, lost
-from resnetboost_trainer.optimizers.pca.objective import Objective, Place, Statistics, Weights
+from resnetboost_trainer.optimizers.pca.objective import Objective, Place, Weights
 from resnetboost_trainer.optimizers.pca.quasinewton import Doubles
 from resnetboost_trainer.optimizers.pca.solver import Bfgs, Direction, Sgd, Solver
 from resnetboost_trainer.optimizers.pca.subspace import Columns, Expand, Project
+from resnetboost_trainer.runningstatistics import Statistics
 from resnetboost_trainer.step import Batch
 
 

@@ -6,7 +6,6 @@ f(w) = mean loss of the gang's batch + 1/2 <decay, w^2>,    decay: wd for weight
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import mindspore
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
@@ -59,27 +58,3 @@ class Objective(nn.Cell):
     def construct(self, images: Tensor, labels: Tensor, penalty: Tensor) -> Tensor:
         objective = self.loss(self.network(images), labels).reshape(1) + penalty
         return objective if self.reduce is None else self.reduce(objective) * self.scale
-
-
-class Statistics:
-    """BN's running statistics, which every forward pass as in training moves: `keep` copies them, `restore` back."""
-
-    def __init__(self, network: nn.Cell) -> None:
-        live = [p for p in network.get_parameters() if p.name.endswith(("moving_mean", "moving_variance"))]
-        kept = [Parameter(Tensor(p.asnumpy()), name=f"kept.{p.name}", requires_grad=False) for p in live]
-        self.keep, self.restore = _Copy(live, kept), _Copy(kept, live)
-
-
-class _Copy(nn.Cell):
-    """() : those parameters become copies of the others."""
-
-    def __init__(self, source: Sequence[Parameter], target: Sequence[Parameter]) -> None:
-        super().__init__(auto_prefix=False)
-        self.source, self.target = ParameterTuple(source), ParameterTuple(target)
-        self.count = len(source)
-        self.done = Tensor([0.0], mindspore.float32)
-
-    def construct(self) -> Tensor:
-        for k in range(self.count):
-            ops.assign(self.target[k], self.source[k])
-        return self.done

@@ -87,6 +87,7 @@ class Curvature:
         self.preconditioner = Preconditioner(self.layers, self.parameters)
         first = Tensor(trace.first_state(len(self.layers)))
         self.traces = Parameter(first, name="thor.traces", requires_grad=False)
+        self.overdue = Parameter(Tensor(0.0, mindspore.float32), name="thor.overdue", requires_grad=False)
 
     def optimizer(self, optimizer: nn.Cell) -> Preconditioned:
         """That optimizer of flat gradients, given the preconditioned ones."""
@@ -97,8 +98,14 @@ class Curvature:
         return [self.traces, *self.preconditioner.state()]
 
     def due(self, step: int) -> bool:
-        """Whether that step, 0-based, is a candidate for an update: its graph has to capture."""
-        return step % self.settings.frequency == 0 and not (self.traces.asnumpy()[:, trace.STOPPED] > 0).all()
+        """Whether that step, 0-based, is a candidate for an update, or follows one that was: its graph captures."""
+        if step % self.settings.frequency != 0 and not self.overdue.asnumpy() > 0:
+            return False
+        return not (self.traces.asnumpy()[:, trace.STOPPED] > 0).all()
+
+    def postpone(self) -> None:
+        """The step that was to update is left out: the next one is to."""
+        self.overdue.set_data(Tensor(1.0, mindspore.float32))
 
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
@@ -123,6 +130,7 @@ class Curvature:
         failed = self._renew(due, damping) if due else set()
         renewed = np.isin(np.arange(len(state)), [one.place for one in due if one.place not in failed])
         self.traces.set_data(Tensor(trace.updated(state, renewed)))
+        self.overdue.set_data(Tensor(0.0, mindspore.float32))
         return Update(
             damping=damping,
             seconds=time.perf_counter() - started,

@@ -101,7 +101,7 @@ class TrainingCell(nn.Cell):
         super().__init__(auto_prefix=False)
         curvature = thor.curvature
         self.network, self.optimizer, self.thor = thor.network, thor.optimizer, thor
-        self.traces = curvature.traces
+        self.traces, self.overdue = curvature.traces, curvature.overdue
         self.steps = Parameter(Tensor(0, mindspore.int32), name="thor.steps", requires_grad=False)
         self.plain = _Compiled(_Gradient(thor.network, loss, curvature.parameters, thor.loss_scale))
         probes = curvature.capture.probes
@@ -114,8 +114,9 @@ class TrainingCell(nn.Cell):
     def __call__(self, *batch: Tensor) -> Tensor:
         """One step; `last_update` says what the newest update of the curvature did.
 
-        A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing: it
-        is told in the log and counted in `skipped`.
+        A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing but
+        running statistics: it is told in the log and counted in `skipped`, and what it was to update of the curvature
+        the next step does.
         """
         step = int(self.steps.asnumpy())
         thor, curvature = self.thor, self.thor.curvature
@@ -125,6 +126,8 @@ class TrainingCell(nn.Cell):
         gradients, scalars = self.reduction(flat)
         if not np.isfinite(scalars[0].asnumpy()):
             self.skipped += 1
+            if due:
+                curvature.postpone()
             log.warning("THOR leaves step %d out: its gradient is not finite (loss_scale %g)", step, thor.loss_scale)
         else:
             if due:
