@@ -72,12 +72,12 @@ def train(cell: TrainingCell, some: list[Batch]) -> list[float]:
 
 def nothing(logits: Tensor, labels: Tensor) -> Tensor:
     """A loss without a gradient."""
-    return logits.sum() * 0
+    return logits.mean() * 0
 
 
 def little(logits: Tensor, labels: Tensor) -> Tensor:
     """A loss whose gradient depends on no weight of the last layer."""
-    return logits.sum() * 1e-6
+    return logits.mean() * 1e-6
 
 
 def state(cell: nn.Cell) -> State:

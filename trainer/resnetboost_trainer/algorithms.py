@@ -14,9 +14,13 @@ from resnetboost_trainer.optimizers.clipping import Clipped
 from resnetboost_trainer.optimizers.lars import Lars
 from resnetboost_trainer.optimizers.momentum import Momentum
 from resnetboost_trainer.optimizers.pca.descent import Basis, Descent
-from resnetboost_trainer.optimizers.thor.curvature import Curvature
+from resnetboost_trainer.optimizers.thor.curvature import DAMPINGS, Curvature
 from resnetboost_trainer.schedule import Moment
 from resnetboost_trainer.state import State
+
+
+# What checkpoints of earlier releases lack; THOR takes a damping that it does not know for one that is outdated.
+LATER = (DAMPINGS,)
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -68,7 +72,7 @@ def _averaging(given: Given) -> Parts:
         momentum = Lars(parameters, config.momentum, config.lars)
     optimizer = momentum if config.clip_norm is None else Clipped(momentum, config.clip_norm)
     combination = Average(parameters, _preconditioned(optimizer, curvature), given.communicator, given.summed)
-    state = State(given.network, momentum.state() + _state(curvature), given.communicator)
+    state = State(given.network, momentum.state() + _state(curvature), given.communicator, later=LATER)
     return Parts(parameters, combination, state, _lower_rate if curvature is None else _raise_damping, curvature)
 
 
@@ -83,9 +87,10 @@ def _adasum(given: Given) -> Parts:
     optimizer = _preconditioned(momentum, curvature)
     combination = Adaptive(parameters, optimizer, communicator, ranks_per_node, apply)
     if of_changes:  # each node goes on with a momentum of its own
-        state = State(given.network, _state(curvature), communicator, momentum.state(), ranks_per_node)
+        of_nodes = momentum.state()
+        state = State(given.network, _state(curvature), communicator, of_nodes, ranks_per_node, LATER)
     else:
-        state = State(given.network, momentum.state() + _state(curvature), communicator)
+        state = State(given.network, momentum.state() + _state(curvature), communicator, later=LATER)
     return Parts(parameters, combination, state, _lower_rate if curvature is None else _raise_damping, curvature)
 
 

@@ -7,9 +7,11 @@ is the gang's mean, so that all ranks decide alike, and powers of two cost no bi
 from typing import NamedTuple
 
 import mindspore
+import numpy as np
 from mindspore import Parameter, Tensor
 
 from resnetboost_trainer.config import DynamicLossScale
+from resnetboost_trainer.writing import write
 
 FACTOR = 2.0
 LEAST, MOST = 1.0, 2.0**24
@@ -50,7 +52,7 @@ class Scaling:
         before = self.scale
         now = after(before, finite, self.growth_steps)
         for parameter, value in zip(self.parameters, now, strict=True):
-            parameter.set_data(Tensor(value, mindspore.float32))
+            write(parameter, np.asarray(value))
         return not finite and before.factor > LEAST
 
 

@@ -5,17 +5,18 @@ statistics are each rank's own. What is not the same everywhere goes into a shar
 run is bit-identical, and its mean goes beside the rest, for everybody else.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, nn
 
 from resnetboost_trainer import freezing
 from resnetboost_trainer.averaging import Averaging
 from resnetboost_trainer.distributed import Communicator, Floats
 from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer.writing import write
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -43,15 +44,19 @@ class State:
         communicator: Communicator,
         of_node: Sequence[Parameter] = (),
         ranks_per_node: int = 1,
+        later: Collection[str] = (),
     ) -> None:
-        """`of_node` is the part of the optimizer's state that each node of neighbouring ranks has for itself."""
+        """`of_node` is the part of the optimizer's state that each node of neighbouring ranks has for itself.
+
+        `later` are names of the optimizer's that an older checkpoint need not have: those stay as they begin.
+        """
         named = dict(network.parameters_and_names())
         moving = freezing.moving(network)  # those of frozen layers are as much the same everywhere as weights
         self.weights = {name: value for name, value in named.items() if name not in moving}
         self.statistics = {name: value for name, value in named.items() if name in moving}
         self.optimizer = {parameter.name: parameter for parameter in optimizer}
         self.of_node = {parameter.name: parameter for parameter in of_node}
-        self.communicator, self.ranks_per_node = communicator, ranks_per_node
+        self.communicator, self.ranks_per_node, self.later = communicator, ranks_per_node, later
         self.average: Averaging | None = None
 
     def keep_average(self, decay: float) -> Averaging:
@@ -95,7 +100,9 @@ class State:
         statistics = np.zeros((self.communicator.size, _count(self.statistics)), np.float32)
         if contents is not None:
             _set(self.weights, contents[MODEL])
-            _set(self.optimizer, contents[OPTIMIZER])
+            saved = contents[OPTIMIZER]
+            kept = {name: value for name, value in self.optimizer.items() if name in saved or name not in self.later}
+            _set(kept, saved)
             for rank, row in enumerate(statistics):
                 # A gang of another size starts from the mean, which is what evaluation uses.
                 row[:] = _pick(contents.get(shard(rank), contents[MODEL]), self.statistics)
@@ -175,7 +182,7 @@ def _unflatten(flat: Floats, parameters: Mapping[str, Parameter]) -> Arrays:
 
 def _unflatten_into(flat: Floats, parameters: Mapping[str, Parameter]) -> None:
     for name, array in _unflatten(flat, parameters).items():
-        parameters[name].set_data(Tensor(array))
+        write(parameters[name], array)
 
 
 def _pick(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Floats:
@@ -187,7 +194,7 @@ def _pick(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Flo
 def _set(parameters: Mapping[str, Parameter], arrays: Mapping[str, Any]) -> None:
     _check(arrays, parameters)
     for name, parameter in parameters.items():
-        parameter.set_data(Tensor(arrays[name]))
+        write(parameter, arrays[name])
 
 
 def _check(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> None:
