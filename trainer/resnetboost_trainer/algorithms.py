@@ -18,7 +18,6 @@ from resnetboost_trainer.optimizers.thor.curvature import DAMPINGS, Curvature
 from resnetboost_trainer.schedule import Moment
 from resnetboost_trainer.state import State
 
-
 # What checkpoints of earlier releases lack; THOR takes a damping that it does not know for one that is outdated.
 LATER = (DAMPINGS,)
 

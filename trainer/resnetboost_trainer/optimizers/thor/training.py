@@ -83,8 +83,8 @@ class THOR:
         _check(_is_number(loss_scale) and loss_scale > 0, "loss_scale", loss_scale, "a number above 0")
         for name, choice in (("pi", pi), ("nesterov", nesterov)):
             _check(isinstance(choice, bool), name, choice, "True or False")
-        names = isinstance(exclude, Sequence) and not isinstance(exclude, str)
-        _check(names and all(isinstance(each, str) for each in exclude), "exclude", exclude, "a list of names")
+        named = _is_list(exclude) and all(type(each) is str for each in exclude)
+        _check(named, "exclude", exclude, "a list of names")
         self.network, self.loss_scale = network, loss_scale
         self.communicator = Communicator.present()
         settings = config.Thor(
@@ -304,9 +304,13 @@ def _numbers(given: Any) -> list[float]:
     return values
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+
+
 def _is_number(value: object) -> bool:
     """Whether it is a finite real number; True and False are none."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _check(condition: bool, name: str, value: object, remedy: str) -> None:
@@ -316,7 +320,7 @@ def _check(condition: bool, name: str, value: object, remedy: str) -> None:
 
 def _rule(trace_rule: Sequence[float]) -> config.TraceRule:
     remedy = "(w1, w2, smoothing) with w1 >= w2 >= 0 and smoothing from 0 to below 1"
-    given = isinstance(trace_rule, Sequence) and len(trace_rule) == 3 and all(map(_is_number, trace_rule))
+    given = _is_list(trace_rule) and len(trace_rule) == 3 and all(map(_is_number, trace_rule))
     _check(given and 0 <= trace_rule[1] <= trace_rule[0] and 0 <= trace_rule[2] < 1, "trace_rule", trace_rule, remedy)
     above, below, smoothing = trace_rule
     return config.TraceRule(update_above=above, stop_below=below, smoothing=smoothing)
