@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 Batch = tuple[Floats, NDArray[np.int32]]
 Matrices = tuple[Array, Array]
 
-SAMPLES, RATE = 12, 0.05
+SAMPLES, RATE = 16, 0.05  # MindSpore sums the losses of 16 in one order; of 12 its order varies from call to call
 EVERY_TIME = (0.0, 0.0, 0.0)
 
 
@@ -193,23 +193,21 @@ def test_a_noisy_trace_without_a_trend_leaves_no_layer_with_an_old_damping() -> 
 
 
 def test_a_checkpoint_of_an_earlier_release_goes_on_with_inverses_of_the_present_damping(tmp_path: Path) -> None:
+    """It does not say which damping its inverses have, so the next candidate makes them anew, for once."""
     settings = {"frequency": 2, "trace_rule": (1000.0, 0.0, 0.0)}
-    some = batches(5)
-    earlier = trainer(**settings)
+    some = batches(7)
+    earlier, later = trainer(**settings), trainer(**settings)
     train(earlier, some[:2])
-    saved = [
-        {"name": parameter.name, "data": parameter}
-        for parameter in earlier.get_parameters()
-        if parameter.name != "thor.damping"
-    ]
-    mindspore.save_checkpoint(saved, str(tmp_path / "cell.ckpt"))
-    later = trainer(**settings)
+    named = [{"name": name, "data": Tensor(value)} for name, value in state(earlier).items() if name != "thor.damping"]
+    mindspore.save_checkpoint(named, str(tmp_path / "cell.ckpt"))
     mindspore.load_checkpoint(str(tmp_path / "cell.ckpt"), later)
-    train(later, some[2:])
-    assert differing(state(earlier), state(trainer(**settings)))
-    assert later.last_update is not None
-    assert (later.last_update.updated, later.last_update.kept) == (0, 2)
-    assert later.thor.curvature.dampings.asnumpy() == pytest.approx([0.1, 0.1])
-    train(earlier, some[2:])
-    expected = damping_of(later, seen(weights(later), some[2]))
-    assert np.isfinite(expected).all()
+    assert differing(state(later), state(earlier)) == ["thor.damping"]
+    told = []
+    for batch in some[2:]:
+        layers = seen(weights(later), batch)
+        train(later, [batch])
+        assert later.last_update is not None
+        told.append((later.last_update.updated, later.last_update.kept))
+        if len(told) == 1:
+            assert damping_of(later, layers) == pytest.approx([0.1, 0.1], rel=1e-2)
+    assert told == [(2, 0), (2, 0), (0, 2), (0, 2), (0, 2)]
