@@ -1,4 +1,4 @@
-"""What the trainer writes into parameters after a graph was compiled, that graph reads: in both of MindSpore's modes."""
+"""What the trainer writes into parameters, graphs that were compiled before read: in both of MindSpore's modes."""
 
 from collections.abc import Callable, Iterator, Sequence
 
