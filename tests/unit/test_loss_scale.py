@@ -1,11 +1,18 @@
 """The dynamic loss scale: when it grows, when it shrinks, and which steps it leaves out."""
 
+import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor
 
 from resnetboost_trainer.config import DynamicLossScale
 from resnetboost_trainer.lossscale import LEAST, MOST, Scale, Scaling, after
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_a_cpu() -> None:
+    """To be said before MindSpore computes anything in this process, or no later test could say it."""
+    mindspore.set_device("CPU")
 
 
 def run(scale: Scale, gradients: str, growth_steps: int = 3) -> Scale:
