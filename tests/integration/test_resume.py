@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
+import mindspore
 import msgspec
 import numpy as np
 import pytest
@@ -25,6 +26,12 @@ Rule = Literal["Never", "IfPresent", "Required"]
 EVERY_RULE: list[Rule] = ["Never", "IfPresent", "Required"]
 ALONE = Communicator(0, 1)
 BEFORE = StartFrom(stage="base")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_a_cpu() -> None:
+    """To be said before MindSpore computes anything in this process, or no later test could say it."""
+    mindspore.set_device("CPU")
 
 
 def fresh() -> State:

@@ -72,12 +72,12 @@ def train(cell: TrainingCell, some: list[Batch]) -> list[float]:
 
 def nothing(logits: Tensor, labels: Tensor) -> Tensor:
     """A loss without a gradient."""
-    return logits.sum() * 0
+    return logits.mean() * 0
 
 
 def little(logits: Tensor, labels: Tensor) -> Tensor:
     """A loss whose gradient depends on no weight of the last layer."""
-    return logits.sum() * 1e-6
+    return logits.mean() * 1e-6
 
 
 def state(cell: nn.Cell) -> State:
@@ -296,6 +296,124 @@ def test_a_network_without_a_layer_it_knows_is_refused(network: nn.Cell) -> None
 def test_what_cannot_be_is_refused_by_name(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"THOR: {next(iter(settings))} "):
         THOR(Small(), **settings)
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("learning_rate", "0.1"),
+    ("learning_rate", ["0.1", "0.2"]),
+    ("learning_rate", True),
+    ("learning_rate", [0.1, float("nan")]),
+    ("learning_rate", []),
+    ("learning_rate", {"peak": 0.1}),
+    ("learning_rate", lambda step: "0.1"),
+    ("damping", "0.1"),
+    ("damping", None),
+    ("momentum", "0.9"),
+    ("weight_decay", [1e-4]),
+    ("frequency", "10"),
+    ("frequency", 2.5),
+    ("block_size", float("inf")),
+    ("pi", "Symmetric"),
+    ("trace_rule", 0.3),
+    ("trace_rule", ("0.3", "0", "0.8")),
+    ("trace_rule", "abc"),
+    ("clip_norm", "1"),
+    ("clip_norm", float("nan")),
+    ("nesterov", "no"),
+    ("loss_scale", float("inf")),
+    ("exclude", "head"),
+    ("exclude", [3]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG, ids=lambda value: str(value)[:20])
+def test_a_value_of_another_kind_is_refused_in_one_sentence_with_name_value_and_remedy(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^THOR: {name}( at step 0)? is .+; use .+$") as caught:
+        THOR(Small(), **{name: value})
+    told = value(0) if callable(value) else value
+    assert repr(told)[:20] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "network", [lambda small: small.trainable_params(), lambda small: Small], ids=["list", "class"]
+)
+def test_what_is_no_network_is_refused(network: Callable[[nn.Cell], Any]) -> None:
+    with pytest.raises(ValueError, match=r"^THOR: network is .{3,300}; use the network itself"):
+        THOR(network(Small()))
+
+
+def test_numbers_of_numpy_are_as_good() -> None:
+    THOR(Small(), np.float32(0.1), Tensor([0.1, 0.2]), np.float64(0.9), frequency=np.int64(3), clip_norm=np.float32(1))
+
+
+def test_a_schedule_that_goes_wrong_later_is_told_with_its_step_before_it_does_harm() -> None:
+    network = Small()
+    cell = THOR(network, learning_rate=lambda step: 0.1 / (1 - step) if step < 1 else float("nan")).training_cell(
+        nn.CrossEntropyLoss()
+    )
+    train(cell, batches(1))
+    before = state(network)
+    with pytest.raises(ValueError, match=r"THOR: learning_rate at step 1 is nan; use a finite number of at least 0"):
+        train(cell, batches(1))
+    assert same(state(network), before)
+
+
+def summed(logits: Tensor, labels: Tensor) -> Tensor:
+    return ops.cross_entropy(logits, labels, reduction="sum")
+
+
+def by_sample(logits: Tensor, labels: Tensor) -> Tensor:
+    return ops.cross_entropy(logits, labels, reduction="none")
+
+
+def pairs(logits: Tensor, labels: Tensor) -> Tensor:
+    """Neither a mean nor a sum over the batch."""
+    return ops.cross_entropy(logits, labels) * ops.sqrt(ops.ones_like(logits).sum())
+
+
+class Weighted(nn.Cell):  # type: ignore[misc]
+    """A mean of the losses, with a penalty that has nothing to do with the batch."""
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return 0.1 * ops.cross_entropy(logits, labels) + 3.0
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [nn.CrossEntropyLoss(reduction="sum"), nn.CrossEntropyLoss(reduction="none"), nn.MSELoss("sum"), nn.SmoothL1Loss()],
+    ids=["sum", "none", "sum of MSELoss", "none of SmoothL1Loss"],
+)
+def test_a_loss_that_says_of_itself_that_it_is_no_mean_is_refused(loss: nn.Cell) -> None:
+    with pytest.raises(ValueError, match=r"^THOR: reduction of the loss is '(sum|none)'; use a mean over the batch"):
+        THOR(Small()).training_cell(loss)
+
+
+def test_a_loss_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^THOR: loss is 'mean'; use a loss cell or function"):
+        THOR(Small()).training_cell("mean")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"), [(summed, r"THOR: the loss is .* a sum; use a mean"), (by_sample, r"THOR: the loss has shape")]
+)
+def test_a_loss_that_turns_out_to_be_no_mean_is_refused_before_it_changes_anything(
+    loss: Callable[..., Tensor], told: str, any_mode: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MindSpore leaves a file where a graph cannot be compiled
+    network = Small()
+    before = {name: value for name, value in state(network).items() if "moving" not in name}
+    with pytest.raises(ValueError, match=told):
+        train(THOR(network).training_cell(loss), batches(1))
+    assert same({name: value for name, value in state(network).items() if "moving" not in name}, before)
+
+
+def test_a_loss_of_another_kind_is_told_of_once_and_means_are_not(
+    any_mode: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(THOR(Small()).training_cell(Weighted()), batches(1))
+    assert "the loss is" not in caplog.text
+    train(THOR(Small(), frequency=1).training_cell(pairs), batches(3))
+    assert caplog.text.count("the curvature is right only for a mean over the batch") == 1
 
 
 # When and how it updates.

@@ -31,8 +31,10 @@ BLOCKS = {"own_blocks", "all_blocks"}
 def test_ranks_are_as_one_with_all_of_their_batches(alone: Result, together: list[Result]) -> None:
     first = together[0]
     assert np.array_equal(first["decisions"], alone["decisions"])
-    _, kept, stopped, failed = alone["decisions"].T
+    updated, kept, stopped, failed = alone["decisions"][::2].T
     assert kept.any() and stopped.any() and not failed.any(), "the trace rule never mattered"
+    assert updated[2] == 5, "the damping never mattered"
+    assert updated[3] < 5, "the ranks never differed"
     for name in alone.keys() - BLOCKS:
         assert np.abs(first[name] - alone[name]).max() <= 1e-5 * np.abs(alone[name]).max(), name
 

@@ -9,6 +9,12 @@ from resnetboost_trainer.config import DynamicLossScale
 from resnetboost_trainer.lossscale import LEAST, MOST, MOST_IN_A_ROW, Fixed, Scale, Scaling, after
 
 
+@pytest.fixture(scope="module", autouse=True)
+def on_a_cpu() -> None:
+    """To be said before MindSpore computes anything in this process, or no later test could say it."""
+    mindspore.set_device("CPU")
+
+
 def run(scale: Scale, gradients: str, growth_steps: int = 3) -> Scale:
     """After steps whose gradients are finite (.) or not (x)."""
     for gradient in gradients:

@@ -83,7 +83,8 @@ def _adasum(given: Given) -> Parts:
     optimizer = _preconditioned(momentum, curvature)
     combination = Adaptive(parameters, optimizer, communicator, ranks_per_node, apply)
     if of_changes:  # each node goes on with a momentum of its own
-        state = State(given.network, _state(curvature), communicator, momentum.state(), ranks_per_node)
+        of_nodes = momentum.state()
+        state = State(given.network, _state(curvature), communicator, of_nodes, ranks_per_node)
     else:
         state = State(given.network, momentum.state() + _state(curvature), communicator)
     return Parts(parameters, combination, state, _lower_rate if curvature is None else _raise_damping, curvature)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from resnetboost_trainer.distributed import Communicator, Floats
+from resnetboost_trainer.writing import write
 
 AVERAGE = "ema.safetensors"
 # The first averages forget faster, so that they are not mostly what training began with: after n steps a share of at
@@ -108,7 +109,7 @@ class Averaging:
         return flat
 
     def _set(self, flat: Floats) -> None:
-        self._average.flat.set_data(Tensor(flat))
+        write(self._average.flat, flat)
 
     def _named(self, flat: Floats) -> Arrays:
         return _named(flat, self._everything)
@@ -146,4 +147,4 @@ def _row(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Floa
 
 def _assign(parameters: Mapping[str, Parameter], arrays: Arrays) -> None:
     for name, array in arrays.items():
-        parameters[name].set_data(Tensor(array))
+        write(parameters[name], array)

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import mindspore
+import numpy as np
 from mindspore import Parameter, Tensor
 
 from resnetboost_trainer.config import Config, DynamicLossScale
+from resnetboost_trainer.writing import write
 
 FACTOR = 2.0
 LEAST, MOST = 1.0, 2.0**24
@@ -92,7 +94,7 @@ class Scaling:
         before = self.scale
         now = after(before, finite, self.growth_steps)
         for parameter, value in zip(self.parameters, now, strict=True):
-            parameter.set_data(Tensor(value, mindspore.float32))
+            write(parameter, np.asarray(value))
         return not finite and before.factor > LEAST
 
 
@@ -107,7 +109,7 @@ class Fixed:
     def leaves_out(self, finite: bool) -> bool:
         """As `LossScale` says: no more than so many steps in a row."""
         in_a_row = 0 if finite else int(self._in_a_row.asnumpy()) + 1
-        self._in_a_row.set_data(Tensor(in_a_row, mindspore.float32))
+        write(self._in_a_row, np.asarray(in_a_row))
         return 0 < in_a_row <= MOST_IN_A_ROW
 
 

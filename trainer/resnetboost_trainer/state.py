@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, nn
 
 from resnetboost_trainer import freezing
 from resnetboost_trainer.averaging import Averaging
 from resnetboost_trainer.distributed import Communicator, Floats
 from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer.writing import write
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -100,8 +101,9 @@ class State:
         statistics = np.zeros((self.communicator.size, _count(self.statistics)), np.float32)
         if contents is not None:
             _set(self.weights, contents[MODEL])
-            _set(self.optimizer, contents[OPTIMIZER])
-            _set({name: self.later[name] for name in self.later if name in contents[OPTIMIZER]}, contents[OPTIMIZER])
+            saved = contents[OPTIMIZER]
+            _set(self.optimizer, saved)
+            _set({name: value for name, value in self.later.items() if name in saved}, saved)
             for rank, row in enumerate(statistics):
                 # A gang of another size starts from the mean, which is what evaluation uses.
                 row[:] = _pick(contents.get(shard(rank), contents[MODEL]), self.statistics)
@@ -181,7 +183,7 @@ def _unflatten(flat: Floats, parameters: Mapping[str, Parameter]) -> Arrays:
 
 def _unflatten_into(flat: Floats, parameters: Mapping[str, Parameter]) -> None:
     for name, array in _unflatten(flat, parameters).items():
-        parameters[name].set_data(Tensor(array))
+        write(parameters[name], array)
 
 
 def _pick(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Floats:
@@ -193,7 +195,7 @@ def _pick(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Flo
 def _set(parameters: Mapping[str, Parameter], arrays: Mapping[str, Any]) -> None:
     _check(arrays, parameters)
     for name, parameter in parameters.items():
-        parameter.set_data(Tensor(arrays[name]))
+        write(parameter, arrays[name])
 
 
 def _check(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> None:

@@ -219,7 +219,7 @@ def _curvature_cells(updates: Updates) -> Sequence[object]:
         cost.told([updates]),
         f"{_milliseconds(updates.with_seconds)} with an update, {_milliseconds(updates.without_seconds)} without",
         f"{renewed} of {updates.candidates}, {readable.share(renewed / max(1, updates.candidates))}",
-        f"{layers['stopped'][-1]} of {sum(counts[-1] for counts in layers.values())}",
+        f"{max(layers['stopped'])} of {sum(counts[-1] for counts in layers.values())}",
         sum(layers["failed"]),
         f"{damping[0]:.3g} to {damping[-1]:.3g}",
     )

@@ -14,6 +14,7 @@ from mindspore import Parameter, Tensor
 from resnetboost_trainer.config import LineSearch, Momentum
 from resnetboost_trainer.optimizers.pca import quasinewton
 from resnetboost_trainer.optimizers.pca.quasinewton import Doubles, Rule, Search, State
+from resnetboost_trainer.writing import write
 
 
 class Direction(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ class Bfgs:
 
     def _remember(self, state: State) -> None:
         for name, parameter in self.memory.items():
-            parameter.set_data(Tensor(getattr(state, name).astype(np.float32)))
+            write(parameter, getattr(state, name))
 
 
 class Sgd:
@@ -88,7 +89,7 @@ class Sgd:
         """As `Solver` says."""
         mu = self.settings.momentum
         velocity = mu * self.velocity.asnumpy().astype(np.float64) + gradient
-        self.velocity.set_data(Tensor(velocity.astype(np.float32)))
+        write(self.velocity, velocity)
         found = -learning_rate * (gradient + mu * velocity if self.settings.nesterov else velocity)
         return Direction(found, float(gradient @ found))
 

@@ -25,6 +25,7 @@ from resnetboost_trainer.optimizers.thor.exchange import Damped
 from resnetboost_trainer.optimizers.thor.host import Captured
 from resnetboost_trainer.optimizers.thor.precondition import Preconditioned, Preconditioner
 from resnetboost_trainer.optimizers.thor.trace import Decision
+from resnetboost_trainer.writing import write
 
 Floats = NDArray[np.float32]
 
@@ -36,7 +37,11 @@ log = logging.getLogger(__name__)
 
 
 class Update(msgspec.Struct, frozen=True):
-    """What a candidate update did, in numbers of layers. `failed` ones were due and keep their old inverses."""
+    """What a candidate update did, in numbers of layers. `failed` ones were due and keep their old inverses.
+
+    `damping` is that of the updated layers; in all other inverses it is within `trace.DAMPING_WITHIN` of it, but for
+    failed layers and those whose trace was not finite. `stopped` are those that were left alone because of it.
+    """
 
     damping: float
     seconds: float
@@ -88,6 +93,8 @@ class Curvature:
         first = Tensor(trace.first_state(len(self.layers)))
         self.traces = Parameter(first, name="thor.traces", requires_grad=False)
         self.overdue = Parameter(Tensor(0.0, mindspore.float32), name="thor.overdue", requires_grad=False)
+        unknown = Tensor(np.zeros(len(self.layers), np.float32))
+        self.dampings = Parameter(unknown, name="thor.damping", requires_grad=False)
 
     def optimizer(self, optimizer: nn.Cell) -> Preconditioned:
         """That optimizer of flat gradients, given the preconditioned ones."""
@@ -97,15 +104,23 @@ class Curvature:
         """What a checkpoint has to hold."""
         return [self.traces, *self.preconditioner.state()]
 
+    def newer_state(self) -> list[Parameter]:
+        """What it has to hold too, and those of older releases do not: a damping of 0 counts as outdated."""
+        return [self.dampings, self.overdue]
+
     def due(self, step: int) -> bool:
-        """Whether that step, 0-based, is a candidate for an update, or follows one that was: its graph captures."""
+        """Whether that step, 0-based, is a candidate for an update, or follows one that was: its graph captures.
+
+        Stopped layers need it too, where the damping has changed; whether it has, the ranks say together in `update`.
+        """
         if step % self.settings.frequency != 0 and not self.overdue.asnumpy() > 0:
             return False
-        return not (self.traces.asnumpy()[:, trace.STOPPED] > 0).all()
+        left_out = self.traces.asnumpy()[:, trace.STOPPED] == trace.LEFT_OUT
+        return not bool(left_out.all())
 
     def postpone(self) -> None:
         """The step that was to update is left out: the next one is to."""
-        self.overdue.set_data(Tensor(1.0, mindspore.float32))
+        write(self.overdue, np.asarray(1.0))
 
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
@@ -120,8 +135,10 @@ class Curvature:
         state: Floats = self.traces.asnumpy()
         if not state.any():
             state = self._without_unexplained(state, everything, gradients)
-        positions, traces = self._traces(state, everything)
-        state, decisions = trace.decide(state, traces, self.settings.trace_rule)
+        positions, traces, agreed = self._traces(state, everything, damping)
+        dampings: Floats = self.dampings.asnumpy().copy()
+        outdated = trace.outdated(dampings, agreed)
+        state, decisions = trace.decide(state, traces, self.settings.trace_rule, outdated)
         due = [
             Due(k, everything[k], float(positions[k]))
             for k, decision in enumerate(decisions)
@@ -129,14 +146,16 @@ class Curvature:
         ]
         failed = self._renew(due, damping) if due else set()
         renewed = np.isin(np.arange(len(state)), [one.place for one in due if one.place not in failed])
-        self.traces.set_data(Tensor(trace.updated(state, renewed)))
-        self.overdue.set_data(Tensor(0.0, mindspore.float32))
+        dampings[renewed] = agreed
+        write(self.traces, trace.updated(state, renewed))
+        write(self.dampings, dampings)
+        write(self.overdue, np.asarray(0.0))
         return Update(
             damping=damping,
             seconds=time.perf_counter() - started,
             updated=len(due) - len(failed),
             kept=decisions.count(Decision.KEEP),
-            stopped=int((state[:, trace.STOPPED] == trace.BY_RULE).sum()),
+            stopped=decisions.count(Decision.STOP) - int((state[:, trace.STOPPED] == trace.LEFT_OUT).sum()),
             failed=len(failed),
         )
 
@@ -157,20 +176,25 @@ class Curvature:
         after[unsound, trace.STOPPED] = trace.LEFT_OUT
         return after
 
-    def _traces(self, state: Floats, everything: Sequence[Captured]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """T and tr F by layer, means over the ranks; 0 for layers that are stopped or left out.
+    def _traces(
+        self, state: Floats, everything: Sequence[Captured], damping: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """T and tr F by layer, 0 for layers that are left out, and the damping: means over the ranks.
 
-        T too is the gang's: ranks may have padded their sequences to different lengths.
+        T too is the gang's: ranks may have padded their sequences to different lengths. And the damping, which
+        processors, or a script's own function, may round differently: on it hangs who enters which collective.
         """
-        live = state[:, trace.STOPPED] == 0
+        watched = state[:, trace.STOPPED] != trace.LEFT_OUT
         own = np.zeros((len(state), 3), np.float32)
-        seen = list(itertools.compress(everything, live))
+        seen = list(itertools.compress(everything, watched))
         if seen:
-            own[live, :2] = self.statistics.all_traces(seen)
-            own[live, 2] = [captured.uses for captured in seen]
-        mean = self.communicator.mean(own.reshape(-1)).reshape(-1, 3).astype(np.float64)
+            own[watched, :2] = self.statistics.all_traces(seen)
+            own[watched, 2] = [captured.uses for captured in seen]
+        *flat, agreed = self.communicator.mean(np.append(own, np.float32(damping)))
+        mean = np.array(flat, np.float64).reshape(-1, 3)
         groups = np.array([layer.form.groups for layer in self.layers])
-        return mean[:, 2], trace.kronecker_trace(mean[:, 2] / groups, mean[:, 0], mean[:, 1])
+        traces = trace.kronecker_trace(mean[:, 2] / groups, mean[:, 0], mean[:, 1])
+        return mean[:, 2], traces, float(agreed)
 
     def _renew(self, due: Sequence[Due], damping: float) -> set[int]:
         """New inverses for those layers; returns those whose factors cannot be inverted, which keep what they have."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from resnetboost_trainer.optimizers.clipping import Clipped
 from resnetboost_trainer.optimizers.thor.blocks import Blocks
 from resnetboost_trainer.optimizers.thor.layers import Layer
+from resnetboost_trainer.writing import write
 
 Floats = NDArray[np.float32]
 
@@ -82,7 +83,7 @@ class _Stack(nn.Cell):
             each = len(array) // self.count
             for member, inverses in members.items():
                 array[member * each : (member + 1) * each] = inverses[factor]
-            parameter.set_data(Tensor(array))
+            write(parameter, array)
 
     def from_left(self, x: Tensor, inverse: Tensor, cut: Blocks) -> Tensor:
         """Block-diagonal inverse times x: (n, dimension, columns) -> the same."""

@@ -1,7 +1,13 @@
-"""The trace rule of THOR: whether a layer's curvature is updated, kept, or left alone for ever; it computes no factor.
+"""The trace rule of THOR: whether a layer's curvature is updated, kept, or no longer watched; it computes no factor.
 
 Chen et al., "THOR, Trace-based Hardware-driven layer-ORiented Natural Gradient Descent Computation" (AAAI 2021), with
 a moving average: traces of small batches jump by more than any useful threshold.
+
+A layer's inverses also have the damping of their update in them. The paper's rule sees a change of the damping, being
+about tr(F + damping I), and little else (`kronecker_trace`); so here the two are asked apart. Inverses whose damping is
+too far from the schedule's are made anew, whatever the trace says, of stopped layers too, from the factors of that
+batch. To keep all factors and invert those again would cost as much memory and room in checkpoints as the inverses,
+and the inversion of every layer at every candidate, for a damping that is exact instead of near.
 """
 
 from enum import IntEnum
@@ -16,6 +22,12 @@ LAST, AVERAGE, STOPPED = range(3)
 
 # What a layer's STOPPED is: live, stopped for ever by the rule, or never part of it.
 LIVE, BY_RULE, LEFT_OUT = range(3)
+
+
+# A damping in inverses is near enough while it and the schedule's are at least such a share of each other. A direction
+# is then at most 1 / 0.7 of what it would be: as much as the default rule lets a trace change, and a halving of the
+# damping costs a layer two updates.
+DAMPING_WITHIN = 0.7
 
 
 class Decision(IntEnum):
@@ -60,12 +72,24 @@ def first_state(layers: int) -> NDArray[np.float32]:
     return np.zeros((layers, 3), np.float32)
 
 
-def decide(state: NDArray[np.float32], traces: Array, rule: Rule) -> tuple[NDArray[np.float32], list[Decision]]:
+def outdated(dampings: NDArray[np.float32], damping: float) -> NDArray[np.bool_]:
+    """Which layers have inverses with a damping (layers,) too far above or below that of now.
+
+    0 stands for one that is not known, in a checkpoint from before it was kept, and is too far from any.
+    """
+    last = dampings.astype(np.float64)
+    return (damping < DAMPING_WITHIN * last) | (last < DAMPING_WITHIN * damping)
+
+
+def decide(
+    state: NDArray[np.float32], traces: Array, rule: Rule, outdated: NDArray[np.bool_]
+) -> tuple[NDArray[np.float32], list[Decision]]:
     """The next state and what to do with each layer, from traces (layers,) that are the same on every rank.
 
     With D the relative change of the average trace since the last update: D > w1 updates, D < w2 stops for ever,
-    anything between keeps. A layer never updated is updated; with both thresholds 0 every layer is. A trace that is
-    not finite keeps its layer and leaves the average alone. The trace of the last update stays what it is until
+    anything between keeps. A layer never updated is updated; with both thresholds 0 every layer is. One that is
+    `outdated` (layers,) is updated also where the rule would keep it or has stopped it, and stays stopped. A trace that
+    is not finite keeps its layer and leaves the average alone. The trace of the last update stays what it is until
     `updated` says that the update succeeded.
     """
     last, average, stopped = state.astype(np.float64).T
@@ -79,6 +103,7 @@ def decide(state: NDArray[np.float32], traces: Array, rule: Rule) -> tuple[NDArr
     after[live & (change < rule.stop_below), STOPPED] = BY_RULE
     decisions = np.where(live & (change > rule.update_above), Decision.UPDATE, Decision.KEEP)
     decisions[after[:, STOPPED] > 0] = Decision.STOP
+    decisions[outdated & np.isfinite(rounded) & (after[:, STOPPED] != LEFT_OUT)] = Decision.UPDATE
     return after, [Decision(decision) for decision in decisions]
 
 

@@ -9,6 +9,8 @@ for images, labels in batches:
 import contextlib
 import logging
 import math
+import numbers
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +24,10 @@ from resnetboost_trainer.distributed import Communicator
 from resnetboost_trainer.optimizers.momentum import Momentum
 from resnetboost_trainer.optimizers.thor.curvature import Curvature, Update
 from resnetboost_trainer.step import Reduction
+from resnetboost_trainer.writing import write
+
+# Of a loss, between a batch and the same one taken twice, for it to be a mean: half precision stays below it.
+MEAN_WITHIN = 0.01
 
 log = logging.getLogger(__name__)
 
@@ -63,20 +69,27 @@ class THOR:
         exclude: Sequence[str] = (),
     ) -> None:
         """Raises ValueError naming the argument for what cannot be, and when the network has no layer it knows."""
-        _check_schedule("learning_rate", learning_rate, "of at least 0", lambda value: value >= 0)
-        _check_schedule("damping", damping, "above 0", lambda value: value > 0)
+        _check(isinstance(network, nn.Cell), "network", network, "the network itself, a mindspore.nn.Cell")
+        self.learning_rate = _Schedule("learning_rate", learning_rate, "of at least 0", lambda value: value >= 0)
+        self.damping = _Schedule("damping", damping, "above 0", lambda value: value > 0)
         for name, whole in (("frequency", frequency), ("block_size", block_size)):
-            _check(whole >= 1 and whole == int(whole), name, whole, "a whole number of at least 1")
-        _check(0 <= momentum < 1, "momentum", momentum, "a number from 0 to below 1")
-        _check(weight_decay >= 0, "weight_decay", weight_decay, "a number of at least 0")
-        _check(clip_norm is None or clip_norm > 0, "clip_norm", clip_norm, "a number above 0, or None")
-        _check(0 < loss_scale < math.inf, "loss_scale", loss_scale, "a number above 0")
-        _check(not isinstance(exclude, str), "exclude", exclude, "a list of names")
-        self.network, self.learning_rate, self.damping, self.loss_scale = network, learning_rate, damping, loss_scale
+            _check(
+                _is_number(whole) and whole >= 1 and whole == int(whole), name, whole, "a whole number of at least 1"
+            )
+        _check(_is_number(momentum) and 0 <= momentum < 1, "momentum", momentum, "a number from 0 to below 1")
+        _check(_is_number(weight_decay) and weight_decay >= 0, "weight_decay", weight_decay, "a number of at least 0")
+        bounded = clip_norm is None or (_is_number(clip_norm) and clip_norm > 0)
+        _check(bounded, "clip_norm", clip_norm, "a number above 0, or None")
+        _check(_is_number(loss_scale) and loss_scale > 0, "loss_scale", loss_scale, "a number above 0")
+        for name, choice in (("pi", pi), ("nesterov", nesterov)):
+            _check(isinstance(choice, bool), name, choice, "True or False")
+        named = _is_list(exclude) and all(type(each) is str for each in exclude)
+        _check(named, "exclude", exclude, "a list of names")
+        self.network, self.loss_scale = network, loss_scale
         self.communicator = Communicator.present()
         settings = config.Thor(
-            frequency=frequency,
-            block_size=block_size,
+            frequency=int(frequency),
+            block_size=int(block_size),
             damping=config.Damping(initial=0, decay=1, decay_epochs=1, split="Pi" if pi else "Symmetric"),
             trace_rule=_rule(trace_rule),
             clip_norm=clip_norm,
@@ -86,7 +99,15 @@ class THOR:
         self.optimizer = self.curvature.optimizer(Momentum(self.curvature.parameters, sgd))
 
     def training_cell(self, loss: Callable[..., Any]) -> "TrainingCell":
-        """A cell that takes a batch and does a step; `loss` has the network's output and the batch's last tensor."""
+        """A cell that takes a batch and does a step; `loss` has the network's output and the batch's last tensor.
+
+        Raises ValueError for a loss that says of itself that it is no mean over the batch; others are found out when
+        they are first used.
+        """
+        _check(callable(loss), "loss", loss, "a loss cell or function of (output, labels)")
+        reduction = _reduction(loss)
+        remedy = "a mean over the batch, as reduction='mean' makes it"
+        _check(reduction not in ("sum", "none"), "reduction of the loss", reduction, remedy)
         return TrainingCell(self, loss)
 
 
@@ -101,15 +122,29 @@ class TrainingCell(nn.Cell):
         super().__init__(auto_prefix=False)
         curvature = thor.curvature
         self.network, self.optimizer, self.thor = thor.network, thor.optimizer, thor
-        self.traces, self.overdue = curvature.traces, curvature.overdue
+        self.traces, self.dampings, self.overdue = curvature.traces, curvature.dampings, curvature.overdue
         self.steps = Parameter(Tensor(0, mindspore.int32), name="thor.steps", requires_grad=False)
-        self.plain = _Compiled(_Gradient(thor.network, loss, curvature.parameters, thor.loss_scale))
-        probes = curvature.capture.probes
-        self.capturing = _Compiled(_Gradient(thor.network, loss, curvature.parameters, thor.loss_scale, probes))
-        self.reduction = _Compiled(Reduction(curvature.parameters, thor.communicator.size))
-        self.update = _Compiled(thor.optimizer)
+        self.loss, self.is_mean = loss, False
+        self._compile()
+        self._written = list(self.get_parameters())
+        self._places: list[int] | None = None
         self.last_update: Update | None = None
         self.skipped = 0
+
+    def _compile(self) -> None:
+        """Graphs that bind to the parameters' memory as it is when they first run."""
+        thor, parameters, probes = self.thor, self.thor.curvature.parameters, self.thor.curvature.capture.probes
+        self.plain = _Compiled(_Gradient(thor.network, self.loss, parameters, thor.loss_scale))
+        self.capturing = _Compiled(_Gradient(thor.network, self.loss, parameters, thor.loss_scale, probes))
+        self.reduction = _Compiled(Reduction(parameters, thor.communicator.size))
+        self.update = _Compiled(thor.optimizer)
+
+    def _follow(self) -> None:
+        """Compile again if somebody has loaded parameters since the last step: `writing.write` says why."""
+        places = [parameter.data_ptr() for parameter in self._written]
+        if self._places is not None and places != self._places:
+            log.info("THOR compiles its graphs again, since parameters were loaded after a step")
+            self._compile()
 
     def __call__(self, *batch: Tensor) -> Tensor:
         """One step; `last_update` says what the newest update of the curvature did.
@@ -118,9 +153,11 @@ class TrainingCell(nn.Cell):
         running statistics: it is told in the log and counted in `skipped`, and what it was to update of the curvature
         the next step does.
         """
+        if mindspore.get_context("mode") == mindspore.PYNATIVE_MODE:
+            self._follow()
         step = int(self.steps.asnumpy())
         thor, curvature = self.thor, self.thor.curvature
-        rate, damping = _at(thor.learning_rate, step), _at(thor.damping, step)
+        rate, damping = thor.learning_rate.at(step), thor.damping.at(step)
         due = curvature.due(step)
         flat, captured = self._gradient(batch, due)
         gradients, scalars = self.reduction(flat)
@@ -133,7 +170,8 @@ class TrainingCell(nn.Cell):
             if due:
                 self.last_update = curvature.update(captured, flat, batch[0].shape[0], thor.loss_scale, damping)
             self.update(gradients, Tensor(rate, mindspore.float32))
-        self.steps.set_data(Tensor(step + 1, mindspore.int32))
+        write(self.steps, np.asarray(step + 1))
+        self._places = [parameter.data_ptr() for parameter in self._written]
         return scalars[1]
 
     def _gradient(self, batch: Sequence[Tensor], due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -141,13 +179,16 @@ class TrainingCell(nn.Cell):
         with self.thor.curvature.capture.attached() if due else contextlib.nullcontext():
             graph.set_train(True)
             try:
-                flat, captured = graph(*batch)
+                flat, captured, outputs = graph(*batch)
             except ValueError as error:
                 if due and "AddN" in str(error):  # MindSpore's word for gradients that cannot be added up
                     remedy = "name it in `exclude`"
                     raise ValueError(f"THOR: a layer has inputs of several shapes in one step; {remedy}") from error
                 raise
-            return flat, captured
+        if due and not self.is_mean:
+            _check_mean(self.loss, outputs, batch[-1])
+            self.is_mean = True
+        return flat, captured
 
 
 class _Compiled(nn.Cell):
@@ -163,7 +204,10 @@ class _Compiled(nn.Cell):
 
 
 class _Gradient(nn.Cell):
-    """(inputs ..., labels) -> flat [gradients ..., loss, loss] as `Reduction` takes it, gradients by the probes."""
+    """(inputs ..., labels) -> flat [gradients ..., loss, loss] as `Reduction` takes it, gradients by the probes.
+
+    And the network's output, if it is one tensor, or else the loss.
+    """
 
     def __init__(
         self,
@@ -175,46 +219,111 @@ class _Gradient(nn.Cell):
     ) -> None:
         super().__init__(auto_prefix=False)
         self.network, self.loss, self.loss_scale, self.count = network, loss, loss_scale, len(parameters)
-        self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]))
+        self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
 
-    def forward(self, *batch: Tensor) -> Tensor:
-        """The scaled loss."""
-        loss = self.loss(self.network(*batch[:-1]), batch[-1])
-        return loss if self.loss_scale == 1 else loss * self.loss_scale
+    def forward(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The scaled loss, and the output."""
+        outputs = self.network(*batch[:-1])
+        loss = self.loss(outputs, batch[-1])
+        if loss.size != 1:
+            raise ValueError(
+                f"THOR: the loss has shape {loss.shape}; use one that is a mean over the batch, one number"
+            )
+        return loss if self.loss_scale == 1 else loss * self.loss_scale, outputs if isinstance(
+            outputs, Tensor
+        ) else loss
 
-    def construct(self, *batch: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        loss, gradients = self.gradient(*batch)
+    def construct(self, *batch: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+        (loss, outputs), gradients = self.gradient(*batch)
         pieces = [gradient.astype(mindspore.float32).reshape(-1) for gradient in gradients[: self.count]]
         value = loss.astype(mindspore.float32).reshape(1)
-        return ops.concat([*pieces, value, value]) / self.loss_scale, gradients[self.count :]
+        return ops.concat([*pieces, value, value]) / self.loss_scale, gradients[self.count :], outputs
 
 
-def _at(scheduled: Scheduled, step: int) -> float:
-    if callable(scheduled) and not isinstance(scheduled, Tensor):
-        return float(scheduled(step))
-    values = np.asarray(scheduled.asnumpy() if isinstance(scheduled, Tensor) else scheduled, np.float64).reshape(-1)
-    return float(values[min(step, len(values) - 1)])
+class _Doubled(nn.Cell):
+    """(outputs, labels) of a batch -> its loss, and that of the batch taken twice."""
+
+    def __init__(self, loss: Callable[..., Any]) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+
+    def construct(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self.loss(outputs, labels), self.loss(ops.concat((outputs, outputs)), ops.concat((labels, labels)))
+
+
+def _check_mean(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> None:
+    """Refuse a loss that is a sum over the batch, and tell of another that is no mean: those have other curvature."""
+    if outputs.ndim == 0 or labels.ndim == 0 or outputs.shape[0] != labels.shape[0]:
+        return
+    once, twice = (float(each.asnumpy()) for each in _Compiled(_Doubled(loss))(outputs, labels))
+    if not math.isfinite(once) or math.isclose(once, twice, rel_tol=MEAN_WITHIN):
+        return
+    told = f"{once:.4g} for this batch and {twice:.4g} for the same batch taken twice"
+    if math.isclose(2 * once, twice, rel_tol=MEAN_WITHIN):
+        raise ValueError(f"THOR: the loss is {told}, a sum; use a mean over the batch, as reduction='mean' makes it")
+    log.warning("THOR: the loss is %s; the curvature is right only for a mean over the batch", told)
+
+
+def _reduction(loss: Callable[..., Any]) -> object:
+    """What a loss of MindSpore was made with; None where it does not say so."""
+    if isinstance(loss, nn.LossBase) and not hasattr(loss, "reduction"):
+        return "none" if not loss.reduce else "mean" if loss.average else "sum"
+    return getattr(loss, "reduction", None)
+
+
+class _Schedule:
+    """A number, one number a step, or a function of the step, checked as far as it is known beforehand."""
+
+    def __init__(self, name: str, scheduled: Any, least: str, sound: Callable[[float], bool]) -> None:
+        self.name, self.sound = name, sound
+        self.remedy = f"a finite number {least}, some of them, or a function of the step"
+        self.function = scheduled if callable(scheduled) and not isinstance(scheduled, Tensor) else None
+        if self.function is None:
+            self.values = _numbers(scheduled)
+            _check(bool(self.values) and all(map(self._sound, self.values)), name, scheduled, self.remedy)
+        else:
+            self.at(0)
+
+    def at(self, step: int) -> float:
+        """Of a step, 0-based; the last number stays. Raises ValueError for what a function must not give."""
+        if self.function is None:
+            return self.values[min(step, len(self.values) - 1)]
+        value = self.function(step)
+        (number,) = _numbers(value) or (math.nan,)
+        _check(self._sound(number), f"{self.name} at step {step}", value, self.remedy)
+        return number
+
+    def _sound(self, number: float) -> bool:
+        return math.isfinite(number) and self.sound(number)
+
+
+def _numbers(given: Any) -> list[float]:
+    """Those of a number, a sequence, an array or a Tensor; none for what has others than real numbers."""
+    try:
+        array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
+    except ValueError:  # lists of several lengths
+        return []
+    values: list[float] = array.astype(np.float64).reshape(-1).tolist() if array.dtype.kind in "iuf" else []
+    return values
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite real number; True and False are none."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _check(condition: bool, name: str, value: object, remedy: str) -> None:
     if not condition:
-        raise ValueError(f"THOR: {name} is {value!r}; use {remedy}")
-
-
-def _check_schedule(name: str, scheduled: Scheduled, least: str, sound: Callable[[float], bool]) -> None:
-    """Every value that is known beforehand; a function's first."""
-    remedy = f"a finite number {least}, some of them, or a function of the step"
-    if callable(scheduled) and not isinstance(scheduled, Tensor):
-        values = [float(scheduled(0))]
-    else:
-        array = scheduled.asnumpy() if isinstance(scheduled, Tensor) else scheduled
-        values = np.asarray(array, np.float64).reshape(-1).tolist()
-    _check(bool(values) and all(math.isfinite(value) and sound(value) for value in values), name, scheduled, remedy)
+        raise ValueError(f"THOR: {name} is {reprlib.repr(value)}; use {remedy}")
 
 
 def _rule(trace_rule: Sequence[float]) -> config.TraceRule:
     remedy = "(w1, w2, smoothing) with w1 >= w2 >= 0 and smoothing from 0 to below 1"
-    sound = len(trace_rule) == 3 and 0 <= trace_rule[1] <= trace_rule[0] and 0 <= trace_rule[2] < 1
-    _check(sound, "trace_rule", trace_rule, remedy)
+    given = _is_list(trace_rule) and len(trace_rule) == 3 and all(map(_is_number, trace_rule))
+    _check(given and 0 <= trace_rule[1] <= trace_rule[0] and 0 <= trace_rule[2] < 1, "trace_rule", trace_rule, remedy)
     above, below, smoothing = trace_rule
     return config.TraceRule(update_above=above, stop_below=below, smoothing=smoothing)
