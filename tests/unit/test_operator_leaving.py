@@ -1,8 +1,11 @@
 """An operator that begins anew in its own process, so that kubelet's back-off does not leave a cluster without one."""
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
+from operatorbed.waiting import eventually
 from resnetboost_operator.kube.leaving import STABLE_SECONDS, failures_in_a_row
 
 # Fails twice, then ends well; says its process id each time.
@@ -21,6 +24,22 @@ def test_it_begins_anew_in_the_same_process() -> None:
     ended = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60, check=True)
     first, *others = ended.stdout.split()
     assert others == [first, first]
+
+
+def test_it_can_be_ended_while_it_waits() -> None:
+    code = TWICE.replace("Backoff(0.0, 0.0)", "Backoff(60.0, 60.0)")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{process.pid}\n"
+        eventually(lambda: listens(process.pid), bool, "it listens for signals")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+
+
+def listens(pid: int) -> bool:
+    """Whether the process catches SIGTERM."""
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1))
 
 
 def test_without_the_option_it_leaves_that_to_others() -> None:

@@ -16,9 +16,10 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 
 from clusterjobs import complete, failed, job, running, waiting
-from resnetboost_operator.kube import client, watch
+from resnetboost_operator.kube import client, lease, watch
+from resnetboost_operator.kube.lease import Lease
 from resnetboost_operator.kube.retry import Backoff
-from resnetboost_operator.terminal import clusterstatus
+from resnetboost_operator.terminal import clusterstatus, silence
 from resnetboost_operator.terminal.cli import main
 from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
 
@@ -67,6 +68,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(silence, "QUIET_SECONDS", float("inf"))  # those jobs' statuses are of another time
     monkeypatch.setattr(client, "BACKOFF", Backoff(0.01, 0.02))
     monkeypatch.setattr(watch, "BACKOFF", Backoff(0.01, 0.02))
     monkeypatch.chdir(tmp_path)
@@ -107,6 +109,31 @@ def test_the_jobs_of_the_contexts_namespace(cluster: Cluster) -> None:
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["NAME", "a", "b"]
     assert (result.exit_code, result.stderr) == (0, "")
     assert cluster.server.requests == [f"GET {JOBS}?limit=500"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (
+            says({"items": [lease.manifest("rnb", "ops", Lease("op_1", 15, version="1"))]}),
+            "no operator has looked at this",
+        ),
+        (says({"items": []}), "nothing was heard of it"),
+        (refuses(403), "nothing was heard of it"),
+    ],
+    ids=["a lease of long ago", "no lease", "no right"],
+)
+def test_a_job_that_was_not_heard_of_for_long_has_the_leases_asked_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answer: Answer, sentence: str
+) -> None:
+    monkeypatch.setattr(silence, "QUIET_SECONDS", 60.0)
+    with cluster.answering(listed(job("a", running())), answer):
+        result = status()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert sentence in result.stdout
+    assert cluster.server.requests[1:] == [
+        "GET /apis/coordination.k8s.io/v1/leases?labelSelector=resnetboost.io/lease%3Doperator"
+    ]
 
 
 def test_all_namespaces(cluster: Cluster) -> None:

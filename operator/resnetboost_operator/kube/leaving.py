@@ -6,6 +6,7 @@ Kubelet waits ever longer before it starts a container again, up to five minutes
 import contextlib
 import logging
 import os
+import signal
 import sys
 import time
 from typing import NoReturn
@@ -26,6 +27,8 @@ def leave(start_over: bool) -> NoReturn:
         with contextlib.suppress(OSError):
             logging.shutdown()
         os._exit(1)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the event loop, which would hear of it, does not run any more
+        signal.signal(number, lambda *_: os._exit(1))
     failures = failures_in_a_row(os.environ.get(_FAILURES, ""), time.monotonic() - _begun)
     time.sleep(BACKOFF.delay_seconds(failures))
     os.environ[_FAILURES] = str(failures)
