@@ -101,7 +101,8 @@ class Step(nn.Cell):  # type: ignore[misc]
         return self.loss(self.network(images), labels) * SCALE
 
     def construct(self, images: Tensor, labels: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return self.gradient(images, labels)
+        loss, gradients = self.gradient(images, labels)
+        return loss, gradients
 
 
 def batch() -> tuple[Tensor, Tensor]:

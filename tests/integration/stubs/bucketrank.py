@@ -97,7 +97,7 @@ def sums_differ(name: str, mode: str) -> bool:
     expected = ops.AllReduce()(Tensor(flat)).asnumpy()
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     left[f"{name}.{mode}.buckets"] = np.array(len(buckets.plan))
-    return found.tobytes() != expected.tobytes()
+    return bool(found.tobytes() != expected.tobytes())
 
 
 def take(program: Program, step: int, batch: tuple[Any, Any]) -> list[float]:
