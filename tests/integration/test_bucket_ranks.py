@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 import rankgang
+from resnetboost_trainer import family
 
 pytestmark = pytest.mark.slow
 
@@ -19,12 +20,22 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> list[Left]:
     return rankgang.run("bucketrank.py", 2, tmp_path_factory.mktemp("buckets"))
 
 
-@pytest.mark.parametrize("case", ["scaled", "dynamic", "pca"])
+@pytest.mark.parametrize("case", ["scaled", "dynamic", "pca", "frozen"])
 def test_buckets_train_to_the_same_bits_as_one_sum_after_the_backward_pass(gang: list[Left], case: str) -> None:
     for left in gang:
         assert left[f"{case}.whole.collectives"] == 1 < left[f"{case}.buckets.collectives"]
         np.testing.assert_array_equal(left[f"{case}.buckets.told"], gang[0][f"{case}.whole.told"])
         np.testing.assert_array_equal(left[f"{case}.buckets.weights"], gang[0][f"{case}.whole.weights"])
+
+
+def test_buckets_of_any_network_of_the_family_are_one_sum_in_graphs_and_without(gang: list[Left]) -> None:
+    for left in gang:
+        counts = {
+            key: int(value) for key, value in left.items() if key.endswith((".GRAPH.buckets", ".PyNative.buckets"))
+        }
+        assert len(counts) == 2 * len(family.SMALL | family.LARGE)
+        assert counts["resnet20.GRAPH.buckets"] == 1 < counts["resnet152.PyNative.buckets"]
+        assert left["differ"].tolist() == []
 
 
 def test_a_rank_that_is_left_in_the_middle_of_its_gradient_blames_the_others(gang: list[Left]) -> None:

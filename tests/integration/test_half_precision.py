@@ -13,6 +13,7 @@ import pytest
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
+import familygradients
 import onerank
 import trainerconfig
 from resnetboost_trainer import device, model
@@ -44,6 +45,9 @@ FORMS = {
 def graphs() -> None:
     device.prepare()
 
+
+# Of errors as `familygradients.error` has them, in as many roundings as ResNet-152 has.
+COARSE = 0.3
 
 OURS, MINDSPORES = "with our operators", "with MindSpore's"
 
@@ -97,6 +101,16 @@ def test_gradients_are_those_of_float32_but_for_rounding(form: str) -> None:
     for name, expected in single.items():
         assert cosine(half[name], expected) > 0.98, name
         assert not np.array_equal(half[name], expected), f"{name} was computed in float32"
+
+
+@pytest.mark.parametrize("name", familygradients.NAMES)
+def test_a_step_of_any_network_of_the_family_is_that_of_float32_but_for_rounding(name: str) -> None:
+    """In PyNative mode; graphs of every kind of block are above."""
+    half = familygradients.once(familygradients.network(name, precision="Float16"), "PyNative")
+    single = familygradients.slow(name)
+    assert not familygradients.wrong(half, single, COARSE)
+    for key, value in half.gradients.items():
+        assert not np.array_equal(value, single.gradients[key]), f"{key} was computed in float32"
 
 
 @pytest.mark.usefixtures("operators")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import familygradients
 import onerank
 import rankgang
 
@@ -113,3 +114,13 @@ def test_a_restart_with_kept_graphs_comes_to_the_same_bits(tmp_path: Path) -> No
     assert {path: path.stat().st_mtime_ns for path in files} == files, "a graph was written again"
     assert onerank.final_weights(warm) == onerank.final_weights(plain)
     assert not (plain.parent / "graphs").exists()
+
+
+def test_the_graph_of_any_network_of_the_family_gives_the_same_bits_when_it_was_kept(tmp_path: Path) -> None:
+    """In PyNative mode there are no graphs to keep."""
+    [cold] = rankgang.run("keptnetworks.py", 1, tmp_path)
+    [warm] = rankgang.run("keptnetworks.py", 1, tmp_path)
+    assert counts(cold) == (len(familygradients.NAMES), 0)
+    assert counts(warm) == (0, len(familygradients.NAMES))
+    assert warm["digests"].tolist() == cold["digests"].tolist()
+    assert warm["wrong"].tolist() == []

@@ -1,5 +1,7 @@
 """A few steps of Momentum against its formula in float64; MindSpore's own operator leaves out Nesterov on the CPU."""
 
+from collections.abc import Iterator
+
 import mindspore
 import numpy as np
 import pytest
@@ -9,9 +11,17 @@ from resnetboost_trainer import config, device
 from resnetboost_trainer.optimizers.momentum import Momentum
 
 
+@pytest.fixture(params=["graph", "operator by operator"])
+def mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    device.prepare()
+    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
+    yield
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+
+
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "Nesterov's"])
 def test_steps_are_those_of_the_formula_and_only_matrices_decay(nesterov: bool) -> None:
-    device.prepare()
     mu, decay, rate = 0.75, 0.125, 0.5
     weight = Parameter(Tensor(np.full((2, 3), 2, np.float32)), name="weight")
     bias = Parameter(Tensor(np.full(3, 2, np.float32)), name="bias")

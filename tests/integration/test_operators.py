@@ -121,6 +121,9 @@ def test_what_is_not_float32_and_what_cannot_be_convolved_is_an_error_not_a_cras
     assert call("convolution", x, weights, np.array([1, 1.0]), np.ones_like(x)) == 1
     assert call("convolution", x, weights, form) == 1
     assert call("convolution", x, np.ones((1, 2, 3, 3), np.float32), form, np.ones_like(x)) == 1
+    assert call("convolution", x, weights, np.array([2, 1], np.int32), np.ones_like(x)) == 1  # of stride 1
+    assert call("convolution", x, weights, np.array([0, 1], np.int32), np.ones_like(x)) == 1
+    assert call("convolution", x, weights, form, np.ones((2, 1, 4, 4), np.float32)) == 1
 
 
 def floats(*shape: int) -> Floats:

@@ -22,6 +22,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import HeNormal, Initializer, initializer
 
 from resnetboost_trainer.native import library
+from resnetboost_trainer.native.primitive import primitive
 
 Form = Literal["onednn", "native", "gemm"]
 
@@ -88,9 +89,9 @@ class _OneDNN(nn.Cell):
             rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in images[2:])
             return images[0], weights[0], rows, columns
 
-        of_images = ops.Custom(f"{operators}:convolution_images", first, first, func_type="aot")
-        of_weights = ops.Custom(f"{operators}:convolution_weights", second, second, func_type="aot")
-        of_both = ops.Custom(f"{operators}:convolution_gradients", both, both, func_type="aot")
+        of_images = primitive(operators, "convolution_images", first, first)
+        of_weights = primitive(operators, "convolution_weights", second, second)
+        of_both = primitive(operators, "convolution_gradients", both, both)
 
         def by_two(images: Tensor, weights: Tensor, form: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
             dimages, dweights = of_images(images, weights, dout, form), of_weights(images, weights, dout, form)
@@ -100,9 +101,9 @@ class _OneDNN(nn.Cell):
             dimages, dweights = of_both(images, weights, dout, form)
             return dimages, dweights, ops.zeros_like(form)
 
-        forward = f"{operators}:convolution"
-        self.parted = ops.Custom(forward, results, first, func_type="aot", bprop=by_two)
-        self.joint = ops.Custom(forward, results, first, func_type="aot", bprop=by_one)
+        window = {"kernel": kernel, "stride": stride, "padding": padding}
+        self.parted = primitive(operators, "convolution", results, first, by_two, apart=True, **window)
+        self.joint = primitive(operators, "convolution", results, first, by_one, apart=False, **window)
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         if self.apart:

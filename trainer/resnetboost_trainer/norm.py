@@ -14,6 +14,7 @@ from mindspore.ops import signature as sig
 
 from resnetboost_trainer.half import operable, single
 from resnetboost_trainer.native import library
+from resnetboost_trainer.native.primitive import primitive
 
 EPSILON = 1e-5
 KEPT = 0.9  # of the running statistics at each step; torchvision calls it a momentum of 0.1
@@ -67,9 +68,9 @@ class _Fused(nn.Cell):
     def __init__(self, operators: Path, rectify: bool, add: bool) -> None:
         super().__init__()
         self.settings, self.add = Tensor([EPSILON, KEPT, float(rectify)], ms.float32), add
-        name = f"{operators}:normalization{'_added' if add else ''}"
-        self.training_operator = _of_batch(name, add)
-        self.inference_operator = _of_running(name, rectify, add)
+        name = "normalization_added" if add else "normalization"
+        self.training_operator = _of_batch(operators, name, add)
+        self.inference_operator = _of_running(operators, name, rectify, add)
 
     def construct(
         self,
@@ -87,7 +88,7 @@ class _Fused(nn.Cell):
         return y.astype(x.dtype)
 
 
-def _of_batch(name: str, add: bool) -> ops.Custom:
+def _of_batch(operators: Path, name: str, add: bool) -> ops.Custom:
     """(x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y, means, 1 / deviations."""
 
     def results(x: Sequence[int], gamma: Sequence[int], *others: Sequence[int]) -> tuple[Sequence[int], ...]:
@@ -102,7 +103,7 @@ def _of_batch(name: str, add: bool) -> ops.Custom:
     def differential_types(x: Any, *others: Any) -> tuple[Any, ...]:
         return (x, x, x, x) if add else (x, x, x)
 
-    backward = ops.Custom(f"{name}_gradients", differentials, differential_types, func_type="aot")
+    backward = primitive(operators, f"{name}_gradients", differentials, differential_types, add=add)
 
     def plain(
         x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor, settings: Tensor, out: Any, dout: Any
@@ -125,7 +126,7 @@ def _of_batch(name: str, add: bool) -> ops.Custom:
         nothing = ops.zeros_like(mean), ops.zeros_like(variance), ops.zeros_like(settings)
         return dx, dgamma, dbeta, *nothing, dshortcut
 
-    forward = ops.Custom(name, results, result_types, func_type="aot", bprop=with_shortcut if add else plain)
+    forward = primitive(operators, name, results, result_types, with_shortcut if add else plain, add=add)
     # The running statistics change in place: no compiler may leave the operator out or run it twice.
     read, written = sig.sig_rw.RW_READ, sig.sig_rw.RW_WRITE
     modes = [read, read, read, written, written, read, *([read] if add else [])]
@@ -134,7 +135,7 @@ def _of_batch(name: str, add: bool) -> ops.Custom:
     return forward
 
 
-def _of_running(name: str, rectify: bool, add: bool) -> ops.Custom:
+def _of_running(operators: Path, name: str, rectify: bool, add: bool) -> ops.Custom:
     """(x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y.
 
     Its gradient, which only frozen parts of a network need, is of plain operators.
@@ -176,4 +177,4 @@ def _of_running(name: str, rectify: bool, add: bool) -> ops.Custom:
         return dx, dgamma, dbeta, *nothing, dz
 
     gradients = with_shortcut if add else plain
-    return ops.Custom(f"{name}_inference", first, first, func_type="aot", bprop=gradients)
+    return primitive(operators, f"{name}_inference", first, first, gradients, rectify=rectify, add=add)

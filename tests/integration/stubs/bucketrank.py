@@ -1,6 +1,7 @@
 """One rank of a gang that trains small networks with gradients in buckets and without, and is at last left by another.
 
-It writes what the steps told and what weights they ended with, and the first rank what it met when the last was gone.
+It writes what the steps told and what weights they ended with, in which networks of the family and which of
+MindSpore's modes buckets gave other bits than one sum, and the first rank what it met when the last was gone.
 """
 
 import os
@@ -20,13 +21,15 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what MindSpore sends itself whe
 environment = config.environment()
 rendezvous = Rendezvous(environment)
 
-from mindspore import Tensor  # noqa: E402  after the coordinator has begun to import MindSpore
+import mindspore  # noqa: E402  after the coordinator has begun to import it
+from mindspore import Tensor, ops  # noqa: E402
 
 import pcanetworks  # noqa: E402
 import thornetworks  # noqa: E402
 import trainerconfig  # noqa: E402
 from pcareference import Settings  # noqa: E402
-from resnetboost_trainer import device  # noqa: E402
+from resnetboost_trainer import device, family, model  # noqa: E402
+from resnetboost_trainer.buckets import Buckets  # noqa: E402
 from resnetboost_trainer.program import Program  # noqa: E402
 from resnetboost_trainer.schedule import Moment  # noqa: E402
 from resnetboost_trainer.verdict import CommunicationError  # noqa: E402
@@ -38,6 +41,11 @@ MOMENTUM: dict[str, dict[str, Any]] = {
 }
 # The network of Momentum has 641 weights in 10 tensors, that of PCA 53 in 4.
 FORMS: dict[str, dict[str, Any]] = {"whole": {}, "buckets": {"allReduceFusion": {"bucketBytes": 100}}}
+FROZEN: dict[str, Any] = {"model": trainerconfig.MODEL | {"freeze": ["layer2"]}}
+FROZEN_FORMS: dict[str, dict[str, Any]] = {"whole": {}, "buckets": {"allReduceFusion": {"bucketBytes": 1 << 17}}}
+# Of all networks tensors are shorter by that, and so are buckets, of the size that a job has by default.
+SHORTER, BUCKET_BYTES = 16, 25 << 20
+MODES = {"GRAPH": mindspore.GRAPH_MODE, "PyNative": mindspore.PYNATIVE_MODE}
 
 device.prepare()
 communicator = Communicator(environment.rank, environment.world_size)
@@ -49,6 +57,12 @@ def by_momentum(**changes: Any) -> tuple[Program, Any]:
     model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}
     settings = msgspec.convert(trainerconfig.GOOD | {"model": model} | changes, config.Config, strict=False)
     network = thornetworks.Chain()
+    return Program(settings, network, communicator), network
+
+
+def by_family(**changes: Any) -> tuple[Program, Any]:
+    settings = msgspec.convert(trainerconfig.GOOD | FROZEN | changes, config.Config)
+    network = model.configured(settings.model, 1, 0, settings.precision)
     return Program(settings, network, communicator), network
 
 
@@ -64,6 +78,26 @@ def pictures(step: int) -> tuple[Any, Any]:
 
 def rows(step: int) -> tuple[Any, Any]:
     return pcanetworks.batch(BATCH, step)
+
+
+def digits(step: int) -> tuple[Any, Any]:
+    random = np.random.default_rng(step)
+    return random.standard_normal((BATCH, 1, 8, 8), np.float32), np.arange(BATCH, dtype=np.int32) % 10
+
+
+def sums_differ(name: str, mode: str) -> bool:
+    """Whether buckets of such gradients have other bits than all of them in one sum."""
+    shapes = family.parameters(name, 10, 3)
+    sizes = [-(-int(np.prod(shape)) // SHORTER) for key, shape in shapes.items() if not key.endswith(family.STATISTICS)]
+    flat = np.random.default_rng(rank).standard_normal(sum(sizes) + 3, np.float32)
+    *pieces, scalars = np.split(flat, np.cumsum(sizes))
+    mindspore.set_context(mode=MODES[mode])
+    buckets = Buckets(sizes, BUCKET_BYTES // SHORTER)
+    found = buckets([Tensor(piece) for piece in pieces], Tensor(scalars)).asnumpy()
+    expected = ops.AllReduce()(Tensor(flat)).asnumpy()
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    left[f"{name}.{mode}.buckets"] = np.array(len(buckets.plan))
+    return bool(found.tobytes() != expected.tobytes())
 
 
 def take(program: Program, step: int, batch: tuple[Any, Any]) -> list[float]:
@@ -84,6 +118,10 @@ for form, fusion in FORMS.items():
     for name, changes in MOMENTUM.items():
         train(f"{name}.{form}", by_momentum(**changes, **fusion), pictures)
     train(f"pca.{form}", by_pca(**fusion), rows)
+    train(f"frozen.{form}", by_family(**FROZEN_FORMS[form]), digits)
+
+names = (*family.SMALL, *family.LARGE)
+left["differ"] = np.array([f"{name} {mode}" for mode in MODES for name in names if sums_differ(name, mode)], str)
 
 program, _ = by_momentum(**FORMS["buckets"])
 take(program, 0, pictures(0))

@@ -247,10 +247,19 @@ Dims dims(const Call& call, int k) {
   return {sizes[0], sizes[1], sizes[2], sizes[3]};
 }
 
+Dims results_of(const Shape& shape) {
+  require(shape.stride > 0, "a stride below 1");
+  const auto slid = [&](int axis) {
+    return (shape.images[axis] + 2 * shape.padding - shape.weights[axis]) / shape.stride + 1;
+  };
+  return {shape.images[0], shape.weights[0], slid(2), slid(3)};
+}
+
 // The one for what those three tensors have the shapes of, kept for the next time.
 Convolution& convolution_of(const Call& call, Pass pass, int results, int images, int weights, int form) {
   const int* const settings = call.integers(form);
   const Shape shape{pass, dims(call, images), dims(call, weights), dims(call, results), settings[0], settings[1]};
+  require(shape.results == results_of(shape), "results that images and weights do not give");
   static std::map<Shape, std::unique_ptr<Convolution>> made;
   auto& convolution = made[shape];
   if (convolution == nullptr) convolution = std::make_unique<Convolution>(shape);

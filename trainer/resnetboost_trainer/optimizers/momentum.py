@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import mindspore
@@ -10,6 +11,7 @@ from mindspore.ops import signature as sig
 
 from resnetboost_trainer.config import Momentum as Settings
 from resnetboost_trainer.native import library
+from resnetboost_trainer.native.primitive import primitive
 
 
 class Momentum(nn.Cell):
@@ -32,10 +34,11 @@ class Momentum(nn.Cell):
         self.momentum, self.nesterov = settings.momentum, settings.nesterov
         self.apply, self.subtract = ops.ApplyMomentum(), ops.AssignSub()
         operators = library.usable() if mindspore.get_context("device_target") == "CPU" else None
-        self.fused = operators is not None and all(parameter.dtype == mindspore.float32 for parameter in parameters)
-        if self.fused:
+        self.fused = False
+        if operators is not None and all(parameter.dtype == mindspore.float32 for parameter in parameters):
+            self.fused = True
             self.settings = Tensor([self.momentum, float(self.nesterov), *self.decay], mindspore.float32)
-            self.step = _step(f"{operators}:momentum_step", len(self.sizes))
+            self.step = _step(operators, len(self.sizes))
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
         """One update from the flat gradient (sum of sizes,), in the order of the parameters."""
@@ -68,13 +71,13 @@ class Momentum(nn.Cell):
         return list(self.velocity)
 
 
-def _step(name: str, count: int) -> ops.Custom:
+def _step(operators: Path, count: int) -> ops.Custom:
     """(flat gradient, rate, settings, weights ..., velocities ...) -> rate; weights and velocities change in place."""
 
     def second(*given: Any) -> Any:
         return given[1]
 
-    step = ops.Custom(name, second, second, func_type="aot")
+    step = primitive(operators, "momentum_step", second, second)
     modes = [sig.sig_rw.RW_READ] * 3 + [sig.sig_rw.RW_WRITE] * (2 * count)
     step.set_signatures([sig.make_sig(f"input{k}", mode) for k, mode in enumerate(modes)])
     step.add_prim_attr("side_effect_mem", True)

@@ -1,0 +1,69 @@
+"""The C++ operators in whole networks against MindSpore's own: gradients and running statistics, in both modes.
+
+The operators by themselves are held to their formulas in test_operators.py.
+"""
+
+import os
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+import familygradients
+from resnetboost_trainer import device, family
+from resnetboost_trainer.conv import Conv2d
+from resnetboost_trainer.native import library
+
+pytestmark = pytest.mark.slow
+
+PARTS = ("stem", "layer1", "layer2", "layer3", "layer4", "head")
+TABLE = [
+    *((name, ()) for name in familygradients.NAMES),
+    *((kind, (part,)) for kind in familygradients.KINDS for part in PARTS if (kind, part) != ("small", "layer4")),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators() -> None:
+    device.prepare()
+    if library.usable() is None:
+        message = "no C++ operators here; make setup builds them where g++ is"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "frozen"), [pytest.param(*row, id=f"{row[0]}-{'-'.join(row[1]) or 'whole'}") for row in TABLE]
+)
+def test_a_step_is_the_one_of_mindspores_operators(name: str, frozen: tuple[str, ...]) -> None:
+    expected = familygradients.slow(name, frozen)
+    network = familygradients.network(name, frozen)
+    learning = {key for key, _ in network.parameters_and_names() if family.part(key) not in frozen}
+    assert expected.gradients.keys() == {key for key in learning if not key.endswith(family.STATISTICS)}
+    for mode in familygradients.MODES:
+        found = familygradients.once(network, mode)
+        assert not familygradients.wrong(found, expected, familygradients.BOUND), mode
+
+
+class Strides(nn.Cell):  # type: ignore[misc]
+    """Two convolutions that differ in their stride alone: (n, 8, h, w) -> (n, 8, h, w), (n, 8, h / 2, w / 2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.every, self.second = (Conv2d(8, 8, 3, stride, 1, weight_init="ones") for stride in (1, 2))
+
+    def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.every(x), self.second(x)
+
+
+@pytest.mark.parametrize("mode", familygradients.MODES)
+def test_convolutions_that_differ_in_their_stride_alone_are_two(mode: str) -> None:
+    x = Tensor(np.random.default_rng(0).standard_normal((2, 8, 6, 6), np.float32))
+    mindspore.set_context(mode=familygradients.MODES[mode])
+    try:
+        every, second = (y.asnumpy() for y in Strides()(x))
+    finally:
+        mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    np.testing.assert_allclose(second, every[:, :, ::2, ::2], atol=1e-5)
