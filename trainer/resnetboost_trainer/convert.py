@@ -14,7 +14,7 @@ from resnetboost_trainer.verdict import ConfigError, classify
 from resnetboost_trainer.weightfile import COUNTER, File, Layout
 
 EPILOG = """IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it), or the
-model.safetensors of a checkpoint or the checkpoint's folder; what is in it says which, and OUT becomes the other.
+model.safetensors of a checkpoint, the checkpoint's folder or a run's; what is in it says which, OUT becomes the other.
 Nothing in a .pth file is executed. OUT is safetensors: PyTorch reads it with safetensors.torch.load_file."""
 
 
@@ -35,9 +35,11 @@ def convert(source: Path, target: Path, to: Layout | None = None, model: str | N
 
     Raises ConfigError for a file that is no network of the family, or for names that do not go together, OSError.
     """
-    _check_target(source, target)
+    if target.suffix != ".safetensors":
+        raise ConfigError(f"{target}: only safetensors is written; use a name that ends with .safetensors")
     try:
         file = weightfile.read(source)
+        _check_target(file.path, target)
         fit = fitting.identify(file.arrays, file.layout, (model,) if model is not None else ())
         if not fit.whole:
             raise ConfigError(_refusal(source, file, fit, model))
@@ -47,7 +49,8 @@ def convert(source: Path, target: Path, to: Layout | None = None, model: str | N
     to = to or ("torch" if file.layout == "resnetboost" else "resnetboost")
     weightfile.write(target, ours if to == "resnetboost" else _of_torch(ours))
     words = {"torch": "PyTorch's names", "resnetboost": "resnetboost's names"}
-    return f"{target}: {fit.network}; {len(ours)} arrays from {words[file.layout]} to {words[to]}"
+    taken = f" of {file.path.parent}" if file.path.parent not in (source, source.parent) else ""
+    return f"{target}: {fit.network}; {len(ours)} arrays{taken} from {words[file.layout]} to {words[to]}"
 
 
 def _of_torch(ours: dict[str, fitting.Array]) -> dict[str, fitting.Array]:
@@ -63,11 +66,8 @@ def _refusal(source: Path, file: File, fit: Fit, model: str | None) -> str:
     return f"{source}: {nearest} {len(fit.matched)} fit ({fit.told()})"
 
 
-def _check_target(source: Path, target: Path) -> None:
-    if target.suffix != ".safetensors":
-        raise ConfigError(f"{target}: only safetensors is written; use a name that ends with .safetensors")
-    read = source / weightfile.MODEL if source.is_dir() else source
-    if target.exists() and read.exists() and target.samefile(read):
+def _check_target(read: Path, target: Path) -> None:
+    if target.exists() and target.samefile(read):
         raise ConfigError(f"{target}: it is the file that is read; use another name")
 
 

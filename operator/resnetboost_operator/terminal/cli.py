@@ -234,12 +234,13 @@ def convert(ctx: click.Context, source: Path, target: Path, to: str | None, mode
     """Convert weights between PyTorch's names and this trainer's; what is in the file IN says which way.
 
     IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it; nothing in it is
-    executed), the model.safetensors of a checkpoint, or the checkpoint's folder. OUT is a .safetensors file.
+    executed), the model.safetensors of a checkpoint, the checkpoint's folder, or a run's, whose newest whole
+    checkpoint is taken. OUT is a .safetensors file.
 
     \b
     Examples:
       resnetboost convert resnet50.pth resnet50.safetensors
-      resnetboost convert runs/digits/checkpoints/*/base/attempt-0/step-00000132 for-pytorch.safetensors
+      resnetboost convert runs/digits for-pytorch.safetensors
     """
     from resnetboost_operator.terminal import trainercommand
 
