@@ -5,12 +5,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from resnetboost_operator import backoff, decision, evidence, goodput, pods, verdicts
+from resnetboost_operator import backoff, decision, evidence, goodput, pods, readable, verdicts
 from resnetboost_operator import status as statuses
 from resnetboost_operator.decision import Deletion, Event, Plan, sooner
 from resnetboost_operator.evidence import Failure
 from resnetboost_operator.status import Attempt, Ranks, StageStatus, Status
 from resnetboost_operator.world import World
+
+_REASON_LENGTH = 300  # of what a rank said, in conditions and events
 
 
 def attempt(world: World, failure: Failure) -> Plan:
@@ -118,7 +120,7 @@ def _refusal(world: World, failure: Failure, record: Attempt) -> tuple[str, str]
     if failure.verdict.policy == "fail":
         return failure.verdict.name, f"{text}; a restart would end the same way"
     if _is_repetition(failure, record, world.status.attempts):
-        return "RepeatedFailure", f"{text}; the attempt before ended the same way at the same step"
+        return verdicts.REPEATED, f"{text}; the attempt before ended the same way at the same step"
     exhausted = world.status.restarts_count_towards_max >= policy.max_restarts
     if failure.verdict.policy == "restart" and exhausted:
         return "MaxRestartsExceeded", f"{text}; maxRestarts: {policy.max_restarts} is used up"
@@ -144,7 +146,7 @@ def _describe(record: Attempt) -> str:
     killed = record.exit_code is not None and record.exit_code > 128  # its last log line is no explanation
     why = [] if killed else record.message.strip().splitlines()
     return f"attempt {record.attempt}: {who}{where} ended with {record.reason}{code}{step}" + (
-        f": {why[-1][:300]}" if why else ""
+        f": {readable.shortened(why[-1], _REASON_LENGTH)}" if why else ""
     )
 
 

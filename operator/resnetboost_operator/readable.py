@@ -1,6 +1,11 @@
 """How a run's numbers and names read for people: durations, shares, counts; it formats and decides nothing."""
 
+import re
 from collections.abc import Iterable
+
+_PATH = re.compile(r"(?<![^\s'\"(=])[.~]{0,2}/[^\s:;,]+")
+_LEAST_PATH = 24  # characters of a path that still say which one it is
+_LEAST_REASON = 40  # characters before a remedy that still say what is wrong
 
 
 def duration(seconds: float) -> str:
@@ -40,6 +45,27 @@ def ranks(kind: str, counts: Iterable[int]) -> str:
 def cut(text: str, width: int) -> str:
     """The text within a width, its end marked where something is missing."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def shortened(text: str, width: int) -> str:
+    """A complaint within a width: first the middle of long paths goes, then that of what stands before the remedy.
+
+    The remedy is what stands behind the last semicolon.
+    """
+    for path in sorted(set(_PATH.findall(text)), key=len, reverse=True):
+        excess = -(-max(0, len(text) - width) // text.count(path))
+        text = text.replace(path, _without_middle(path, max(_LEAST_PATH, len(path) - excess)))
+    problem, mark, remedy = text.rpartition("; ")
+    room = width - len(mark) - len(remedy)
+    if room < _LEAST_REASON:
+        return _without_middle(text, width)
+    return _without_middle(problem, room) + mark + remedy
+
+
+def _without_middle(text: str, width: int) -> str:
+    """More of the end is kept: there a path has its name and a sentence its point."""
+    head = width // 3
+    return text if len(text) <= width else f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
 
 
 def printable(text: str) -> str:

@@ -111,6 +111,9 @@ def test_a_failed_run_ends_with_the_exit_code_of_its_class(runner: Runner) -> No
     assert ended.returncode == 11
     assert "stub ends with 11" in ended.stdout
     assert runner.status()["phase"] == "Failed"
+    assert "a restart would end the same way" in ended.stdout
+    assert "\n  mend, then resnetboost run " in ended.stdout.replace(RESNETBOOST, "resnetboost")
+    assert "try again" not in ended.stdout
 
 
 def test_a_failed_run_goes_on_when_it_is_run_again(runner: Runner) -> None:

@@ -115,14 +115,21 @@ def _first_line(error: BaseException) -> str:
     return lines[0].strip() if lines else "no message"
 
 
+def _shortened(message: str, excess: int) -> str:
+    """The message with so many bytes less: before the remedy, behind its last semicolon, if it stands there."""
+    problem, mark, remedy = message.rpartition("; ")
+    if len(problem.encode()) <= excess:
+        problem, mark, remedy = message, "", ""
+    return problem.encode()[:-excess].decode(errors="ignore") + "..." + mark + remedy
+
+
 def write(verdict: Verdict, path: Path | None) -> None:
     """Write the termination message whole, within its limit; never fails, since there is nobody left to tell."""
     if path is None:
         return
     excess = len(msgspec.json.encode(verdict)) - MESSAGE_LIMIT_BYTES
     if excess > 0:
-        kept = verdict.message.encode()[: -(excess + 3)].decode(errors="ignore") + "..."
-        verdict = msgspec.structs.replace(verdict, message=kept)
+        verdict = msgspec.structs.replace(verdict, message=_shortened(verdict.message, excess + 3))
     try:
         # Kubelet reads this very inode: it must be written in place, not renamed into place.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

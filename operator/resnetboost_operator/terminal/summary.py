@@ -47,7 +47,15 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
         yield _line("checkpoint", checkpoint)
     yield _line("logs", folder.logs)
     if exit_code(status) != 0:
-        yield _line("resume" if checkpoint is not None else "try again", command)
+        yield _line(_invitation(status, checkpoint), command)
+
+
+def _invitation(status: Status, checkpoint: Path | None) -> str:
+    """What is before the command that runs it again."""
+    failed = statuses.condition(status, "Failed")
+    if failed is not None and failed.status == "True" and failed.reason in verdicts.FOR_GOOD:
+        return "mend, then"
+    return "resume" if checkpoint is not None else "try again"
 
 
 def _line(what: str, value: object) -> str:
