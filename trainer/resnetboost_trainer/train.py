@@ -157,9 +157,9 @@ class Training:
         return outcome
 
     def _advise(self) -> None:
-        advice = half.advice(self.config)
-        if advice is not None and self.communicator.leads:
-            log.warning(advice)
+        for advice in (half.advice(self.config), data.advice(self.dataset)):
+            if advice is not None and self.communicator.leads:
+                log.warning(advice)
 
     def _tell_of_start(self) -> None:
         graphs = self.graphs

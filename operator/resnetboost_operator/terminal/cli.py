@@ -123,14 +123,14 @@ def validate(files: tuple[Path, ...]) -> None:
     Example:
       resnetboost validate examples/*.yaml
     """
-    from resnetboost_operator.terminal import loadjob
+    from resnetboost_operator.terminal import datanotes, loadjob
     from resnetboost_operator.validation.notes import notes
 
     problems: list[str] = []
     for file in files:
         try:
             job = loadjob.load(file)
-            noted = "".join(f"; note: {note}" for note in notes(job["spec"]))
+            noted = "".join(f"; note: {note}" for note in (*notes(job["spec"]), *datanotes.of(job["spec"])))
             click.echo(readable.printable(f"{file}: ok ({job['metadata']['name']}){noted}"))
         except loadjob.JobError as error:
             problems += error.problems

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import api, errors
+from resnetboost_operator import api, errors, readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import environment, machine
@@ -16,8 +16,9 @@ from resnetboost_operator.local.runloop import RunLoop
 from resnetboost_operator.runs import runfolder
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
-from resnetboost_operator.terminal import display, loadjob, summary
+from resnetboost_operator.terminal import datanotes, display, loadjob, summary
 from resnetboost_operator.terminal.output import Output, console, standard_output
+from resnetboost_operator.validation.notes import notes
 
 Manifest = dict[str, Any]
 
@@ -31,6 +32,8 @@ def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, c
     check_device(wanted["spec"])
     check_room(wanted["spec"], machine.memory_bytes())
     check_starts(wanted["spec"])
+    for note in (*notes(wanted["spec"]), *datanotes.of(wanted["spec"])):
+        print(f"resnetboost: note: {readable.printable(note)}", file=sys.stderr, flush=True)
     output = standard_output()
     try:
         folder = runfolder.open_for_run(out or Path("runs") / wanted["metadata"]["name"])
