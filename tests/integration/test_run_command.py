@@ -2,6 +2,8 @@
 
 import csv
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +106,24 @@ def test_a_killed_rank_restarts_the_gang_from_its_checkpoint(runner: Runner) -> 
     (attempt,) = status["attempts"]
     assert (attempt["reason"], attempt["rank"], attempt["exitCode"]) == ("Killed", 1, 137)
     assert runner.steps() == list(range(1, 21))
+
+
+@pytest.mark.skipif(shutil.which("pkill") is None, reason="no pkill here, which the README's command needs")
+def test_the_readmes_command_kills_a_rank_of_that_run_and_of_no_other(tmp_path: Path) -> None:
+    (command,) = re.findall(r"`(pkill [^`]+)`", (ROOT / "README.md").read_text())
+    folders = [tmp_path / "mine", tmp_path / "another's"]
+    mine, other = runners = [Runner(folder) for folder in folders]
+    for runner, folder in zip(runners, folders, strict=True):
+        runner.folder = folder / "runs" / "digits"
+    processes = [runner.start(stub=SLOW) for runner in runners]
+    for runner in runners:
+        runner.until_step(3)
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path / "mine", check=False).returncode == 0
+    for process in processes:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert [(found["reason"], found["rank"]) for found in mine.status()["attempts"]] == [("Killed", 1)]
+    assert other.status()["restarts"] == 0
 
 
 def test_a_failed_run_ends_with_the_exit_code_of_its_class(runner: Runner) -> None:
