@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -185,13 +186,29 @@ def test_a_run_whose_runner_was_killed_is_resumed(runner: Runner) -> None:
 def test_a_complete_run_is_not_run_again_unless_told(runner: Runner) -> None:
     assert runner.run().returncode == 0
     first = runner.status()
+    begun, ended = (datetime.fromisoformat(first[name]) for name in ("startTime", "completionTime"))
+    minutes, seconds = divmod(round((ended - begun).total_seconds()), 60)
     again = runner.run()
     assert (again.returncode, runner.status()) == (0, first)
     assert "--fresh" in again.stdout
+    assert f"  time       {minutes}:{seconds:02}, 0 restarts\n" in again.stdout  # not that of looking at it
     anew = runner.run(options=("--fresh",))
     assert anew.returncode == 0
     job = yaml.safe_load((runner.folder / "job.yaml").read_text())
     assert [path.name for path in (runner.folder / "checkpoints").iterdir()] == [job["metadata"]["uid"]]
+
+
+def test_a_run_is_followed_to_its_end(runner: Runner) -> None:
+    process = runner.start(stub=SLOW)
+    runner.until_step(1)
+    command = [RESNETBOOST, "status", str(runner.folder), "-w"]
+    told = subprocess.run(command, env=runner.environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert re.search(r"base  epoch \d/2  step \d+/20", told.stdout)
+    assert f"digits in {runner.folder}: Complete\n" in told.stdout
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert runner.status()["restarts"] == 0
 
 
 def test_a_folder_in_use_is_refused(runner: Runner) -> None:

@@ -20,7 +20,9 @@ from resnetboost_trainer.verdict import DataError, StorageError, classify
 
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "name": {"type": "string"}}
 _ROWS_AT_ONCE = 256
-_REASON = re.compile(r"^\[ERROR\] (?:\[Internal ERROR\] )?(.*)$", re.MULTILINE)  # in what MindSpore raises, among advice for its developers
+_REASON = re.compile(
+    r"^\[ERROR\] (?:\[Internal ERROR\] )?(.*)$", re.MULTILINE
+)  # in what MindSpore raises, among advice for its developers
 
 
 def main(words: Sequence[str]) -> int:

@@ -89,9 +89,9 @@ def _details(stage: StageStatus, status: Status, progress: Progress | None, now:
     if stage.state == "Complete":
         return [*displaytext.result(stage), readable.plural(stage.attempts, "attempt")]
     if stage.state == "Failed":
-        return ["failed", *(displaytext.figures(progress) if progress is not None else [])]
+        return ["failed", *(displaytext.figures(progress, running=False) if progress is not None else [])]
     waiting = displaytext.waiting(status, now)
-    figures = displaytext.figures(progress) if progress is not None else []
+    figures = displaytext.figures(progress, running=status.phase == "Running") if progress is not None else []
     return [*([waiting] if waiting else []), *figures]
 
 

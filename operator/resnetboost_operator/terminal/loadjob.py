@@ -29,11 +29,19 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
         written = jobfile.load(path)
     except jobfile.JobFileError as error:
         raise JobError([str(error)]) from None
-    job = overrides.apply(written, assignments)
+    job = overrides.apply(written, [_decoded(assignment) for assignment in assignments])
     problems = schema.check(job)
     if problems:
         raise JobError(_told(path, problems))
     return schema.defaulted(job)
+
+
+def _decoded(assignment: str) -> str:
+    """An argument in UTF-8, also where the locale is another: what Python could not decode it keeps as half characters."""
+    try:
+        return assignment.encode(errors="surrogateescape").decode()
+    except UnicodeError:
+        return assignment
 
 
 def _told(path: Path, problems: Sequence[schema.Problem]) -> list[str]:

@@ -38,12 +38,13 @@ def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, c
     try:
         folder = runfolder.open_for_run(out or Path("runs") / wanted["metadata"]["name"])
         with folder.locked():
-            status = _enter_and_train(folder, wanted, fresh, output)
+            status, trained = _enter_and_train(folder, wanted, fresh, output)
     except OSError as error:
         raise errors.storage_error(error) from None
+    seconds = time.monotonic() - began if trained else summary.active_seconds(status, time.time())
     screen = console(output)
     screen.print()
-    for line in summary.closing_lines(folder, status, command, time.monotonic() - began):
+    for line in summary.closing_lines(folder, status, command, seconds):
         screen.print(line, soft_wrap=True)
     return summary.exit_code(status)
 
@@ -96,16 +97,17 @@ def _absolute(place: Manifest) -> Manifest:
     return {**place, "path": str(Path(place["path"]).expanduser().absolute())} if "path" in place else place
 
 
-def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> Status:
+def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:
+    """The run's last status, and whether anything was done for it now."""
     if fresh or folder.is_barren():
         folder.clear()
     job = api.parse(folder.enter(wanted))
     status = folder.read_status()
     if statuses.is_true(status, "Complete"):
         output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")
-        return status
+        return status, False
     folder.write_environment(environment.describe())
-    return asyncio.run(_train(job, folder, output))
+    return asyncio.run(_train(job, folder, output)), True
 
 
 async def _train(job: api.Job, folder: RunFolder, output: Output) -> Status:
