@@ -8,7 +8,7 @@ import msgspec
 
 from resnetboost_operator import names
 from resnetboost_operator.ranktable import annotations
-from resnetboost_operator.status import Amount, Count, Ratio
+from resnetboost_operator.status import Amount, Count, Marks, Ratio
 
 Manifest = Mapping[str, Any]
 
@@ -23,6 +23,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     top1: Ratio | None = None
     top5: Ratio | None = None
     test_loss: Amount | None = None
+    skipped: Marks = ()
 
 
 class Termination(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 State = Annotated[str, msgspec.Meta(max_length=63, pattern="^([A-Z][A-Za-z0-9]*)?$")]
+Marks = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=16)], ...], msgspec.Meta(max_length=64)]
 StageName = Annotated[str, msgspec.Meta(max_length=20)]
 
 ATTEMPTS_KEPT = 20
@@ -47,6 +48,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     test_loss: Amount | None = None
     slowest_rank: Count | None = None
     slowest_compute_seconds: Amount | None = None
+    skipped_images: Count = 0
     heartbeat: Count = 0
     heartbeat_time: str | None = None
 
@@ -62,7 +64,10 @@ class Ranks(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StageStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One stage's state (Pending, Running, Complete, Failed), attempts so far and final evaluation."""
+    """One stage's state (Pending, Running, Complete, Failed), attempts so far and final evaluation.
+
+    `skipped_images` could not be used: by all ranks once they have ended, before that by what rank 0 tells.
+    """
 
     name: str
     state: StageState = "Pending"
@@ -70,6 +75,7 @@ class StageStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     top1: float | None = None
     top5: float | None = None
     test_loss: float | None = None
+    skipped_images: int = 0
 
 
 class Attempt(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

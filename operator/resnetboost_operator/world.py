@@ -138,7 +138,8 @@ def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
     departed = tuple(pod for pod in observed.departed if _is_current(pod, status) and pod.index in missing)
     if not statuses.is_terminal(status):
         progress = _progress(status, observed.progress, (*gang, *departed), now)
-        status = replace(status, ranks=_ranks(stage, status, gang, departed), progress=progress)
+        stages = _with_skipped(status, progress, (*gang, *departed))
+        status = replace(status, ranks=_ranks(stage, status, gang, departed), progress=progress, stages=stages)
     others = [pod for pod in observed.pods if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
     stale = tuple(pod for pod in others if not _is_kept(pod, status))
@@ -193,6 +194,18 @@ def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], 
         known,
         step=evidence.highest([known.step, step]) or 0,
         checkpoint_step=evidence.highest([known.checkpoint_step, saved]),
+    )
+
+
+def _with_skipped(status: Status, progress: Progress | None, gang: Sequence[PodView]) -> tuple[StageStatus, ...]:
+    """The stages with the images that the current attempt skipped; an earlier one may have met more of them."""
+    told = progress.skipped_images if progress is not None and evidence.current(progress, status) else 0
+    ended = {mark for pod in gang if pod.termination is not None for mark in pod.termination.report.skipped}
+    return tuple(
+        replace(stage, skipped_images=max(stage.skipped_images, told, len(ended)))
+        if stage.name == status.stage
+        else stage
+        for stage in status.stages
     )
 
 

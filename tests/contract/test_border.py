@@ -216,6 +216,8 @@ def test_progress_means_the_same_on_both_sides() -> None:
 
 
 def test_the_termination_message_means_the_same_on_both_sides() -> None:
-    told = verdict.Verdict("DataError", "x", 3, 11, step=7, checkpoint_step=5, top1=0.5, top5=0.9, test_loss=1.5)
+    told = verdict.Verdict(
+        "DataError", "x", 3, 11, step=7, checkpoint_step=5, top1=0.5, top5=0.9, test_loss=1.5, skipped=("1f",)
+    )
     understood = msgspec.json.decode(msgspec.json.encode(told), type=pods.Report)
-    assert understood == pods.Report("DataError", "x", 7, 5, 0.5, 0.9, 1.5)
+    assert understood == pods.Report("DataError", "x", 7, 5, 0.5, 0.9, 1.5, ("1f",))

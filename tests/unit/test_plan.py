@@ -133,6 +133,15 @@ def test_a_failure_is_told_with_its_whole_remedy_however_long_its_paths_are() ->
     assert len(failed.message) < 420
 
 
+def test_images_that_ranks_skipped_are_counted_once_whoever_met_them() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(0, 0, "Completed", report={"class": "Succeeded", "skipped": ["aa", "bb"]})
+    cluster.exit(1, 0, "Completed", report={"class": "Succeeded", "skipped": ["bb", "cc"]})
+    cluster.settle()
+    assert cluster.status.stages[0].skipped_images == 3
+    assert status.to_dict(cluster.status)["stages"][0]["skippedImages"] == 3
+
+
 def test_a_reported_class_does_not_count_when_the_exit_code_contradicts_it() -> None:
     cluster = Cluster(job()).started()
     cluster.exit(0, 137, report={"class": "ConfigError"})

@@ -102,7 +102,8 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
 def _verdict(environment: Environment, board: Board, name: str, message: str, exit_code: int) -> Verdict:
     progress = board.read()
     step = progress.step if progress.total_steps else None
-    return Verdict(name, message, environment.rank, exit_code, step, progress.checkpoint_step)
+    saved = progress.checkpoint_step
+    return Verdict(name, message, environment.rank, exit_code, step, saved, skipped=board.skipped)
 
 
 def _moves(board: Board) -> object:

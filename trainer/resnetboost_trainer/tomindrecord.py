@@ -53,7 +53,7 @@ def convert(source: Path, target: Path, train: str, test: str, shards: int, skip
     """Write the target as a whole or not at all. Raises DataError or StorageError."""
     if target.exists():
         raise StorageError(f"{target}: is there already; remove it or name another folder")
-    names = folder.classes(source / train, "train on")
+    names = folder.classes(source, train, "train on")
     parts = folder.contents(source, train, test, len(names))
     making = target.with_name(f".{target.name}.making-{os.getpid()}")
     making.mkdir(parents=True)

@@ -70,7 +70,10 @@ class Interrupted(TrainingError):
 
 
 class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The termination message: how this rank ended, where, and what a resumed run will start from."""
+    """The termination message: how this rank ended, where, and what a resumed run will start from.
+
+    `skipped` has a mark for each image that it skipped as unusable, the same on every rank that met it.
+    """
 
     name: str = msgspec.field(name="class")
     message: str
@@ -81,6 +84,7 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     top1: float | None = None
     top5: float | None = None
     test_loss: float | None = None
+    skipped: tuple[str, ...] = ()
 
 
 def classify(error: BaseException) -> TrainingError:

@@ -4,7 +4,6 @@ What is in a file says what it is, never its name. All of it is untrusted: it be
 """
 
 import hashlib
-import itertools
 import logging
 import re
 import stat
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 
 from resnetboost_trainer import checkpoint, torchfile
 from resnetboost_trainer.checkpoint import Damaged, Manifest
+from resnetboost_trainer.datasets import reading
 from resnetboost_trainer.torchpickle import Refused, shown
 
 Array = NDArray[Any]
@@ -34,7 +34,6 @@ AVERAGE = "ema.safetensors"  # of a checkpoint whose job keeps an average of the
 # Checkpoints below an attempt, a stage, a job, a folder of checkpoints, a run or a claim's volume in a run.
 _STEPS = "attempt-*/step-*"
 _BELOW = ("step-*", _STEPS, f"*/{_STEPS}", f"*/*/{_STEPS}", f"checkpoints/*/*/{_STEPS}", f"volumes/*/*/*/{_STEPS}")
-_NAMED = 4  # of what is in a folder
 
 ZIP = b"PK\x03\x04"
 OLD_PICKLE = b"\x80"
@@ -98,12 +97,9 @@ def checkpoints(folder: Path) -> Iterator[tuple[Manifest, Path]]:
 def there(folder: Path) -> str:
     """What is in a folder, for somebody who looked for something else there."""
     try:
-        names = sorted(entry.name for entry in itertools.islice(folder.iterdir(), 10_000))
+        return f"{shown(str(folder), 300)} holds {reading.listed(folder)}"
     except OSError as error:
         return f"{shown(str(folder), 300)} cannot be read: {error.strerror}"
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    told = ", ".join([*(shown(name) for name in names[:_NAMED]), *more])
-    return f"{shown(str(folder), 300)} holds {told or 'nothing'}"
 
 
 def _contents(path: Path) -> bytes:

@@ -54,6 +54,11 @@ def result(stage: StageStatus) -> list[str]:
     return told if stage.test_loss is None else [*told, f"test loss {readable.quantity(stage.test_loss)}"]
 
 
+def skipped(stage: StageStatus) -> list[str]:
+    """How many images a stage could not use."""
+    return [f"{readable.plural(stage.skipped_images, 'unusable image')} skipped"] if stage.skipped_images else []
+
+
 def curvature(updates: Updates) -> list[str]:
     """What a stage's updates of the curvature did and cost."""
     failed = sum(updates.layers["failed"])

@@ -53,6 +53,7 @@ def _stage(stage: StageStatus, status: Status, algorithms: Mapping[str, str]) ->
     else:
         yield from displaytext.position(progress)
         yield from displaytext.figures(progress, running=status.phase == "Running")
+    yield from displaytext.skipped(stage)
     if stage.attempts:
         yield readable.plural(stage.attempts, "attempt")
 

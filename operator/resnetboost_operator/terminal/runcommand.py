@@ -29,7 +29,7 @@ def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, c
     """Run or resume, report, and return the exit code."""
     began = time.monotonic()
     wanted = with_absolute_paths(loadjob.load(file, assignments))
-    check_device(wanted["spec"])
+    check_device(wanted["spec"], len(machine.usable_cores()), machine.memory_bytes())
     check_room(wanted["spec"], machine.memory_bytes())
     check_starts(wanted["spec"])
     for note in (*notes(wanted["spec"]), *datanotes.of(wanted["spec"])):
@@ -49,12 +49,15 @@ def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, c
     return summary.exit_code(status)
 
 
-def check_device(spec: Manifest) -> None:
-    """Refuse what only a cluster with device plugins has."""
-    kind = spec["device"]["type"]
+def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
+    """Refuse what only a cluster with device plugins has, and say what this machine can do instead."""
+    kind, most = spec["device"]["type"], max(1, min(cores, memory_bytes // RANK_BYTES))
     if kind != "CPU":
         problem = f"device.type: {kind} needs a cluster, this machine trains on CPUs"
-        raise errors.UserError(f"{problem}; try --set device.type=CPU")
+        count = min(spec["device"]["count"], most)
+        larger = [index for index, stage in enumerate(spec["stages"]) if stage.get("deviceCount", 0) > most]
+        stages = "".join(f" --set stages[{index}].deviceCount={most}" for index in larger)
+        raise errors.UserError(f"{problem}; try --set device.type=CPU --set device.count={count}{stages}")
 
 
 def check_room(spec: Manifest, memory_bytes: int) -> None:

@@ -34,6 +34,9 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
     job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
     yield f"{job['metadata']['name']} {_outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
+    for stage in status.stages:
+        for skipped in displaytext.skipped(stage):
+            yield _line("data", f"{stage.name}: {skipped}; {folder.logs} names each")
     for updates in curvature.by_stage(measured):
         yield _line("curvature", displaytext.SEPARATOR.join(displaytext.curvature(updates)))
     for sums in summing.by_stage(measured, job):
@@ -110,7 +113,8 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
         if stage.state != "Complete" and progress is not None:
             running = runs and status.phase == "Running"
             told = [*displaytext.position(progress), *displaytext.figures(progress, running=running)]
-        yield _line(f"stage {stage.name}", displaytext.SEPARATOR.join([stage.state, *told]))
+        told = [stage.state, *told, *displaytext.skipped(stage)]
+        yield _line(f"stage {stage.name}", displaytext.SEPARATOR.join(told))
     yield _line("restarts", status.restarts)
     for attempt in status.attempts:
         yield _line(f"attempt {attempt.attempt}", displaytext.attempt(attempt))
