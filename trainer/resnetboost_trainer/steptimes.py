@@ -169,8 +169,8 @@ def _of_shapes(inputs: str, part: str) -> str:
     """What an operator of ours is that MindSpore has moved out of its layer: told by the shapes it was given."""
     if part == OPTIMIZER:
         return "update of the weights"
-    dimensions = [shape.count("x") + 1 for shape in inputs.split()[:2]]
-    return {(4, 4): "Conv2d", (4, 1): "BatchNorm"}.get(tuple(dimensions), "operator")
+    dimensions = "".join(str(shape.count("x") + 1) for shape in inputs.split()[:2])
+    return {"44": "Conv2d", "41": "BatchNorm"}.get(dimensions, "operator")
 
 
 def _parts(steps: Sequence[Step], forward: float | None) -> Mapping[str, Sequence[float]]:

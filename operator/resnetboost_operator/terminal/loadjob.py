@@ -37,7 +37,7 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
 
 
 def _decoded(assignment: str) -> str:
-    """An argument in UTF-8, also where the locale is another: what Python could not decode it keeps as half characters."""
+    """An argument in UTF-8, also where the locale is another: Python keeps what it cannot decode as half characters."""
     try:
         return assignment.encode(errors="surrogateescape").decode()
     except UnicodeError:

@@ -20,7 +20,7 @@ def run(command: str, words: Sequence[str]) -> int:
 
 
 def unicode_variables() -> dict[str, str]:
-    """Have Python take paths for UTF-8 whatever the locale is; what a stream has no sign for becomes a question mark."""
+    """Have Python take paths for UTF-8 in any locale; what a stream has no sign for becomes a question mark."""
     encoding = os.environ.get("PYTHONIOENCODING", "")
     streams = {"PYTHONIOENCODING": f"{encoding}:replace"} if encoding and ":" not in encoding else {}
     return {"PYTHONUTF8": "1"} | streams
