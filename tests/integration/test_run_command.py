@@ -128,8 +128,11 @@ def test_the_readmes_command_kills_a_rank_of_that_run_and_of_no_other(tmp_path: 
 
 
 def test_a_failed_run_ends_with_the_exit_code_of_its_class(runner: Runner) -> None:
-    ended = runner.run(stub=variable("STUB", "0,0,3,11"))
+    steps = "stages[0].learningRate={schedule: Step, peak: 0.1, milestones: [30000]}"
+    ended = runner.run(steps, stub=variable("STUB", "0,0,3,11"))
     assert ended.returncode == 11
+    assert ended.stderr.startswith("resnetboost: note: spec.stages[0].learningRate.milestones: 30000 is not before ")
+    assert ended.stderr.count("\n") == 1
     assert "stub ends with 11" in ended.stdout
     assert runner.status()["phase"] == "Failed"
     assert "a restart would end the same way" in ended.stdout

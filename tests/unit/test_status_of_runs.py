@@ -132,12 +132,22 @@ def test_a_damaged_run_does_not_hide_the_others() -> None:
     assert result.stderr.startswith("resnetboost: runs/spoiled/job.yaml is damaged")
 
 
+OFF = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+
+
+def test_without_utf_8_a_setting_is_still_in_utf_8(tmp_path: Path) -> None:
+    setting = "dataset={name: npz, path: /data/Bücher}"
+    command = [RESNETBOOST, "plan", str(EXAMPLE), "--set", setting]
+    told = subprocess.run(command, env={**os.environ, **OFF}, capture_output=True, check=False)
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert rb"/data/B\xFCcher" in told.stdout  # the name as YAML escapes it in the config of a pod
+
+
 def test_without_utf_8_nothing_is_called_damaged_and_all_can_be_read() -> None:
     """Where Python's UTF-8 mode and its coercion of the C locale are off."""
     begin("digits", COMPLETE, path="/data/Bücher")
-    off = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
     for words in ((), ("runs/digits",)):
-        environment = {**os.environ, **off}
+        environment = {**os.environ, **OFF}
         told = subprocess.run([RESNETBOOST, "status", *words], env=environment, capture_output=True, check=False)
         assert (told.returncode, told.stderr) == (0, b"")
         assert b"97.8 %" in told.stdout

@@ -1,4 +1,4 @@
-"""The file or run that `model.weights` names: read once, as a job's first stage begins; what it became is the job's own.
+"""The file or run that `model.weights` names: read once, as a job's first stage begins; then its weights are the job's.
 
 Its content is untrusted. Rank 0 alone reads it. A checkpoint notes of which bytes its run is.
 """
