@@ -65,7 +65,9 @@ def convert(source: Path, target: Path, train: str, test: str, shards: int, skip
         making.rename(target)
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    print(f"{target}: {told[0]} images to train on, {told[1]} to test with, {len(names)} classes")
+    left = sum(len(part.labels) for part in parts) - sum(told)
+    left_out = f", {left} left out that cannot be used" if left else ""
+    print(f"{target}: {told[0]} images to train on, {told[1]} to test with, {len(names)} classes{left_out}")
 
 
 def _write(contents: FolderContents, target: Path, name: str, shards: int, skip: int) -> int:
