@@ -129,7 +129,7 @@ def _refusal(world: World, failure: Failure, record: Attempt) -> tuple[str, str]
     if failure.verdict.policy == "fail":
         return failure.verdict.name, f"{text}; a restart would end the same way"
     if _is_repetition(failure, record, world.status.attempts):
-        return "RepeatedFailure", f"{text}; the attempt before ended the same way at the same step"
+        return verdicts.REPEATED, f"{text}; the attempt before ended the same way at the same step"
     exhausted = world.status.restarts_count_towards_max >= policy.max_restarts
     if failure.verdict.policy == "restart" and exhausted:
         return "MaxRestartsExceeded", f"{text}; maxRestarts: {policy.max_restarts} is used up"
@@ -156,7 +156,7 @@ def _describe(record: Attempt) -> str:
     killed = killed and record.reason != verdicts.OUT_OF_MEMORY.name
     why = [] if killed else record.message.strip().splitlines()
     return f"attempt {record.attempt}: {who}{where} ended with {record.reason}{code}{step}" + (
-        f": {readable.cut(why[-1], WORDS_LIMIT)}" if why else ""
+        f": {readable.shortened(why[-1], WORDS_LIMIT)}" if why else ""
     )
 
 

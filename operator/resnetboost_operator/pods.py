@@ -8,7 +8,7 @@ import msgspec
 
 from resnetboost_operator import names
 from resnetboost_operator.ranktable import annotations
-from resnetboost_operator.status import Amount, Count, Ratio
+from resnetboost_operator.status import Amount, Count, Marks, Ratio
 
 Manifest = Mapping[str, Any]
 
@@ -27,6 +27,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     loss: Amount | None = None
     accuracy: Ratio | None = None
     resumed_step: Count | None = None
+    skipped: Marks = ()
 
 
 class Termination(msgspec.Struct, frozen=True):

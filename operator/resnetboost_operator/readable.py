@@ -1,6 +1,17 @@
 """How a run's numbers and names read for people: durations, shares, counts; it formats and decides nothing."""
 
+import codecs
+import io
+import re
 from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+# What a stream of another encoding than Unicode's shows in place of a sign.
+_PLAIN = str.maketrans({"·": "-", "━": "=", "─": "-", "…": "...", "→": "->", "✓": "+", "✗": "x", "●": "*", "○": "o"})
+_AS_PLAIN = "resnetboost.plain"
+_PATH = re.compile(r"(?<![^\s'\"(=])[.~]{0,2}/[^\s:;,]+")
+_LEAST_PATH = 24  # characters of a path that still say which one it is
+_LEAST_REASON = 40  # characters before a remedy that still say what is wrong
 
 
 def duration(seconds: float) -> str:
@@ -47,6 +58,44 @@ def ranks(kind: str, counts: Iterable[int]) -> str:
 def cut(text: str, width: int) -> str:
     """The text within a width, its end marked where something is missing."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def shortened(text: str, width: int) -> str:
+    """A complaint within a width: first the middle of long paths goes, then that of what stands before the remedy.
+
+    The remedy is what stands behind the last semicolon.
+    """
+    for path in sorted(set(_PATH.findall(text)), key=len, reverse=True):
+        excess = -(-max(0, len(text) - width) // text.count(path))
+        text = text.replace(path, _without_middle(path, max(_LEAST_PATH, len(path) - excess)))
+    problem, mark, remedy = text.rpartition("; ")
+    room = width - len(mark) - len(remedy)
+    if room < _LEAST_REASON:
+        return _without_middle(text, width)
+    return _without_middle(problem, room) + mark + remedy
+
+
+def _without_middle(text: str, width: int) -> str:
+    """More of the end is kept: there a path has its name and a sentence its point."""
+    head = width // 3
+    return text if len(text) <= width else f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
+
+
+def _as_plain(error: UnicodeError) -> tuple[str, int]:
+    """A handler of encoding errors: the nearest signs of ASCII, else a question mark for each."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    plain = error.object[error.start : error.end].translate(_PLAIN)
+    return "".join(sign if sign.isascii() else "?" for sign in plain), error.end
+
+
+codecs.register_error(_AS_PLAIN, _as_plain)
+
+
+def make_plain(stream: TextIO) -> None:
+    """Let a stream show what its encoding has no sign for in signs that it has, instead of raising."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors=_AS_PLAIN)
 
 
 def printable(text: str) -> str:

@@ -14,6 +14,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 State = Annotated[str, msgspec.Meta(max_length=63, pattern="^([A-Z][A-Za-z0-9]*)?$")]
+Marks = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=16)], ...], msgspec.Meta(max_length=64)]
 StageName = Annotated[str, msgspec.Meta(max_length=20)]
 
 ATTEMPTS_KEPT = 20
@@ -50,6 +51,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     test_loss: Amount | None = None
     slowest_rank: Count | None = None
     slowest_compute_seconds: Amount | None = None
+    skipped_images: Count = 0
     heartbeat: Count = 0
     heartbeat_time: str | None = None
 
@@ -68,6 +70,7 @@ class StageStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     """One stage's state (Pending, Running, Complete, Failed), attempts so far and final evaluation.
 
     `checkpoint_step` is that of the newest checkpoint its ended attempts left: their records are kept only so long.
+    `skipped_images` could not be used: by all ranks once they have ended, before that by what rank 0 tells.
     """
 
     name: str
@@ -77,6 +80,7 @@ class StageStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     top1: float | None = None
     top5: float | None = None
     test_loss: float | None = None
+    skipped_images: int = 0
 
 
 class Attempt(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -70,6 +70,10 @@ ALL = (
     DEADLINE,
     SUSPENDED,
 )
+# Why a job fails where the same error comes at the same step twice.
+REPEATED = "RepeatedFailure"
+# What makes a job fail that would end the same way again, unless somebody mends something first.
+FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy == "fail" and verdict is not DEADLINE))
 # Those that a gang may be started again for.
 RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, SUSPENDED))
 BY_NAME = {verdict.name: verdict for verdict in ALL}

@@ -164,7 +164,8 @@ def see(job: api.Job, status: Status, observed: Observed, now: float) -> World:
             progress = replace(progress, checkpoint_step=None)
         if progress is not None and evidence.current(progress, status) and _keeps_checkpoints(job, observed):
             status = _with_resumption(status, progress, stage.device_count)
-        status = replace(status, ranks=_ranks(stage, status, gang, departed), progress=progress)
+        stages = _with_skipped(status, progress, (*gang, *departed))
+        status = replace(status, ranks=_ranks(stage, status, gang, departed), progress=progress, stages=stages)
     others = [pod for pod in observed.pods if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
     stale = tuple(pod for pod in others if not _is_kept(pod, status))
@@ -246,6 +247,18 @@ def _last_figures(known: Progress, gang: Sequence[PodView]) -> dict[str, Any]:
 
 def _keeps_checkpoints(job: api.Job, observed: Observed) -> bool:
     return observed.keeps_checkpoints or job.spec.checkpoint.claim_name is not None
+
+
+def _with_skipped(status: Status, progress: Progress | None, gang: Sequence[PodView]) -> tuple[StageStatus, ...]:
+    """The stages with the images that the current attempt skipped; an earlier one may have met more of them."""
+    told = progress.skipped_images if progress is not None and evidence.current(progress, status) else 0
+    ended = {mark for pod in gang if pod.termination is not None for mark in pod.termination.report.skipped}
+    return tuple(
+        replace(stage, skipped_images=max(stage.skipped_images, told, len(ended)))
+        if stage.name == status.stage
+        else stage
+        for stage in status.stages
+    )
 
 
 def _is_current(pod: PodView, status: Status) -> bool:

@@ -237,9 +237,9 @@ def free_port() -> int:
 
 def test_the_termination_message_means_the_same_on_both_sides() -> None:
     told = verdict.Verdict("DataError", "x", 3, 11, step=7, checkpoint_step=5, top1=0.5, top5=0.9, test_loss=1.5)
-    told = msgspec.structs.replace(told, total_steps=44, loss=0.02, accuracy=0.99, resumed_step=3)
+    told = msgspec.structs.replace(told, total_steps=44, loss=0.02, accuracy=0.99, resumed_step=3, skipped=("1f",))
     understood = msgspec.json.decode(msgspec.json.encode(told), type=pods.Report)
-    assert understood == pods.Report("DataError", "x", 7, 5, 0.5, 0.9, 1.5, 44, 0.02, 0.99, 3)
+    assert understood == pods.Report("DataError", "x", 7, 5, 0.5, 0.9, 1.5, 44, 0.02, 0.99, 3, ("1f",))
 
 
 RATES: list[dict[str, Any]] = [

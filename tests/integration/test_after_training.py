@@ -183,11 +183,11 @@ def test_other_classes_and_unusable_images_are_told(
     assert "0000.jpg" in capsys.readouterr().err
     assert evaluating.main([str(path), "--path", str(root), "--skip", "1", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["images"] == 9
+    assert (found["images"], found["skipped"]) == (9, 1)
     assert found["dataset"] != found["trainedOn"]
     (root / "train").rename(root / "away")  # what it was trained on need not be at hand
     assert evaluating.main([str(path), "--path", str(root), "--skip", "1"]) == 0
-    assert "not known to be the one it was trained on" in capsys.readouterr().out
+    assert "not known to be the one it was trained on, 1 unusable skipped\n" in capsys.readouterr().out
 
 
 def test_without_a_data_set_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

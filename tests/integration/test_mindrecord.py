@@ -1,6 +1,8 @@
 """MindRecord files: what our command writes MindSpore reads, and what MindSpore writes we read, row by row, any row."""
 
+import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import photographs
 from resnetboost_trainer import config, data
 from resnetboost_trainer.datasets import mindrecord
 from resnetboost_trainer.datasets.mindrecord import MindRecordContents
-from resnetboost_trainer.verdict import DataError
+from resnetboost_trainer.verdict import DataError, StorageError
 
 pytestmark = pytest.mark.slow
 ROWS = 23
@@ -111,9 +113,49 @@ def test_a_folder_is_converted_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert "; mend or remove it, or allow some with --skip" in refused.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
     done = convert(source, tmp_path / "made", "--skip", "1")
-    assert "24 images to train on, 9 to test with" in done.stdout
+    summary = "24 images to train on, 9 to test with, 2 classes, 1 left out that cannot be used\n"
+    assert done.stdout.endswith(summary)
     again = convert(source, tmp_path / "made")
     assert "made: is there already; remove it or name another folder" in again.stderr
+
+
+def test_the_files_can_be_read_by_whom_the_umask_lets(source: Path, tmp_path: Path) -> None:
+    """MindSpore gives its files 0600, and a pod that runs as another user could not train from them."""
+    before = os.umask(0o027)
+    try:
+        assert convert(source, tmp_path / "made").returncode == 0
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "made").iterdir()}
+    files = ("classes.txt", "train.mindrecord", "train.mindrecord.db", "val.mindrecord", "val.mindrecord.db")
+    assert modes == dict.fromkeys(files, 0o640)
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o750
+
+
+def full(source: Path, folder: Path, *within: str) -> subprocess.CompletedProcess[str]:
+    """What the command says where `within` leaves it no room."""
+    command = f"exec '{sys.executable}' -m resnetboost_trainer tomindrecord '{source}' '{folder / 'made'}'"
+    return subprocess.run([*within, command], capture_output=True, text=True, check=False)
+
+
+def test_a_full_disk_is_a_storage_error(source: Path, tmp_path: Path) -> None:
+    """On a file system of a megabyte; MindSpore raises a RuntimeError without a number."""
+    own = ("unshare", "--user", "--map-root-user", "--mount")
+    small = (*own, "sh", "-c", f"mount -t tmpfs -o size=1m none '{tmp_path}' && eval \"$0\"")
+    if subprocess.run([*small, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespace can be made here, so there is no small file system to fill")
+    refused = full(source, tmp_path, *small)
+    assert refused.returncode == StorageError.exit_code
+    assert refused.stderr.startswith(f"resnetboost: {tmp_path}: cannot be written: No free disk")
+    assert refused.stderr.endswith("; make room or name another folder\n")
+
+
+def test_a_file_that_cannot_grow_is_a_storage_error(source: Path, tmp_path: Path) -> None:
+    """A disk that fills up while a file is written: MindSpore's stream says so at the file's end."""
+    refused = full(source, tmp_path, "sh", "-c", 'ulimit -f 32; eval "$0"')
+    assert refused.returncode == StorageError.exit_code
+    assert refused.stderr.startswith(f"resnetboost: {tmp_path}: cannot be written: ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def changed(target: Path, folder: Path) -> Path:

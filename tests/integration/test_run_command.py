@@ -2,10 +2,13 @@
 
 import csv
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +109,35 @@ def test_a_killed_rank_restarts_the_gang_from_its_checkpoint(runner: Runner) -> 
     assert runner.steps() == list(range(1, 21))
 
 
+@pytest.mark.skipif(shutil.which("pkill") is None, reason="no pkill here, which the README's command needs")
+def test_the_readmes_command_kills_a_rank_of_that_run_and_of_no_other(tmp_path: Path) -> None:
+    (command,) = re.findall(r"`(pkill [^`]+)`", (ROOT / "README.md").read_text())
+    folders = [tmp_path / "mine", tmp_path / "another's"]
+    mine, other = runners = [Runner(folder) for folder in folders]
+    for runner, folder in zip(runners, folders, strict=True):
+        runner.folder = folder / "runs" / "digits"
+    processes = [runner.start(stub=SLOW) for runner in runners]
+    for runner in runners:
+        runner.until_step(3)
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path / "mine", check=False).returncode == 0
+    for process in processes:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert [(found["reason"], found["rank"]) for found in mine.status()["attempts"]] == [("Killed", 1)]
+    assert other.status()["restarts"] == 0
+
+
 def test_a_failed_run_ends_with_the_exit_code_of_its_class(runner: Runner) -> None:
-    ended = runner.run(stub=variable("STUB", "0,0,3,11"))
+    steps = "stages[0].learningRate={schedule: Step, peak: 0.1, milestones: [30000]}"
+    ended = runner.run(steps, stub=variable("STUB", "0,0,3,11"))
     assert ended.returncode == 11
+    assert ended.stderr.startswith("resnetboost: note: spec.stages[0].learningRate.milestones: 30000 is not before ")
+    assert ended.stderr.count("\n") == 1
     assert "stub ends with 11" in ended.stdout
     assert runner.status()["phase"] == "Failed"
+    assert "a restart would end the same way" in ended.stdout
+    assert "\n  mend, then resnetboost run " in ended.stdout.replace(RESNETBOOST, "resnetboost")
+    assert "try again" not in ended.stdout
 
 
 def test_a_failed_run_goes_on_when_it_is_run_again(runner: Runner) -> None:
@@ -162,13 +189,29 @@ def test_a_run_whose_runner_was_killed_is_resumed(runner: Runner) -> None:
 def test_a_complete_run_is_not_run_again_unless_told(runner: Runner) -> None:
     assert runner.run().returncode == 0
     first = runner.status()
+    begun, ended = (datetime.fromisoformat(first[name]) for name in ("startTime", "completionTime"))
+    minutes, seconds = divmod(round((ended - begun).total_seconds()), 60)
     again = runner.run()
     assert (again.returncode, runner.status()) == (0, first)
     assert "--fresh" in again.stdout
+    assert f"  time       {minutes}:{seconds:02}, 0 restarts\n" in again.stdout  # not that of looking at it
     anew = runner.run(options=("--fresh",))
     assert anew.returncode == 0
     job = yaml.safe_load((runner.folder / "job.yaml").read_text())
     assert [path.name for path in (runner.folder / "checkpoints").iterdir()] == [job["metadata"]["uid"]]
+
+
+def test_a_run_is_followed_to_its_end(runner: Runner) -> None:
+    process = runner.start(stub=SLOW)
+    runner.until_step(1)
+    command = [RESNETBOOST, "status", str(runner.folder), "-w"]
+    told = subprocess.run(command, env=runner.environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert re.search(r"base  epoch \d/2  step \d+/20", told.stdout)
+    assert f"digits in {runner.folder}: Complete\n" in told.stdout
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert runner.status()["restarts"] == 0
 
 
 def test_a_folder_in_use_is_refused(runner: Runner) -> None:

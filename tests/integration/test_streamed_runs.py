@@ -9,7 +9,7 @@ import pytest
 import onerank
 import photographs
 from resnetboost_trainer import tomindrecord
-from wholerun import Run, completed
+from wholerun import Run
 
 pytestmark = pytest.mark.slow
 
@@ -97,8 +97,11 @@ def test_a_gang_goes_on_without_images_that_cannot_be_used_and_tells_of_them(tmp
     spoiled = [root / "train" / "temple" / "0003.jpg", root / "val" / "flower" / "0004.jpg"]
     for path in spoiled:
         path.write_bytes(path.read_bytes()[:300])
-    run = completed(tmp_path, job(root, algorithm="THOR", thor={"frequency": 2}))
-    assert run.status()["phase"] == "Complete"
+    run = Run(tmp_path, job(root, algorithm="THOR", thor={"frequency": 2})).start()
+    code, output = run.finish()
+    assert (code, run.status()["phase"]) == (0, "Complete"), output
+    assert run.status()["stages"][0]["skippedImages"] == 2, "though two ranks may have met one of them"
+    assert f"\n  data       base: 2 unusable images skipped; {run.out / 'logs'} names each\n" in output
     logs = "".join(path.read_text() for path in (run.out / "logs").glob("*.log"))
     for path in spoiled:
         assert f"skipped {path}: it cannot be decoded: " in logs

@@ -38,6 +38,14 @@ def saved(tmp_path: Path, content: Mapping[str, Any]) -> Path:
     return path
 
 
+def test_classes_that_no_image_has_are_told() -> None:
+    told = data.advice(data.load(DIGITS, 12))
+    assert told is not None
+    assert told.startswith("model.numClasses: 12 classes, and the highest label of the data set is 9: the others are")
+    assert "; use 10, or more only" in told
+    assert data.advice(data.load(DIGITS, 10)) is None
+
+
 def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 

@@ -1,6 +1,7 @@
 """Data sets in files of well-known layouts, written here byte by byte, and what is said of those that are wrong."""
 
 import gzip
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -194,6 +195,18 @@ def without_folders(name: str) -> Callable[[Path], object]:
     return change
 
 
+def flattened(name: str) -> Callable[[Path], object]:
+    """As ImageNet's images to test with come out of their archive."""
+
+    def change(root: Path) -> None:
+        for path in list((root / name).glob("*/*")):
+            path.rename(root / name / path.name)
+        for folder in (root / name).glob("*/"):
+            folder.rmdir()
+
+    return change
+
+
 def cut(name: str) -> Callable[[Path], object]:
     return lambda root: (root / name).write_bytes((root / name).read_bytes()[:-5])
 
@@ -280,6 +293,35 @@ def test_a_problem_is_one_sentence(problem: str, tmp_path: Path) -> None:
         load(name, tmp_path, classes)
     assert str(caught.value).removeprefix(str(tmp_path)).startswith(says)
     assert "\n" not in str(caught.value)
+
+
+def beside_each_other(root: Path) -> None:
+    for path in list((root / "train").iterdir()):
+        path.rename(root / path.name)
+    (root / "train").rmdir()
+
+
+LAYOUT = "lay images out as train/CLASS/NAME.jpg and val/CLASS/NAME.jpg in ROOT, which holds"
+LAYOUTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no test folder": (removed("val"), f"/val: the folder of images to test with cannot be read: .*; {LAYOUT} train "),
+    "no training folder": (beside_each_other, f"/train: the folder .*; {LAYOUT} flower, temple, val "),
+    "a flat test folder": (
+        flattened("val"),
+        "/val: no folders in it; .* a folder for each class, val/CLASS/NAME.jpg,"
+        " and there is 0000.jpg, 0001.jpg, 0002.jpg, 0003.jpg, 6 more$",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_the_layout_that_is_expected_is_told_with_what_is_there(
+    change: Callable[[Path], object], says: str, tmp_path: Path
+) -> None:
+    photographs.folder(tmp_path)
+    change(tmp_path)
+    with pytest.raises(DataError) as caught:
+        load("ImageFolder", tmp_path, 2)
+    assert re.search(says, str(caught.value).replace(str(tmp_path), "ROOT"))
 
 
 def test_a_gzip_file_that_is_cut_off(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What pods get for each type of device, where the job says nothing and where it does."""
 
+import re
 from typing import Any
 
 import pytest
@@ -130,6 +131,11 @@ def test_only_a_coordinator_needs_a_name(device: dict[str, Any], kinds: list[str
 
 @pytest.mark.parametrize("kind", ["Ascend", "GPU"])
 def test_this_machine_runs_no_job_for_devices(kind: str) -> None:
-    with pytest.raises(UserError, match=rf"device\.type: {kind} needs a cluster.*--set device\.type=CPU"):
-        check_device({"device": {"type": kind}})
-    check_device({"device": {"type": "CPU"}})
+    machine = {"cores": 2, "memory_bytes": 8 << 30}
+    stages: list[dict[str, Any]] = [{"name": "base", "deviceCount": 8}, {"name": "fine"}]
+    advice = re.escape("try --set device.type=CPU --set device.count=2 --set stages[0].deviceCount=2")
+    with pytest.raises(UserError, match=rf"device\.type: {kind} needs a cluster.*{advice}$"):
+        check_device({"device": {"type": kind, "count": 4}, "stages": stages}, **machine)
+    with pytest.raises(UserError, match=r"--set device\.count=1$"):
+        check_device({"device": {"type": kind, "count": 4}, "stages": stages[1:]}, cores=8, memory_bytes=1 << 30)
+    check_device({"device": {"type": "CPU", "count": 4}, "stages": stages}, **machine)

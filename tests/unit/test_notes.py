@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from resnetboost_operator.terminal import datanotes
 from resnetboost_operator.validation import jobfile, schema
 from resnetboost_operator.validation.notes import notes
 
@@ -33,6 +35,23 @@ UNFUSED = "spec.jitLevel: O1 fuses nothing on chip 910A; leave it out"
 TWO = {"device": {"count": 2}}
 OF_910A = {"type": "Ascend", "chip": "910A"}
 
+RESNET20 = {"name": "resnet20", "numClasses": 10}
+MILESTONES = "spec.stages[0].learningRate.milestones"
+NEVER = "the end of the stage's 10 epochs, so the rate never drops there; give epochs, not steps"
+FROZEN = (
+    "spec.model.freeze: stem, layer1 would keep the weights drawn at random, as nothing has trained them;"
+    " give model.weights, or leave freeze out"
+)
+CLASSES = (
+    "spec.model.numClasses: {0} classes, and {1} has {2}: the others are never learnt;"
+    " use {2}, or more only to go on with other data"
+)
+
+
+def step(*milestones: float, schedule: str = "Step") -> dict[str, Any]:
+    return {"learningRate": {"schedule": schedule, "peak": 0.1, "milestones": list(milestones)}}
+
+
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "half without a scale, which gets one": ({"precision": "Float16"}, {}, []),
     "half of another algorithm without a scale": ({"precision": "Float16", "algorithm": "THOR"}, {}, []),
@@ -42,6 +61,23 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "buckets of one device": ({"allReduceFusion": {}}, {}, [ALONE]),
     "buckets of one device of two": ({"allReduceFusion": {}, "deviceCount": 1}, TWO, [ALONE]),
     "buckets of two devices": ({"allReduceFusion": {}}, TWO, []),
+    "steps for epochs": (step(30000, 50000), {}, [f"{MILESTONES}: 30000, 50000 are not before {NEVER}"]),
+    "a milestone at the end": (step(5, 10), {}, [f"{MILESTONES}: 10 is not before {NEVER}"]),
+    "milestones within the stage": (step(5, 9.5), {}, []),
+    "a milestone at the end of a schedule that looks ahead": (step(5, 10, schedule="Polynomial"), {}, []),
+    "frozen weights drawn at random": ({}, {"model": RESNET20 | {"freeze": ["stem", "layer1"]}}, [FROZEN]),
+    "frozen weights of a file": ({}, {"model": RESNET20 | {"freeze": ["stem"], "weights": {"path": "/w"}}}, []),
+    "frozen weights of an earlier job": (
+        {},
+        {"model": RESNET20 | {"freeze": ["stem"]}, "checkpoint": {"resume": "IfPresent", "claimName": "kept"}},
+        [],
+    ),
+    "more classes than digits": ({}, {"model": RESNET20 | {"numClasses": 12}}, [CLASSES.format(12, "digits", 10)]),
+    "as many classes as CIFAR-100": (
+        {},
+        {"model": RESNET20 | {"numClasses": 100}, "dataset": {"name": "CIFAR100", "path": "/data"}},
+        [],
+    ),
     "graph kernels of a 910A": ({}, {"device": OF_910A, "jitLevel": "O1"}, [UNFUSED]),
     "no graph kernels of a 910A": ({}, {"device": OF_910A, "jitLevel": "O0"}, []),
     "graph kernels of another chip": ({}, {"device": {"type": "Ascend", "chip": "910B"}, "jitLevel": "O1"}, []),
@@ -57,3 +93,26 @@ def test_what_does_not_help_is_noted(stage: dict[str, Any], spec: dict[str, Any]
 def test_the_examples_need_no_notes_but_that_they_keep_nothing_where_they_say_so(path: Path) -> None:
     says_so = "# claimName: digits # on Kubernetes: a PersistentVolumeClaim. Without one" in path.read_text()
     assert list(notes(schema.defaulted(jobfile.load(path))["spec"])) == ([LOST] if says_so else [])
+
+
+def of_data(name: str, path: Path, classes: int) -> list[str]:
+    job = schema.defaulted(jobfile.load(CORPUS / "minimal.yaml"))
+    dataset = {"name": name, "path": str(path)}
+    model = {**job["spec"]["model"], "numClasses": classes}
+    return list(datanotes.of({**job["spec"], "model": model, "dataset": dataset}))
+
+
+@pytest.mark.parametrize("kind", ["<i8", ">i4", "|u1"])
+def test_labels_of_a_file_that_is_here_are_counted(kind: str, tmp_path: Path) -> None:
+    path, labels = tmp_path / "images.npz", np.array([0, 6, 3], kind)
+    np.savez_compressed(path, x_train=np.zeros((3, 8, 8)), y_train=labels[:2], x_test=0, y_test=labels[2:])
+    assert of_data("npz", path, 7) == []
+    assert of_data("npz", path, 100) == [CLASSES.format(100, path, 7)]
+    path.write_bytes(path.read_bytes()[:200])  # the trainer says what is wrong with it
+    assert of_data("npz", path, 100) == of_data("npz", tmp_path / "gone", 100) == []
+
+
+def test_classes_beside_mindrecord_files_are_counted(tmp_path: Path) -> None:
+    assert of_data("MindRecord", tmp_path, 3) == []
+    (tmp_path / "classes.txt").write_text("a cat\na dog\n")
+    assert of_data("MindRecord", tmp_path, 3) == [CLASSES.format(3, tmp_path, 2)]

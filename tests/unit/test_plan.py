@@ -136,6 +136,30 @@ def test_an_error_that_would_repeat_fails_the_job_at_once(code: int, reason: str
     assert "no such file" in failed.message
 
 
+def test_a_failure_is_told_with_its_whole_remedy_however_long_its_paths_are() -> None:
+    """The path stands twice, as where a data set's part and a class's folder are named."""
+    path = f"/mnt/{'a-deep-folder/' * 15}val"
+    remedy = "use the folder that has train and val, each with a folder for each class"
+    said = f"{path}: no folders in it, and {path} holds 0001.jpg, 0002.jpg and 49998 more; {remedy}"
+    cluster = Cluster(job()).started()
+    cluster.exit(0, 11, report={"class": "DataError", "message": said})
+    cluster.settle()
+    failed = status.condition(cluster.status, "Failed")
+    assert failed is not None
+    assert failed.message.endswith(f"0001.jpg, 0002.jpg and 49998 more; {remedy}; a restart would end the same way")
+    assert failed.message.count("/mnt/a-deep-folder/") == failed.message.count("a-deep-folder/val") == 2
+    assert len(failed.message) < 420
+
+
+def test_images_that_ranks_skipped_are_counted_once_whoever_met_them() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(0, 0, "Completed", report={"class": "Succeeded", "skipped": ["aa", "bb"]})
+    cluster.exit(1, 0, "Completed", report={"class": "Succeeded", "skipped": ["bb", "cc"]})
+    cluster.settle()
+    assert cluster.status.stages[0].skipped_images == 3
+    assert status.to_dict(cluster.status)["stages"][0]["skippedImages"] == 3
+
+
 def test_a_reported_class_does_not_count_when_the_exit_code_contradicts_it() -> None:
     cluster = Cluster(job()).started()
     cluster.exit(0, 137, report={"class": "ConfigError"})

@@ -189,7 +189,7 @@ def test_events_that_do_not_come_say_why(cluster: Cluster) -> None:
         (("-n", "../x"), [], "'../x' can be no namespace's name"),
         (("-A", "-n", "x"), [], "-A means all namespaces, -n means one of them"),
         (("-A", "digits"), [], "the job digits is in one; use -n"),
-        (("runs/digits", "-w"), [], "runs/digits is a folder, and -n, -A, -w and -o are for jobs"),
+        (("runs/digits", "-n", "x"), [], "runs/digits is a folder, and -n, -A and -o are for jobs"),
         (("./nowhere",), [], "nowhere is not a run folder"),
     ],
     ids=[
@@ -239,6 +239,42 @@ def test_a_name_that_may_be_a_folder_is_nobodys(cluster: Cluster, tmp_path: Path
     assert (result.exit_code, "write ./digits for the folder, digits -n NAMESPACE" in result.stderr) == (10, True)
     with cluster.answering(listed(job(status=running())), says({"items": []})):
         assert status("digits", "-n", "team-a").exit_code == 0
+
+
+def run_here(folder: Path) -> None:
+    """A run of this machine that was begun."""
+    place = folder / "runs" / "digits"
+    place.mkdir(parents=True)
+    spec = {"device": {"type": "CPU", "count": 1}, "model": {"name": "resnet20"}, "dataset": {"name": "digits"}}
+    manifest = {"metadata": {"name": "digits", "uid": "u"}, "spec": {**spec, "stages": [{"name": "base"}]}}
+    (place / "job.yaml").write_text(yaml.safe_dump(manifest))
+
+
+def test_runs_of_this_machine_stand_before_the_jobs_of_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    run_here(tmp_path)
+    with cluster.answering(listed(job("a", running()))):
+        result = status()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split()[:1] for line in result.stdout.splitlines()] == [["NAME"], ["runs/digits"], [], ["NAME"], ["a"]]
+    with cluster.answering(listed(job(status=running())), says({"items": []})):
+        both = status("digits")
+    assert "digits in runs/digits: not begun" in both.stdout and "digits in team-a: Running" in both.stdout
+
+
+def test_a_cluster_that_does_not_answer_hides_no_run(cluster: Cluster, tmp_path: Path) -> None:
+    run_here(tmp_path)
+    with cluster.answering(*([refuses(503)] * 2)):
+        result = status()
+    assert "runs/digits" in result.stdout
+    assert (result.exit_code, len(result.stderr.splitlines())) == (10, 1)
+
+
+def test_what_is_followed_under_one_name_must_be_said(cluster: Cluster, tmp_path: Path) -> None:
+    """`status digits -w && kubectl delete rbj digits` must not end with a run of this machine."""
+    run_here(tmp_path)
+    result = status("digits", "-w")
+    assert (result.exit_code, result.stdout) == (10, "")
+    assert "write runs/digits -w for the folder, digits -n NAMESPACE -w for a job of the cluster" in result.stderr
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])

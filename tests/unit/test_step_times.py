@@ -78,8 +78,23 @@ def test_an_operator_is_of_the_part_it_began_in() -> None:
         ("backward", "AllReduce"),
         ("backward", "Concat"),
         ("reduction", "AllReduce"),
-        ("optimizer", "in C++"),
+        ("optimizer", "update of the weights in C++"),
     }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"),
+    [
+        ("32x32x4x4 32 32", "BatchNorm in C++"),
+        ("32x32x4x4 64x32x3x3", "Conv2d in C++"),
+        ("", "operator in C++"),
+    ],
+)
+def test_an_operator_outside_of_its_layer_has_a_name_too(inputs: str, name: str) -> None:
+    """MindSpore moves what equal layers share out of their scopes: Default/Custom-op0."""
+    moved = Execution("Default/Custom-op0", 42, 50)._replace(inputs=inputs)
+    found = steptimes.times([step(1000)], [step(0)], [Execution(CONVOLUTION, 40, 60), moved])
+    assert ("forward", name) in {(operator.part, operator.name) for operator in found.operators}
 
 
 def test_without_a_border_the_gradient_is_one_part() -> None:

@@ -70,7 +70,8 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_folder_and_refused_by_its_name
     assert trained.read(tmp_path).path == whole
     assert "is not the file that manifest.json tells of" in sentence(damaged)
     shutil.rmtree(whole)
-    assert "there is no whole checkpoint in it" in sentence(tmp_path)
+    told = sentence(tmp_path)
+    assert f"there is no whole checkpoint in it; {tmp_path} holds uid; name a run's folder" in told
 
 
 def test_a_checkpoint_may_be_moved_and_named_by_its_file(tmp_path: Path) -> None:

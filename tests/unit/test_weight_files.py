@@ -1,6 +1,8 @@
 """Files of weights: found out by their content, converted there and back to the bit, and refused in a sentence."""
 
+import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,26 @@ def test_there_and_back_is_the_same_bits(tmp_path: Path) -> None:
     found = safetensors.numpy.load_file(back)
     assert list(found) == sorted(drawn())
     assert all(found[key].tobytes() == array.tobytes() for key, array in drawn().items())
+
+
+def test_a_run_folder_means_its_newest_whole_checkpoint(tmp_path: Path) -> None:
+    """As it does to `resnetboost eval`; it says which one it took."""
+    checkpoints, out = tmp_path / "run" / "checkpoints", tmp_path / "out.safetensors"
+    newest = smallcheckpoints.save(checkpoints, 20, {"model.safetensors": drawn()})
+    damaged = smallcheckpoints.save(checkpoints, 40, {"model.safetensors": drawn()})
+    with (damaged / "model.safetensors").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\1\2\3\4")
+    for folder in (tmp_path / "run", checkpoints, newest.parent):
+        taken = pretrained.read(*settings(folder), 1)
+        assert taken["fc.weight"].tobytes() == drawn()["fc.weight"].tobytes()
+    read = hashlib.sha256((newest / "model.safetensors").read_bytes()).hexdigest()
+    assert pretrained.fingerprint(settings(tmp_path / "run")[1]) == f"{read}/Keep"
+    assert f"; 97 arrays of {newest} from resnetboost's names" in convert.convert(tmp_path / "run", out)
+    with pytest.raises(ConfigError, match="it is the file that is read"):
+        convert.convert(tmp_path / "run", newest / "model.safetensors")
+    shutil.rmtree(newest)
+    assert refusal(tmp_path / "run").endswith("there is no whole checkpoint in it; FILE holds checkpoints")
 
 
 def as_prefixed(folder: Path) -> Path:
@@ -233,7 +255,9 @@ def test_numbers_that_cannot_be_right(tmp_path: Path) -> None:
 
 def test_files_that_are_no_weights(tmp_path: Path) -> None:
     path = tmp_path / "w"
-    assert refusal(path) == "model.weights.path: FILE: there is no such file"
+    assert refusal(path) == f"model.weights.path: FILE: there is no such file or folder; {tmp_path} holds nothing"
+    (tmp_path / "w.pth").touch()
+    assert refusal(path / "deeper" / "still").endswith(f"there is no such file or folder; {tmp_path} holds w.pth")
     os.mkfifo(path)
     assert refusal(path).endswith("FILE: it is no plain file")
     path.unlink()

@@ -109,7 +109,8 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
 def _verdict(environment: Environment, board: Board, name: str, message: str, exit_code: int) -> Verdict:
     progress = board.read()
     if not progress.total_steps:  # it has not begun to count
-        return Verdict(name, message, environment.rank, exit_code, checkpoint_step=progress.checkpoint_step)
+        saved = progress.checkpoint_step
+        return Verdict(name, message, environment.rank, exit_code, checkpoint_step=saved, skipped=board.skipped)
     return Verdict(
         name,
         message,
@@ -121,6 +122,7 @@ def _verdict(environment: Environment, board: Board, name: str, message: str, ex
         loss=progress.loss,
         accuracy=progress.accuracy,
         resumed_step=progress.resumed_step,
+        skipped=board.skipped,
     )
 
 

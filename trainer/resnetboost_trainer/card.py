@@ -26,6 +26,6 @@ def _card(arguments: argparse.Namespace) -> int:
     if arguments.target is None:
         print(text, end="")
     else:
-        arguments.target.write_text(text)
+        arguments.target.write_text(text, encoding="utf-8")
         print(f"{arguments.target}: the model card of {network.told()}")
     return 0

@@ -297,7 +297,7 @@ def load(path: Path) -> Config:
     Raises ConfigError naming the field and what is wrong. Numbers may be written as text ("1e-4" is text to YAML 1.1).
     """
     try:
-        document = yaml.safe_load(path.read_text())
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the config file: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -295,6 +295,15 @@ def check_same(fingerprint: str, gather: Callable[[NDArray[np.float32]], NDArray
         )
 
 
+def advice(dataset: Dataset) -> str | None:
+    """What to say of a data set that has fewer classes than the network tells apart."""
+    labels = 1 + int(max(dataset.train.labels.max(), dataset.test.labels.max()))
+    if labels >= dataset.classes:
+        return None
+    problem = f"model.numClasses: {dataset.classes} classes, and the highest label of the data set is {labels - 1}"
+    return f"{problem}: the others are never learnt; use {labels}, or more only to go on with other data"
+
+
 def check_batch(
     samples: int, world_size: int, local_batch_size: int, mixing: bool = False, accumulation_steps: int = 1
 ) -> None:

@@ -49,8 +49,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
     inference.on(arguments.device)
     batch = max(1, min(arguments.batch, len(dataset.test.labels)))
-    corrupt, skipped = Corrupt(dataset.max_corrupt_images), list[str]()
-    corrupt.counted = lambda: skipped.append("image")
+    corrupt = Corrupt(dataset.max_corrupt_images)
     evaluation = Evaluation(inference.network(network), dataset, Communicator(0, 1), batch, corrupt)
     started = time.perf_counter()
     result = evaluation.run(lambda: None)
@@ -60,7 +59,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         "checkpoint": str(network.path),
         "dataset": dataset.fingerprint,
         "trainedOn": network.manifest.dataset if network.manifest is not None else None,
-        "images": len(dataset.test.labels) - len(skipped),
+        "images": len(dataset.test.labels) - corrupt.found,
+        "skipped": corrupt.found,
         **msgspec.to_builtins(result),
         "seconds": time.perf_counter() - started,
     }
@@ -130,10 +130,11 @@ def load(network: Trained, dataset: config.Dataset) -> Dataset:
 
 def _told(network: Trained, facts: dict[str, Any]) -> str:
     same = facts["trainedOn"] == facts["dataset"]
+    skipped = f", {facts['skipped']} unusable skipped" if facts["skipped"] else ""
     origin = "the data set it was trained on" if same else "not known to be the one it was trained on"
     rows = {
         "network": network.told(),
-        "data": f"{facts['images']} test images of {readable(facts['dataset'])}, {origin}",
+        "data": f"{facts['images']} test images of {readable(facts['dataset'])}, {origin}{skipped}",
         "top-1": f"{facts['top1']:.2%}",
         "top-5": f"{facts['top5']:.2%}",
         "test loss": f"{facts['loss']:.4f}",

@@ -61,7 +61,7 @@ def _export(arguments: argparse.Namespace) -> int:
     print(f"{target}: {network.told()}, as {kind}: normalised images {shape} to logits")
     if not arguments.no_card:
         card = target.with_name(f"{target.name}.md")
-        card.write_text(modelcard.text(modelcard.facts(network, prepared, (target.name, kind))))
+        card.write_text(modelcard.text(modelcard.facts(network, prepared, (target.name, kind))), encoding="utf-8")
         print(f"{card}: its model card")
     return 0
 

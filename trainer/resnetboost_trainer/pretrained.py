@@ -1,4 +1,4 @@
-"""The file that `model.weights` names: read once, when a job's first stage begins; what it became is the job's own.
+"""The file or run that `model.weights` names: read once, as a job's first stage begins; then its weights are the job's.
 
 Its content is untrusted. Rank 0 alone reads it. A checkpoint notes of which bytes its run is.
 """
@@ -39,6 +39,8 @@ def read(model: Model, weights: Weights, channels: int) -> dict[str, Array]:
     path, head = Path(weights.path), weights.head == "Keep"
     try:
         file = weightfile.read(path)
+        if file.path != path:
+            log.info("%s: %s, of its checkpoints %s", FIELD, path, file.path.parent)
         fit = fitting.fit(file.arrays, file.layout, Network(model.name, model.num_classes, channels), head)
         if not fit.whole:
             raise ConfigError(_refusal(weights, fit, fitting.identify(file.arrays, file.layout)))
@@ -50,7 +52,7 @@ def read(model: Model, weights: Weights, channels: int) -> dict[str, Array]:
 def fingerprint(weights: Weights) -> str:
     """Of what the weights are; empty where there is no file any more."""
     try:
-        return f"{hashlib.sha256(weightfile.contents(Path(weights.path))).hexdigest()}/{weights.head}"
+        return f"{hashlib.sha256(weightfile.found(Path(weights.path))[1]).hexdigest()}/{weights.head}"
     except Refused:
         return ""
 

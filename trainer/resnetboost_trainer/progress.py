@@ -31,6 +31,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     test_loss: float | None = None
     slowest_rank: int | None = None
     slowest_compute_seconds: float | None = None
+    skipped_images: int = 0
     heartbeat: int = 0
 
 
@@ -40,11 +41,15 @@ FRESH_SECONDS = 30.0
 
 
 class Board:
-    """Holds the newest Progress; the training thread and the checkpoint writer change it, the server reads it."""
+    """Holds the newest Progress; the training thread and the checkpoint writer change it, the server reads it.
+
+    `skipped` tells apart the images that were skipped, as `Corrupt.marks` has them.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._moved_at = float("-inf")
+        self.skipped: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
     def update(self, **changes: object) -> None:

@@ -148,21 +148,29 @@ def operators(inside: Iterable[tuple[Window, Executed]], steps: int) -> Sequence
     """By part, name and shapes, the slowest first; of `steps` steps."""
     together: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for window, execution in inside:
-        together[window.part, named(execution.name, execution.kind), execution.inputs].append(execution.seconds)
+        together[window.part, named(execution, window.part), execution.inputs].append(execution.seconds)
     found = [Operator(*key, calls=len(each) / steps, seconds=sum(each) / steps) for key, each in together.items()]
     return sorted(found, key=lambda operator: -operator.seconds)
 
 
-def named(name: str, kind: str) -> str:
+def named(execution: Executed, part: str) -> str:
     """The operator's kind; as all of our own in C++ have the same, they have the name of the layer they work for."""
-    if kind != _OWN:
-        return kind
-    cells = [scope.partition("-") for scope in name.split("/")[:-1] if "-" in scope]
+    if execution.kind != _OWN:
+        return execution.kind or "operator of no kind"
+    cells = [scope.partition("-") for scope in execution.name.split("/")[:-1] if "-" in scope]
     layers = [index for index, (_, _, cell) in enumerate(cells) if not cell.startswith("_")]
     if not layers:
-        return "in C++"
+        return f"{_of_shapes(execution.inputs, part)} in C++"
     way = [attribute for attribute, _, _ in cells[layers[-1] + 1 :]]
     return ".".join([cells[layers[-1]][2], *way]) + " in C++"
+
+
+def _of_shapes(inputs: str, part: str) -> str:
+    """What an operator of ours is that MindSpore has moved out of its layer: told by the shapes it was given."""
+    if part == OPTIMIZER:
+        return "update of the weights"
+    dimensions = "".join(str(shape.count("x") + 1) for shape in inputs.split()[:2])
+    return {"44": "Conv2d", "41": "BatchNorm"}.get(dimensions, "operator")
 
 
 def _parts(steps: Sequence[Step], forward: float | None) -> Mapping[str, Sequence[float]]:

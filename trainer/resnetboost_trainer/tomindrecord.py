@@ -1,14 +1,18 @@
 """`resnetboost data to-mindrecord`: folders of images into MindRecord files, by MindSpore's own writer."""
 
 import argparse
+import contextlib
 import logging
 import os
+import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from resnetboost_trainer import checkpoint
 from resnetboost_trainer.datasets import folder, mindrecord, photos, reading
 from resnetboost_trainer.datasets.folder import FolderContents
 from resnetboost_trainer.datasets.split import Unreadable
@@ -16,6 +20,9 @@ from resnetboost_trainer.verdict import DataError, StorageError, classify
 
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "name": {"type": "string"}}
 _ROWS_AT_ONCE = 256
+_REASON = re.compile(
+    r"^\[ERROR\] (?:\[Internal ERROR\] )?(.*)$", re.MULTILINE
+)  # in what MindSpore raises, among advice for its developers
 
 
 def main(words: Sequence[str]) -> int:
@@ -46,17 +53,21 @@ def convert(source: Path, target: Path, train: str, test: str, shards: int, skip
     """Write the target as a whole or not at all. Raises DataError or StorageError."""
     if target.exists():
         raise StorageError(f"{target}: is there already; remove it or name another folder")
-    names = folder.classes(source / train, "train on")
+    names = folder.classes(source, train, "train on")
     parts = folder.contents(source, train, test, len(names))
     making = target.with_name(f".{target.name}.making-{os.getpid()}")
     making.mkdir(parents=True)
     try:
         told = [_write(part, making, name, shards, skip) for part, name in zip(parts, ("train", "val"), strict=True)]
-        (making / mindrecord.CLASSES).write_text("".join(f"{name}\n" for name in names))
+        listed = "".join(f"{name}\n" for name in names)
+        (making / mindrecord.CLASSES).write_text(listed, encoding="utf-8", errors="surrogateescape")
+        _share(making)
         making.rename(target)
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    print(f"{target}: {told[0]} images to train on, {told[1]} to test with, {len(names)} classes")
+    left = sum(len(part.labels) for part in parts) - sum(told)
+    left_out = f", {left} left out that cannot be used" if left else ""
+    print(f"{target}: {told[0]} images to train on, {told[1]} to test with, {len(names)} classes{left_out}")
 
 
 def _write(contents: FolderContents, target: Path, name: str, shards: int, skip: int) -> int:
@@ -73,12 +84,36 @@ def _write(contents: FolderContents, target: Path, name: str, shards: int, skip:
         rows.append(row)
         count += 1
         if len(rows) == _ROWS_AT_ONCE:
-            writer.write_raw_data(rows)
+            with _writing(target):
+                writer.write_raw_data(rows)
             rows = []
-    if rows:
-        writer.write_raw_data(rows)
-    writer.commit()
+    with _writing(target):
+        if rows:
+            writer.write_raw_data(rows)
+        writer.commit()
     return count
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise StorageError where MindSpore cannot write: it raises RuntimeError and errors of its own, with no errno."""
+    from mindspore.mindrecord.common.exceptions import MindRecordException
+
+    try:
+        yield
+    except (RuntimeError, MindRecordException) as error:
+        reason = next((found[1] for found in _REASON.finditer(str(error))), str(error).splitlines()[0])
+        free = shutil.disk_usage(folder).free >> 20
+        told = f"cannot be written: {reason.strip(' .')}; {free} MB are free there"
+        raise StorageError(f"{folder.parent}: {told}; make room or name another folder") from error
+
+
+def _share(making: Path) -> None:
+    """Sync all files to the disk, and give those of MindSpore, 0600, the mode that the umask gives any other."""
+    mode = stat.S_IMODE((making / mindrecord.CLASSES).stat().st_mode)
+    for file in making.iterdir():
+        file.chmod(mode)
+        checkpoint.sync(file)
 
 
 def _rows(contents: FolderContents, skip: int) -> Iterator[dict[str, Any]]:

@@ -78,7 +78,7 @@ class Training:
         log.info("%s in %s, convolutions: %s", config.model.name, config.precision, convolution)
         self._advise()
         metrics = Metrics(config, environment.rank, convolution)
-        corrupt.counted = metrics.corrupt_images.inc
+        corrupt.counted = functools.partial(_tell_of_skipped, corrupt, metrics, board)
         server.expose(metrics.registry)
         self.teller = self._teller(board, metrics)
         self.saver = self._saver()
@@ -159,9 +159,9 @@ class Training:
         return outcome
 
     def _advise(self) -> None:
-        advice = half.advice(self.config)
-        if advice is not None and self.communicator.leads:
-            log.warning(advice)
+        for advice in (half.advice(self.config), data.advice(self.dataset)):
+            if advice is not None and self.communicator.leads:
+                log.warning(advice)
 
     def _tell_of_start(self) -> None:
         graphs = self.graphs
@@ -293,6 +293,13 @@ class Training:
             config=msgspec.to_builtins(config),
             versions=versions.installed(),
         )
+
+
+def _tell_of_skipped(corrupt: Corrupt, metrics: Metrics, board: Board) -> None:
+    """Another image was skipped; from any thread."""
+    metrics.corrupt_images.inc()
+    board.skipped = corrupt.marks
+    board.update(skipped_images=corrupt.found)
 
 
 def _algorithm(config: Config) -> str:

@@ -16,9 +16,6 @@ from resnetboost_trainer.fitting import Array, Network
 from resnetboost_trainer.torchpickle import Refused
 from resnetboost_trainer.verdict import ConfigError
 
-# Below an attempt, a stage, a job, a folder of checkpoints, a run or a claim's volume in a run.
-_STEPS = "attempt-*/step-*"
-_BELOW = ("step-*", _STEPS, f"*/{_STEPS}", f"*/*/{_STEPS}", f"checkpoints/*/*/{_STEPS}", f"volumes/*/*/*/{_STEPS}")
 _INPUT = "a run's folder, a checkpoint's, or a file of weights"
 
 # A checkpoint may have an average of the weights beside those that were trained.
@@ -75,19 +72,12 @@ def read(path: Path, model: str | None = None, weights: Weights | None = None) -
 
 
 def _newest(folder: Path, model: str | None, weights: Weights | None) -> Trained:
-    found = [place for below in _BELOW for place in folder.glob(below) if (place / checkpoint.MANIFEST).is_file()]
-    told = []
-    for place in found:
-        try:
-            told.append((checkpoint.told(place), place))
-        except Damaged as damage:
-            log.warning("%s is passed over: %s", place, damage)
-    for manifest, place in sorted(told, key=lambda pair: (pair[0].written, pair[0].step), reverse=True):
+    for manifest, place in weightfile.checkpoints(folder):
         try:
             return _of_checkpoint(place, manifest, model, weights)
         except Damaged as damage:
             log.warning("%s is passed over: %s", place, damage)
-    raise ConfigError(f"{folder}: there is no whole checkpoint in it; name {_INPUT}")
+    raise ConfigError(f"{folder}: there is no whole checkpoint in it; {weightfile.there(folder)}; name {_INPUT}")
 
 
 def _of_checkpoint(path: Path, manifest: Manifest, model: str | None, weights: Weights | None) -> Trained:
@@ -124,7 +114,7 @@ def _read(path: Path, names: tuple[str, ...]) -> tuple[Network, dict[str, Array]
     except Refused as refused:
         if path.exists():
             raise ConfigError(f"{path}: {refused}") from refused
-        raise ConfigError(f"{path}: there is nothing of that name; name {_INPUT}") from refused
+        raise ConfigError(f"{path}: {refused}; name {_INPUT}") from refused
 
 
 def _names(manifest: Manifest | None, model: str | None) -> tuple[str, ...]:

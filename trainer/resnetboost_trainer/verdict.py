@@ -70,7 +70,10 @@ class Interrupted(TrainingError):
 
 
 class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The termination message: how this rank ended, where, and what a resumed run will start from."""
+    """The termination message: how this rank ended, where, and what a resumed run will start from.
+
+    `skipped` has a mark for each image that it skipped as unusable, the same on every rank that met it.
+    """
 
     name: str = msgspec.field(name="class")
     message: str
@@ -85,6 +88,7 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     loss: float | None = None
     accuracy: float | None = None
     resumed_step: int | None = None
+    skipped: tuple[str, ...] = ()
 
 
 def classify(error: BaseException) -> TrainingError:
@@ -119,14 +123,21 @@ def _first_line(error: BaseException) -> str:
     return lines[0].strip() if lines else "no message"
 
 
+def _shortened(message: str, excess: int) -> str:
+    """The message with so many bytes less: before the remedy, behind its last semicolon, if it stands there."""
+    problem, mark, remedy = message.rpartition("; ")
+    if len(problem.encode()) <= excess:
+        problem, mark, remedy = message, "", ""
+    return problem.encode()[:-excess].decode(errors="ignore") + "..." + mark + remedy
+
+
 def write(verdict: Verdict, path: Path | None) -> None:
     """Write the termination message whole, within its limit; never fails, since there is nobody left to tell."""
     if path is None:
         return
     excess = len(msgspec.json.encode(verdict)) - MESSAGE_LIMIT_BYTES
     if excess > 0:
-        kept = verdict.message.encode()[: -(excess + 3)].decode(errors="ignore") + "..."
-        verdict = msgspec.structs.replace(verdict, message=kept)
+        verdict = msgspec.structs.replace(verdict, message=_shortened(verdict.message, excess + 3))
     try:
         # Kubelet reads this very inode: it must be written in place, not renamed into place.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -4,9 +4,10 @@ What is in a file says what it is, never its name. All of it is untrusted: it be
 """
 
 import hashlib
+import logging
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from resnetboost_trainer import checkpoint, torchfile
+from resnetboost_trainer.checkpoint import Damaged, Manifest
+from resnetboost_trainer.datasets import reading
 from resnetboost_trainer.torchpickle import Refused, shown
 
 Array = NDArray[Any]
@@ -28,6 +31,9 @@ Layout = Literal["resnetboost", "torch"]
 MAX_BYTES = 2 << 30
 MODEL = "model.safetensors"
 AVERAGE = "ema.safetensors"  # of a checkpoint whose job keeps an average of the weights
+# Checkpoints below an attempt, a stage, a job, a folder of checkpoints, a run or a claim's volume in a run.
+_STEPS = "attempt-*/step-*"
+_BELOW = ("step-*", _STEPS, f"*/{_STEPS}", f"*/*/{_STEPS}", f"checkpoints/*/*/{_STEPS}", f"volumes/*/*/*/{_STEPS}")
 
 ZIP = b"PK\x03\x04"
 OLD_PICKLE = b"\x80"
@@ -39,26 +45,65 @@ _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 COUNTER = "num_batches_tracked"
 
 
+log = logging.getLogger(__name__)
+
+
 class File(msgspec.Struct, frozen=True):
-    """What a file holds by name, without BN's counters, and the hash of its bytes."""
+    """What a file holds by name, without BN's counters, and the hash of its bytes; `path` is that of the file."""
 
     arrays: dict[str, Array]
     layout: Layout
     sha256: str
+    path: Path
 
 
 def read(path: Path) -> File:
-    """The file, or in the folder of a checkpoint its model. Raises Refused."""
-    data = contents(path)
+    """The file that a path means. Raises Refused."""
+    file, data = found(path)
     arrays = _plain(torchfile.read(data) if data.startswith(ZIP) else _safetensors(data))
-    return File(arrays, _layout(arrays), hashlib.sha256(data).hexdigest())
+    return File(arrays, _layout(arrays), hashlib.sha256(data).hexdigest(), file)
 
 
-def contents(path: Path) -> bytes:
-    """The file's bytes. Raises Refused for what is missing, unreadable, no plain file or too large."""
+def found(path: Path) -> tuple[Path, bytes]:
+    """The file that a path means, with its bytes: itself, or in a folder the model of its newest whole checkpoint.
+
+    Raises Refused for what is missing, unreadable, no plain file or too large, and says what is there.
+    """
+    if not path.is_dir():
+        return path, _contents(path)
+    if (path / MODEL).exists():
+        return path / MODEL, _contents(path / MODEL)
+    for manifest, place in checkpoints(path):
+        data = _contents(place / MODEL)
+        if MODEL in manifest.files and manifest.files[MODEL].sha256 == hashlib.sha256(data).hexdigest():
+            return place / MODEL, data
+        log.warning("%s is passed over: %s is not the file that its manifest tells of", place, MODEL)
+    raise Refused(f"there is no whole checkpoint in it; {there(path)}")
+
+
+def checkpoints(folder: Path) -> Iterator[tuple[Manifest, Path]]:
+    """Those below a run's folder or any in it, the one that was written last first; their files are to be verified."""
+    read = []
+    for place in {place for below in _BELOW for place in folder.glob(below)}:
+        if not (place / checkpoint.MANIFEST).is_file():
+            continue
+        try:
+            read.append((checkpoint.told(place), place))
+        except Damaged as damage:
+            log.warning("%s is passed over: %s", place, damage)
+    return iter(sorted(read, key=lambda pair: (pair[0].written, pair[0].step), reverse=True))
+
+
+def there(folder: Path) -> str:
+    """What is in a folder, for somebody who looked for something else there."""
     try:
-        if path.is_dir():
-            path = path / MODEL
+        return f"{shown(str(folder), 300)} holds {reading.listed(folder)}"
+    except OSError as error:
+        return f"{shown(str(folder), 300)} cannot be read: {error.strerror}"
+
+
+def _contents(path: Path) -> bytes:
+    try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
             raise Refused("it is no plain file")
@@ -66,7 +111,8 @@ def contents(path: Path) -> bytes:
             raise Refused(f"it has {status.st_size} bytes, more than {MAX_BYTES}, so it is no ResNet's weights alone")
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise Refused("there is no such file") from error
+        above = next(parent for parent in path.absolute().parents if parent.is_dir())
+        raise Refused(f"there is no such file or folder; {there(above)}") from error
     except OSError as error:
         raise Refused(f"it cannot be read: {error.strerror}") from error
 

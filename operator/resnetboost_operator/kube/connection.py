@@ -66,6 +66,11 @@ def _misread(error: Exception) -> UserError:
     return UserError(f"{_kubeconfig()} is no kubeconfig: {' '.join(str(error).split())}; correct it, or {_REMEDY}")
 
 
+def is_configured() -> bool:
+    """Whether anything says which cluster to ask: somebody without any is not told that there is none."""
+    return _KUBECONFIG in os.environ or _IN_CLUSTER in os.environ or _DEFAULT_KUBECONFIG.expanduser().is_file()
+
+
 def _in_cluster() -> bool:
     return _KUBECONFIG not in os.environ and _IN_CLUSTER in os.environ
 

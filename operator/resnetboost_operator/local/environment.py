@@ -24,7 +24,7 @@ def describe() -> dict[str, str]:
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -66,7 +66,7 @@ def _config_folder(config_map: str, volume: str, config_maps: Mapping[str, Manif
     folder = own / volume
     folder.mkdir(parents=True, exist_ok=True)
     for key, text in (found.get("data") or {}).items():
-        (folder / key).write_text(text)
+        (folder / key).write_text(text, encoding="utf-8")
     return folder
 
 
@@ -74,6 +74,7 @@ def environment(pod: Manifest, address: str, threads: int, mounts: Mounts, hosts
     """The container's environment: this shell's, as an image would have it, under the pod's own."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
     variables["PYTHONUNBUFFERED"] = "1"  # the log must hold the last words of a killed rank
+    variables["PYTHONUTF8"] = "1"  # whatever the shell's locale: an image has UTF-8, and paths may need it
     for item in pod["spec"]["containers"][0].get("env") or ():
         variables[item["name"]] = rewrite(_value(item, pod, address, threads), mounts, hosts)
     variables[names.ENV_BIND_ADDRESS] = address

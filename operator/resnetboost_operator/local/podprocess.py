@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import pods
+from resnetboost_operator import names, pods
 
 Manifest = dict[str, Any]
 
@@ -50,6 +50,8 @@ class PodProcess:
         """Start the container's command in a session of its own: a terminal's Ctrl-C must not reach it."""
         self._log, self._message = log, message
         command = [*self._container.get("command", ()), *self._container.get("args", ())]
+        if tuple(command) == names.TRAINER_COMMAND and names.ENV_CONFIG in environment:
+            command.append(environment[names.ENV_CONFIG])  # the same once more: ps shows whose rank it is
         if command[0] in ("python", "python3"):
             command[0] = sys.executable  # the image's Python is the one that runs us
         shim = [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), ",".join(map(str, cores))]

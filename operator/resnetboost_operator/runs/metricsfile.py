@@ -27,7 +27,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 def read(path: Path) -> Measured:
     """The merged metrics of a run; empty without a file."""
-    rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
     names = [name for name in (rows[0] if rows else ()) if name not in ("stage", "attempt", "step")]
     return Measured(
         steps=range(1, len(rows) + 1),
@@ -82,7 +82,7 @@ def _attempts(stage: Path, name: str) -> Iterable[list[Row]]:
 
 def _read(path: Path, labels: Row) -> list[Row]:
     """The rows of one file; a line that a killed rank left half written is left out."""
-    with path.open(newline="", errors="replace") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         reader = csv.reader(file)
         header = next(reader, [])
         return [

@@ -65,7 +65,7 @@ _ATTEMPT_COLUMNS = (
     "Ran",
     "Message",
 )
-_STAGE_COLUMNS = ("Stage", "State", "Attempts", "Top-1", "Top-5", "Test loss")
+_STAGE_COLUMNS = ("Stage", "State", "Attempts", "Top-1", "Top-5", "Test loss", "Images skipped")
 _LOSS_ROWS = ("Label smoothing", "Precision", "Loss scale", "Steps left out, as gradients overflowed")
 _CURVATURE_ROWS = (
     "Updates",
@@ -180,7 +180,7 @@ def _picture(png: bytes, more: Sequence[str]) -> str:
 def _stage_cells(stage: StageStatus) -> Sequence[object]:
     shares = [readable.share(value) if value is not None else None for value in (stage.top1, stage.top5)]
     loss = readable.quantity(stage.test_loss) if stage.test_loss is not None else None
-    return (stage.name, stage.state, stage.attempts, *shares, loss)
+    return (stage.name, stage.state, stage.attempts, *shares, loss, stage.skipped_images or None)
 
 
 def _attempt_cells(attempt: Attempt) -> Sequence[object]:

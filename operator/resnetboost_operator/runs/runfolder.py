@@ -132,12 +132,15 @@ class RunFolder:
             yield
 
     def in_use(self) -> bool:
-        """Whether a run has the folder now."""
+        """Whether a run has the folder now; it needs no right to write there."""
         try:
-            with self.locked():
-                return False
-        except RunFolderError:
+            with (self.path / _LOCK).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
             return True
+        return False
 
     def is_barren(self) -> bool:
         """Whether an earlier run left nothing worth keeping: no step was made, so any job may start here."""
@@ -216,6 +219,11 @@ def open_existing(path: Path) -> RunFolder:
     return folder
 
 
+def below(folder: Path) -> list[RunFolder]:
+    """The runs in a folder of runs, by name."""
+    return [RunFolder(path.parent) for path in sorted(folder.glob("*/job.yaml")) if path.is_file()]
+
+
 def write(path: Path, text: str | bytes) -> None:
     """Replace a file in one step: the new text is complete and on the disk before it takes the name."""
     data = text.encode() if isinstance(text, str) else text
@@ -242,7 +250,7 @@ def _told(metrics: Path) -> Iterator[float]:
 
 def _read(path: Path) -> Manifest:
     try:
-        found = yaml.safe_load(path.read_text())
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):

@@ -36,8 +36,9 @@ class _Group(click.Group):
 
 
 def _fail(sentences: str, code: int) -> NoReturn:
+    readable.make_plain(sys.stderr)
     for line in sentences.split("\n"):
-        click.echo(f"resnetboost: {readable.printable(line)}", err=True)
+        print(f"resnetboost: {readable.printable(line)}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -124,7 +125,7 @@ def validate(files: tuple[Path, ...]) -> None:
     Example:
       resnetboost validate examples/*.yaml
     """
-    from resnetboost_operator.terminal import loadjob
+    from resnetboost_operator.terminal import datanotes, loadjob
     from resnetboost_operator.validation.notes import notes
 
     problems: list[str] = []
@@ -134,7 +135,7 @@ def validate(files: tuple[Path, ...]) -> None:
                 if isinstance(job, loadjob.JobError):
                     problems += job.problems
                     continue
-                noted = "".join(f"; note: {note}" for note in notes(job["spec"]))
+                noted = "".join(f"; note: {note}" for note in (*notes(job["spec"]), *datanotes.of(job["spec"])))
                 click.echo(readable.printable(f"{place}: ok ({job['metadata']['name']}){noted}"))
         except loadjob.JobError as error:
             problems += error.problems
@@ -184,9 +185,9 @@ def report(folder: Path) -> None:
     click.echo(found.report_html)
 
 
-@main.command(short_help="Tell how the jobs of a cluster go, or the run in a folder.")
-@click.argument("target", metavar="[JOB|DIR]", required=False, default="")
-@click.option("-w", "--watch", "follow", is_flag=True, help="Follow what changes; of one JOB until it is over.")
+@main.command(short_help="Tell how runs here and the jobs of a cluster go.")
+@click.argument("target", metavar="[JOB|RUN]", required=False, default="")
+@click.option("-w", "--watch", "follow", is_flag=True, help="Follow what changes; of one JOB or RUN until it is over.")
 @click.option("-n", "--namespace", metavar="NAME", default="", help="Look there.  [default: the context's namespace]")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Look in all namespaces.")
 @click.option(
@@ -200,27 +201,28 @@ def report(folder: Path) -> None:
 def status(
     ctx: click.Context, target: str, follow: bool, namespace: str, everywhere: bool, form: "Form | None"
 ) -> None:
-    """Tell how the JOB on the cluster goes or went, and what to type next; without JOB list them all.
+    """Tell how a RUN of this machine or a JOB of the cluster goes or went; without a name list them all.
+
+    A RUN is a folder of `resnetboost run`, written with a / (runs/digits), or its name where it is in the folder runs
+    here. -n, -A and -o are for jobs of the cluster alone.
 
     The cluster is the one that $KUBECONFIG (else ~/.kube/config) names. It takes the verb list on
     resnetboostjobs, and watch for -w; nothing is polled.
 
-    What is written with a / is a folder of `resnetboost run` on this machine: runs/digits, ./digits.
-
     \b
     Exit codes:
-      0   told; with JOB -w: the job is complete
-      1   with JOB -w: the job has failed or was deleted
+      0   told; with JOB or RUN and -w: it is complete
+      1   with JOB or RUN and -w: it has failed, was stopped or deleted
       10  no cluster, no right, no such job or folder: the sentence says which
       130 Ctrl-C
 
     \b
     Examples:
       resnetboost status
+      resnetboost status runs/digits -w
       resnetboost status digits -n team-a
-      resnetboost status digits -w && kubectl delete rbj digits
+      resnetboost status digits -n team-a -w && kubectl delete rbj digits -n team-a
       resnetboost status -A -o json | jq '.items[].status.phase'
-      resnetboost status runs/digits
     """
     from resnetboost_operator.terminal import statuscommand
 
@@ -241,12 +243,13 @@ def convert(
     """Convert weights between PyTorch's names and this trainer's; what is in the file IN says which way.
 
     IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it; nothing in it is
-    executed), a checkpoint's folder or its model.safetensors, or a run's folder. OUT is a .safetensors file.
+    executed), a checkpoint's folder or its model.safetensors, or a run's folder, whose newest whole checkpoint is
+    taken. OUT is a .safetensors file.
 
     \b
     Examples:
       resnetboost convert resnet50.pth resnet50.safetensors
-      resnetboost convert runs/digits/checkpoints/*/base/attempt-0/step-00000132 for-pytorch.safetensors
+      resnetboost convert runs/digits for-pytorch.safetensors
     """
     from resnetboost_operator.terminal import trainercommand
 

@@ -3,10 +3,9 @@
 import asyncio
 import difflib
 import re
-import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,12 +17,11 @@ from resnetboost_operator.kube.lease import Lease
 from resnetboost_operator.kube.mirror import Mirror
 from resnetboost_operator.kube.reader import Reader
 from resnetboost_operator.kube.watch import Watch
-from resnetboost_operator.terminal import jobfacts, jobview, screens, silence
+from resnetboost_operator.terminal import interruptible, jobfacts, jobview, screens, silence
 from resnetboost_operator.terminal.jobview import JobView
 from resnetboost_operator.terminal.statuscommand import Wanted
 
 FAILED = 1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 TICK_SECONDS = 1.0
 LOOK_SECONDS = 10.0
@@ -36,26 +34,7 @@ def run(wanted: Wanted) -> int:
             raise UserError(
                 f"{value!r} can be no {what}'s name; use a-z, 0-9 and '-' (a run folder is written with a /)"
             )
-    return asyncio.run(_until_interrupted(_answer(wanted)))
-
-
-async def _until_interrupted(work: Coroutine[Any, Any, int]) -> int:
-    """The work's exit code, or that of a command ended by a signal, once the work has tidied up."""
-    loop, task, caught = asyncio.get_running_loop(), asyncio.ensure_future(work), list[int]()
-
-    def interrupt(number: int) -> None:
-        caught.append(number)
-        task.cancel()
-
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, interrupt, number)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if not caught:
-            raise
-        return 128 + caught[0]
+    return asyncio.run(interruptible.until_interrupted(_answer(wanted)))
 
 
 async def _answer(wanted: Wanted) -> int:

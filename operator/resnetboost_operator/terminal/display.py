@@ -41,10 +41,13 @@ class Display(Protocol):
         """The run is over: leave the last picture on the screen."""
 
 
-def choose(job: api.Job, console: Console) -> Display:
-    """The live display on a terminal that can draw over what is there, else lines. NO_COLOR only takes the colours."""
+def choose(job: api.Job, console: Console, began: float | None = None) -> Display:
+    """The live display on a terminal that can draw over what is there, else lines. NO_COLOR only takes the colours.
+
+    `began` (unix seconds) is since when the run's time counts, if not from now on.
+    """
     plain = not console.is_terminal or os.environ.get("TERM") in ("dumb", "unknown")
-    return PlainDisplay(job, console) if plain else LiveDisplay(job, console)
+    return PlainDisplay(job, console) if plain else LiveDisplay(job, console, time.time, began)
 
 
 class PlainDisplay:
@@ -96,10 +99,10 @@ class PlainDisplay:
 class LiveDisplay:
     """A frame that is drawn anew in place: once a second, for the clock, and whenever something is new."""
 
-    def __init__(self, job: api.Job, console: Console, clock: Clock = time.time) -> None:
+    def __init__(self, job: api.Job, console: Console, clock: Clock = time.time, began: float | None = None) -> None:
         self._job = job
         self._clock = clock
-        self._began = clock()
+        self._began = clock() if began is None else began
         self._status = Status()
         self._notice = Text(HINT, style="dim")
         self._events: deque[frame.Line] = deque(maxlen=EVENTS_SHOWN)

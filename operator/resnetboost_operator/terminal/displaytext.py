@@ -35,14 +35,14 @@ def position(progress: Progress) -> list[str]:
     return [f"epoch {shown}/{progress.total_epochs}", f"step {progress.step}/{progress.total_steps}"]
 
 
-def figures(progress: Progress) -> list[str]:
-    """What training measures now; what is not known is left out."""
+def figures(progress: Progress, *, running: bool = True) -> list[str]:
+    """What training measures, or, where it does not run, measured last; what is not known is left out."""
     found = (
         ("loss {}", progress.loss, readable.quantity),
         ("accuracy {}", progress.accuracy, readable.share),
         ("test {}", progress.top1, readable.share),
         ("{} images/s", progress.images_per_second, readable.quantity),
-        ("ETA {}", progress.eta_seconds, readable.duration),
+        ("ETA {}", progress.eta_seconds if running else None, readable.duration),
     )
     return [text.format(written(value)) for text, value, written in found if value is not None]
 
@@ -52,6 +52,11 @@ def result(stage: StageStatus) -> list[str]:
     found = (("top-1", stage.top1, readable.share), ("top-5", stage.top5, readable.share))
     told = [f"{name} {written(value)}" for name, value, written in found if value is not None]
     return told if stage.test_loss is None else [*told, f"test loss {readable.quantity(stage.test_loss)}"]
+
+
+def skipped(stage: StageStatus) -> list[str]:
+    """How many images a stage could not use."""
+    return [f"{readable.plural(stage.skipped_images, 'unusable image')} skipped"] if stage.skipped_images else []
 
 
 def curvature(updates: Updates) -> list[str]:

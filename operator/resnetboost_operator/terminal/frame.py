@@ -87,12 +87,13 @@ def stage_rows(
 
 def _details(stage: StageStatus, status: Status, progress: Progress | None, now: float) -> list[str]:
     if stage.state == "Complete":
-        return [*displaytext.result(stage), readable.plural(stage.attempts, "attempt")]
+        attempts = readable.plural(stage.attempts, "attempt")
+        return [*displaytext.result(stage), *displaytext.skipped(stage), attempts]
     if stage.state == "Failed":
-        return ["failed", *(displaytext.figures(progress) if progress is not None else [])]
+        return ["failed", *(displaytext.figures(progress, running=False) if progress is not None else [])]
     waiting = displaytext.waiting(status, now)
-    figures = displaytext.figures(progress) if progress is not None else []
-    return [*([waiting] if waiting else []), *figures]
+    figures = displaytext.figures(progress, running=status.phase == "Running") if progress is not None else []
+    return [*([waiting] if waiting else []), *figures, *displaytext.skipped(stage)]
 
 
 def _bar_row(head: Text, stage: StageStatus, progress: Progress | None, width: int) -> RenderableType:

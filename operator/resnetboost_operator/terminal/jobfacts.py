@@ -49,7 +49,8 @@ def _stage(stage: StageStatus, status: Status, algorithms: Mapping[str, str]) ->
         yield from displaytext.result(stage)
     else:
         yield from displaytext.position(progress)
-        yield from displaytext.figures(progress)
+        yield from displaytext.figures(progress, running=status.phase == "Running")
+    yield from displaytext.skipped(stage)
     if stage.attempts:
         yield readable.plural(stage.attempts, "attempt")
 

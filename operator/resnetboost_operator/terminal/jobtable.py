@@ -126,7 +126,10 @@ def in_order(jobs: Sequence[JobView]) -> tuple[JobView, ...]:
 def change(job: JobView, *, namespaces: bool) -> str:
     """A job in one line that says everything that changes, but for what changes with the clock alone."""
     progress = job.progress if job.status.phase in ("Running", "Complete", "Failed") else None
-    told = [] if progress is None else [*displaytext.position(progress), *displaytext.figures(progress)]
+    running = job.status.phase == "Running"
+    told = (
+        [] if progress is None else [*displaytext.position(progress), *displaytext.figures(progress, running=running)]
+    )
     name = f"{job.namespace}/{job.name}" if namespaces else job.name
     return "  ".join(filter(None, [name, job.status.phase, job.status.stage, *told, jobview.why(job)]))
 

@@ -29,7 +29,7 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
         written = jobfile.load(path)
     except jobfile.JobFileError as error:
         raise JobError([str(error)]) from None
-    job = overrides.apply(written, assignments)
+    job = overrides.apply(written, [_decoded(assignment) for assignment in assignments])
     problems = schema.check(job)
     if problems:
         raise JobError(_told(path, problems))
@@ -51,6 +51,14 @@ def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
     for place, written in jobs:
         problems = schema.check(written)
         yield place, JobError(_told(place, problems)) if problems else schema.defaulted(written)
+
+
+def _decoded(assignment: str) -> str:
+    """An argument in UTF-8, also where the locale is another: Python keeps what it cannot decode as half characters."""
+    try:
+        return assignment.encode(errors="surrogateescape").decode()
+    except UnicodeError:
+        return assignment
 
 
 def _told(path: Path | str, problems: Sequence[schema.Problem]) -> list[str]:

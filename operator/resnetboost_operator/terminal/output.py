@@ -1,11 +1,12 @@
 """Standard output for as long as somebody reads it: losing the reader must not end a training; it formats nothing."""
 
-import io
 import os
 import sys
 from typing import Any, TextIO
 
 from rich.console import Console
+
+from resnetboost_operator import readable
 
 
 class Output:
@@ -13,8 +14,7 @@ class Output:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal of another encoding shows ? for ━
+        readable.make_plain(stream)
 
     def write(self, text: str) -> int:
         """Write, or pretend to."""

@@ -46,7 +46,7 @@ def run(wanted: Wanted) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).unlink(missing_ok=True)
-        (folder / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
+        (folder / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         code = _measure(folder, wanted.ranks, wanted.steps)
         return code or _tell(folder, wanted.json)
     except OSError as error:
@@ -125,7 +125,7 @@ def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subproc
     log = None if rank == 0 else (folder / f"rank-{rank}.log").open("wb")
     return subprocess.Popen(
         [*shim, *command],
-        env=os.environ | variables,
+        env=os.environ | trainercommand.unicode_variables() | variables,
         cwd=folder,  # MindSpore leaves files where it runs
         stdin=subprocess.DEVNULL,
         stderr=log,
@@ -163,7 +163,7 @@ def _tell(folder: Path, as_json: bool) -> int:
     profile = profiledata.read(folder / RESULT)
     (folder / PICTURE).write_bytes(profilepicture.draw(profile))
     if as_json:
-        click.echo((folder / RESULT).read_text(), nl=False)
+        click.echo((folder / RESULT).read_text(encoding="utf-8"), nl=False)
         return 0
     screen = console(standard_output())
     profiletext.show(screen, profile)

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import api, errors
+from resnetboost_operator import api, errors, readable
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import environment, machine
 from resnetboost_operator.local.runloop import RunLoop
 from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
-from resnetboost_operator.terminal import display, loadjob, summary
+from resnetboost_operator.terminal import datanotes, display, loadjob, summary
 from resnetboost_operator.terminal.output import Output, console, standard_output
+from resnetboost_operator.validation.notes import notes
 
 Manifest = dict[str, Any]
 
@@ -27,29 +28,35 @@ def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, c
     """Run or resume, report, and return the exit code."""
     began = time.monotonic()
     wanted = with_absolute_paths(loadjob.load(file, assignments))
-    check_device(wanted["spec"])
+    check_device(wanted["spec"], len(machine.usable_cores()), machine.memory_bytes())
     check_room(wanted["spec"], machine.memory_bytes())
     check_starts(wanted["spec"])
+    for note in (*notes(wanted["spec"]), *datanotes.of(wanted["spec"])):
+        print(f"resnetboost: note: {readable.printable(note)}", file=sys.stderr, flush=True)
     output = standard_output()
     try:
         folder = runfolder.open_for_run(out or Path("runs") / wanted["metadata"]["name"])
         with folder.locked():
-            status = _enter_and_train(folder, wanted, fresh, output)
+            status, trained = _enter_and_train(folder, wanted, fresh, output)
     except OSError as error:
         raise errors.storage_error(error) from None
+    seconds = time.monotonic() - began if trained else summary.active_seconds(status, time.time())
     screen = console(output)
     screen.print()
-    for line in summary.closing_lines(folder, status, command, time.monotonic() - began):
+    for line in summary.closing_lines(folder, status, command, seconds):
         screen.print(line, soft_wrap=True)
     return summary.exit_code(status)
 
 
-def check_device(spec: Manifest) -> None:
-    """Refuse what only a cluster with device plugins has."""
-    kind = spec["device"]["type"]
+def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
+    """Refuse what only a cluster with device plugins has, and say what this machine can do instead."""
+    kind, most = spec["device"]["type"], max(1, min(cores, memory_bytes // RANK_BYTES))
     if kind != "CPU":
         problem = f"device.type: {kind} needs a cluster, this machine trains on CPUs"
-        raise errors.UserError(f"{problem}; try --set device.type=CPU")
+        count = min(spec["device"]["count"], most)
+        larger = [index for index, stage in enumerate(spec["stages"]) if stage.get("deviceCount", 0) > most]
+        stages = "".join(f" --set stages[{index}].deviceCount={most}" for index in larger)
+        raise errors.UserError(f"{problem}; try --set device.type=CPU --set device.count={count}{stages}")
 
 
 def check_room(spec: Manifest, memory_bytes: int) -> None:
@@ -92,16 +99,17 @@ def _absolute(place: Manifest) -> Manifest:
     return {**place, "path": str(Path(place["path"]).expanduser().absolute())} if "path" in place else place
 
 
-def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> Status:
+def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:
+    """The run's last status, and whether anything was done for it now."""
     if fresh or folder.is_barren():
         folder.clear()
     job = api.parse(folder.enter(wanted, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
     status = folder.read_status()
     if resumption.is_over(status, [stage.name for stage in job.spec.stages]):
         output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")
-        return status
+        return status, False
     folder.write_environment(environment.describe())
-    return asyncio.run(_train(job, folder, output))
+    return asyncio.run(_train(job, folder, output)), True
 
 
 async def _train(job: api.Job, folder: RunFolder, output: Output) -> Status:

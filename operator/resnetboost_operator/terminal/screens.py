@@ -1,6 +1,5 @@
 """Where jobs of a cluster are shown: redrawn in place, a line for each change, or objects for programs."""
 
-import io
 import json
 import os
 import sys
@@ -12,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from resnetboost_operator import yamltext
+from resnetboost_operator import readable, yamltext
 from resnetboost_operator.terminal import jobtable
 from resnetboost_operator.terminal.jobfacts import Fact
 from resnetboost_operator.terminal.jobpage import JobPage
@@ -38,8 +37,7 @@ def choose(form: Form, *, one: bool, follow: bool, all_spaces: bool) -> Screen:
     """The screen for a form of output, on standard output as it is."""
     if form != "text":
         return Objects(form, one=one, follow=follow)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal of another encoding shows ? for ━
+    readable.make_plain(sys.stdout)
     console = Console(highlight=False, markup=False)
     picture = Picture(one=one, all_spaces=all_spaces)
     if not follow:

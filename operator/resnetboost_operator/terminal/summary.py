@@ -34,6 +34,9 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
     job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
     yield f"{job['metadata']['name']} {_outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
+    for stage in status.stages:
+        for skipped in displaytext.skipped(stage):
+            yield _line("data", f"{stage.name}: {skipped}; {folder.logs} names each")
     for updates in curvature.by_stage(measured):
         yield _line("curvature", displaytext.SEPARATOR.join(displaytext.curvature(updates)))
     for sums in summing.by_stage(measured, job):
@@ -47,11 +50,19 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
         yield _line("checkpoint", checkpoint)
     yield _line("logs", folder.logs)
     if exit_code(status) != 0:
-        yield _line("resume" if checkpoint is not None else "try again", command)
+        yield _line(_invitation(status, checkpoint), command)
+
+
+def _invitation(status: Status, checkpoint: Path | None) -> str:
+    """What is before the command that runs it again."""
+    failed = statuses.condition(status, "Failed")
+    if failed is not None and failed.status == "True" and failed.reason in verdicts.FOR_GOOD:
+        return "mend, then"
+    return "resume" if checkpoint is not None else "try again"
 
 
 def _line(what: str, value: object) -> str:
-    return f"  {what:<11}{value}"
+    return f"  {what:<10} {value}"
 
 
 def _outcome(status: Status) -> str:
@@ -91,21 +102,33 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
     status = folder.read_status()
     job = folder.read_job()
     phase = status.phase if status.stage else "not begun"
-    yield f"{job['metadata']['name']} in {folder.path}: {phase}{_alive(folder, status)}"
+    runs = not is_at_rest(status) and folder.in_use()
+    dead = "" if runs or is_at_rest(status) else ", but nothing runs it: run it again to resume"
+    yield f"{job['metadata']['name']} in {folder.path}: {phase}{dead}"
+    failed = statuses.condition(status, "Failed")
+    if failed is not None and failed.status == "True":
+        yield _line("why", failed.message)
     for stage in status.stages:
-        progress = status.progress if status.progress is not None and status.progress.stage == stage.name else None
+        progress = displaytext.progress_of(stage, status)
         told = displaytext.result(stage)
         if stage.state != "Complete" and progress is not None:
-            told = [*displaytext.position(progress), *displaytext.figures(progress)]
-        yield _line(f"stage {stage.name}", displaytext.SEPARATOR.join([stage.state, *told]))
+            running = runs and status.phase == "Running"
+            told = [*displaytext.position(progress), *displaytext.figures(progress, running=running)]
+        told = [stage.state, *told, *displaytext.skipped(stage)]
+        yield _line(f"stage {stage.name}", displaytext.SEPARATOR.join(told))
     yield _line("restarts", status.restarts)
     for attempt in status.attempts:
         yield _line(f"attempt {attempt.attempt}", displaytext.attempt(attempt))
     if status.start_time is not None:
-        end = pods.seconds(status.completion_time) or now
-        yield _line("active", readable.duration(end - pods.seconds(status.start_time)))
+        yield _line("active", readable.duration(active_seconds(status, now)))
 
 
-def _alive(folder: RunFolder, status: Status) -> str:
-    at_rest = statuses.is_terminal(status) or statuses.is_true(status, "Suspended")
-    return "" if at_rest or folder.in_use() else ", but nothing runs it: run it again to resume"
+def is_at_rest(status: Status) -> bool:
+    """Whether nothing happens to it any more unless somebody runs it again."""
+    return statuses.is_terminal(status) or statuses.is_true(status, "Suspended")
+
+
+def active_seconds(status: Status, now: float) -> float:
+    """How long it was worked on, since it was begun or last resumed."""
+    begun = pods.seconds(status.start_time)
+    return (pods.seconds(status.completion_time) or now) - begun if begun else 0.0

@@ -1,9 +1,10 @@
-"""What fields are called in other people's scripts, and which number a bare one stands for; it judges nothing.
+"""What fields and values are called in other people's scripts, and what a bare number stands for; it judges nothing.
 
 The names are those of MindSpore's model zoo, MindCV and PyTorch's reference scripts that do not resemble the job's own.
 """
 
 import re
+from collections.abc import Sequence
 
 _STAGE = "spec.stages[]"
 _RATE = f"{_STAGE}.learningRate"
@@ -65,6 +66,82 @@ NUMBER_OF = {
     "lars": "trustCoefficient",
     "dynamicLossScale": "initial",
 }
+
+
+# What others call a value, written without _, -, . and capitals: of a field's own values, the one that is meant.
+_VALUES = {
+    "fp16": "Float16",
+    "half": "Float16",
+    "amp": "Float16",
+    "o2": "Float16",
+    "o3": "Float16",
+    "mixed": "Float16",
+    "bf16": "BFloat16",
+    "fp32": "Float32",
+    "full": "Float32",
+    "single": "Float32",
+    "float": "Float32",
+    "sgd": "Momentum",
+    "msgd": "Momentum",
+    "nesterov": "Momentum",
+    "kfac": "THOR",
+    "lbfgs": "BFGS",
+    "cuda": "GPU",
+    "nvidia": "GPU",
+    "npu": "Ascend",
+    "atlas": "Ascend",
+    "davinci": "Ascend",
+    "x86": "CPU",
+    "host": "CPU",
+    "cosineannealinglr": "Cosine",
+    "cosineannealing": "Cosine",
+    "cosinedecay": "Cosine",
+    "cosinedecaylr": "Cosine",
+    "cosinelr": "Cosine",
+    "steplr": "Step",
+    "multisteplr": "Step",
+    "multistep": "Step",
+    "stepdecay": "Step",
+    "multistepdecay": "Step",
+    "piecewise": "Step",
+    "piecewiseconstantlr": "Step",
+    "poly": "Polynomial",
+    "polylr": "Polynomial",
+    "polynomiallr": "Polynomial",
+    "polynomialdecay": "Polynomial",
+    "polynomialdecaylr": "Polynomial",
+    "linearlr": "Linear",
+    "constantlr": "Constant",
+    "fixed": "Constant",
+    "none": "Constant",
+    "imagenet": "ImageFolder",
+    "imagenet1k": "ImageFolder",
+    "ilsvrc2012": "ImageFolder",
+    "folder": "ImageFolder",
+    "imagefolderdataset": "ImageFolder",
+    "minddataset": "MindRecord",
+    "record": "MindRecord",
+    "numpy": "npz",
+    "fake": "Synthetic",
+    "fakedata": "Synthetic",
+    "random": "Synthetic",
+    "cifar": "CIFAR10",
+    "kaimingnormal": "HeNormal",
+    "kaiming": "HeNormal",
+    "xavier": "XavierUniform",
+    "glorotuniform": "XavierUniform",
+}
+_OFTEN_BEFORE = ("torchoptim", "mindsporenn", "torch", "nn", "ms", "lrscheduler", "np")
+
+
+def value_meant(value: object, allowed: Sequence[object]) -> str | None:
+    """The one of a field's values that `value` is called elsewhere: Cosine for torch's CosineAnnealingLR."""
+    word = re.sub("[^a-z0-9]", "", str(value).lower())
+    for prefix in ("", *_OFTEN_BEFORE):
+        found = _VALUES.get(word.removeprefix(prefix))
+        if found in allowed:
+            return found
+    return None
 
 
 def meant(name: object, parent: str) -> str | None:

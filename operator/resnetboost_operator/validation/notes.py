@@ -6,9 +6,16 @@ from typing import Any
 Manifest = dict[str, Any]
 
 
+# How many classes the data sets have that are always the same.
+CLASSES = {"digits": 10, "mnist_5k": 10, "MNIST": 10, "CIFAR10": 10, "CIFAR100": 100}
+
+
 def notes(spec: Manifest) -> Iterator[str]:
     """A sentence for each such setting of a job's checked and defaulted spec, with its field."""
-    device = spec["device"]
+    device, dataset = spec["device"], spec["dataset"]["name"]
+    if dataset in CLASSES:
+        yield from of_classes(spec["model"]["numClasses"], CLASSES[dataset], f"{dataset} has")
+    yield from _of_freezing(spec)
     for index, stage in enumerate(spec["stages"]):
         yield from _of_stage(stage, stage.get("deviceCount", device["count"]), f"spec.stages[{index}]")
     if device.get("chip") == "910A" and spec.get("jitLevel") == "O1":
@@ -18,6 +25,35 @@ def notes(spec: Manifest) -> Iterator[str]:
         yield f"spec.checkpoint.claimName: without it {lost}; add the name of a PersistentVolumeClaim"
 
 
+def of_classes(given: int, labels: int, told: str) -> Iterator[str]:
+    """That a network tells apart more classes than there are labels; `told` is who has them, with the verb."""
+    if given > labels:
+        remedy = f"use {labels}, or more only to go on with other data"
+        yield f"spec.model.numClasses: {given} classes, and {told} {labels}: the others are never learnt; {remedy}"
+
+
+def _of_freezing(spec: Manifest) -> Iterator[str]:
+    """Frozen parts of a network that begins with weights drawn at random keep those for good."""
+    frozen = spec["model"].get("freeze")
+    trained = "weights" in spec["model"] or "jobName" in spec["stages"][0].get("startFrom", {})
+    if frozen and not trained and spec["checkpoint"]["resume"] == "Never":
+        parts = ", ".join(frozen)
+        problem = f"{parts} would keep the weights drawn at random, as nothing has trained them"
+        yield f"spec.model.freeze: {problem}; give model.weights, or leave freeze out"
+
+
+def _of_milestones(stage: Manifest, field: str) -> Iterator[str]:
+    """Epochs at which the rate would drop if the stage were longer; Polynomial looks one step ahead."""
+    rate, epochs = stage["learningRate"], stage["epochs"]
+    last = rate["schedule"] == "Polynomial"
+    past = [found for found in rate.get("milestones", ()) if found > epochs or (found == epochs and not last)]
+    if past:
+        listed = ", ".join(f"{found:g}" for found in past)
+        problem = f"{listed} {'is' if len(past) == 1 else 'are'} not before the end of the stage's {epochs} epochs"
+        yield f"{field}.learningRate.milestones: {problem}, so the rate never drops there; give epochs, not steps"
+
+
 def _of_stage(stage: Manifest, devices: int, field: str) -> Iterator[str]:
+    yield from _of_milestones(stage, field)
     if devices == 1 and "allReduceFusion" in stage:
         yield f"{field}.allReduceFusion: one device has no gradients to sum; leave it out, or use more devices"

@@ -137,10 +137,11 @@ def _is_integer(value: Any) -> bool:
 def _number(value: Any, schema: Schema, field: str) -> Iterator[Problem]:
     least, above = schema.get("minimum"), bool(schema.get("exclusiveMinimum"))
     most, below = schema.get("maximum"), bool(schema.get("exclusiveMaximum"))
+    unit = schema.get("title", "") if schema.get("type") == "number" else ""
     if least is not None and (value < least or (above and value == least)):
-        yield Problem(field, value, wording.too_small(value, least, above))
+        yield Problem(field, value, wording.too_small(value, least, above, unit))
     elif most is not None and (value > most or (below and value == most)):
-        yield Problem(field, value, wording.too_large(value, most, below))
+        yield Problem(field, value, wording.too_large(value, most, below, unit))
 
 
 def _text(value: str, schema: Schema, field: str) -> Iterator[Problem]:

@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from resnetboost_operator.validation import aliases
+
 Schema = Mapping[str, Any]
 
 LIKELY = 0.7  # share of two words that must agree for one to be a misspelling of the other
@@ -79,20 +81,24 @@ def wrong_type(value: Any, schema: Schema) -> str:
 
 def not_in_enum(value: Any, allowed: Sequence[Any]) -> str:
     """Sentence for a value that is not one of those allowed."""
-    near = nearest(str(value), [str(item) for item in allowed])
+    near = aliases.value_meant(value, allowed) or nearest(str(value), [str(item) for item in allowed])
     if near is not None:
         return f"{shown(value)} is not known; did you mean {near}?"
     return f"{shown(value)} is not known; use {_one_of(allowed)}"
 
 
-def too_small(value: float, least: float, exclusive: bool) -> str:
-    """Sentence for a number below the least one."""
-    return f"{shown(value)} is too small; use {'more than' if exclusive else 'at least'} {least}"
+def too_small(value: float, least: float, exclusive: bool, unit: str = "") -> str:
+    """Sentence for a number below the least one; `unit` is what it counts, where that is not obvious."""
+    return f"{shown(value)} is too small; use {'more than' if exclusive else 'at least'} {least}{_in(unit)}"
 
 
-def too_large(value: float, most: float, exclusive: bool) -> str:
+def too_large(value: float, most: float, exclusive: bool, unit: str = "") -> str:
     """Sentence for a number above the largest one."""
-    return f"{shown(value)} is too large; use {'less than' if exclusive else 'at most'} {most}"
+    return f"{shown(value)} is too large; use {'less than' if exclusive else 'at most'} {most}{_in(unit)}"
+
+
+def _in(unit: str) -> str:
+    return f", {unit}" if unit else ""
 
 
 def not_matching(value: str, schema: Schema) -> str:

@@ -69,26 +69,40 @@ class FolderContents:
         return os.path.join(self.root, self.classes[self.labels[index]], name)
 
 
-def classes(root: Path, role: str) -> list[str]:
-    """The names of the classes' folders, sorted: the place of a name is its label. Raises DataError."""
+def classes(root: Path, name: str, role: str) -> list[str]:
+    """The names of the classes' folders in a folder of `root`, sorted: the place of a name is its label.
+
+    Raises DataError, with the layout that is expected and what is there instead, or StorageError.
+    """
+    place = root / name
     try:
-        with os.scandir(root) as entries:
+        with os.scandir(place) as entries:
             found = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        if not found:
+            problem = f"no folders in it; the images to {role} need a folder for each class"
+            raise DataError(f"{place}: {problem}, {name}/CLASS/NAME.jpg, and there is {reading.listed(place)}")
+        return found
     except OSError as error:
-        raise reading.failure(f"{root}: the folder of images to {role} cannot be read", error) from None
-    if not found:
-        raise DataError(f"{root}: no folders in it; the images to {role} need a folder for each class")
-    return found
+        failure = reading.failure(f"{place}: the folder of images to {role} cannot be read", error)
+        if error.errno == errno.ENOENT and root.is_dir():
+            raise DataError(f"{failure}; {_layout(root)}") from None
+        raise failure from None
+
+
+def _layout(root: Path) -> str:
+    expected = "lay images out as train/CLASS/NAME.jpg and val/CLASS/NAME.jpg"
+    other = "dataset.trainFolder and dataset.testFolder name other folders"
+    return f"{expected} in {root}, which holds {reading.listed(root)} ({other})"
 
 
 def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[FolderContents, FolderContents]:
     """Images to train on and to test with. Raises DataError when their classes are not `num_classes` or differ."""
-    names = classes(root / train, "train on")
+    names = classes(root, train, "train on")
     if len(names) != num_classes:
         raise DataError(
             f"{root / train}: it has {len(names)} classes, model.numClasses says {num_classes}; use {len(names)}"
         )
-    others = classes(root / test, "test with")
+    others = classes(root, test, "test with")
     if unknown := sorted(set(others) - set(names)):
         raise DataError(
             f"{root / test}: class {unknown[0]} is none of {root / train}; both need the same folders of classes"

@@ -1,6 +1,9 @@
 """Whose fault it is that a file cannot be read: its own, for good, or that of a storage or node it is read on."""
 
 import errno
+import itertools
+import os
+from pathlib import Path
 from typing import TypeGuard
 
 from resnetboost_trainer.verdict import DataError, OutOfMemoryError, StorageError, TrainingError
@@ -26,6 +29,28 @@ _NOT_STORAGE: dict[int | None, tuple[type[TrainingError], str]] = {
     errno.ENFILE: (StorageError, "the whole node has too many open; close some there, or raise its fs.file-max"),
     errno.ENOMEM: (OutOfMemoryError, "give the pod more memory"),
 }
+
+
+_NAMED = 4  # of what is in a folder
+_COUNTED = 10_000
+_LONGEST_NAME = 60
+
+
+def listed(folder: Path) -> str:
+    """What is in a folder, for people: some names and how many more. Raises OSError."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in itertools.islice(entries, _COUNTED) if not entry.name.startswith("."))
+    told = [_shown(name) for name in names[:_NAMED]]
+    if len(names) >= _COUNTED - 1:
+        told.append("many more")
+    elif len(names) > _NAMED:
+        told.append(f"{len(names) - _NAMED} more")
+    return ", ".join(told) or "nothing"
+
+
+def _shown(name: str) -> str:
+    name = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    return name if name.isprintable() else ascii(name)
 
 
 def is_outage(error: Exception) -> TypeGuard[OSError]:
