@@ -343,7 +343,16 @@ def test_what_is_no_network_is_refused(network: Callable[[nn.Cell], Any]) -> Non
 
 
 def test_numbers_of_numpy_are_as_good() -> None:
-    THOR(Small(), np.float32(0.1), Tensor([0.1, 0.2]), np.float64(0.9), frequency=np.int64(3), clip_norm=np.float32(1))
+    numbers: dict[str, Any] = {
+        "learning_rate": np.float32(0.1),
+        "damping": Tensor([0.1, 0.2]),
+        "momentum": np.float64(0.9),
+        "frequency": np.int64(3),
+        "clip_norm": np.float32(1),
+    }
+    thor = THOR(Small(), **numbers)
+    assert [thor.damping.at(step) for step in (0, 1, 5)] == pytest.approx([0.1, 0.2, 0.2])
+    assert [thor.curvature.due(step) for step in range(4)] == [True, False, False, True]
 
 
 def test_a_schedule_that_goes_wrong_later_is_told_with_its_step_before_it_does_harm() -> None:
