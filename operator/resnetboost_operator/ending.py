@@ -12,8 +12,8 @@ from resnetboost_operator.evidence import Failure
 from resnetboost_operator.status import Attempt, Ranks, StageStatus, Status
 from resnetboost_operator.world import World
 
-# Of the last words in a sentence: an API server's are long, and the condition takes 1024 characters.
-WORDS_LIMIT = 700
+# Characters of a rank's last words in conditions and events, and of an API server's, whose sentences are long.
+_RANK_WORDS, _SERVER_WORDS = 300, 700
 
 
 def attempt(world: World, failure: Failure) -> Plan:
@@ -156,7 +156,7 @@ def _describe(record: Attempt) -> str:
     killed = killed and record.reason != verdicts.OUT_OF_MEMORY.name
     why = [] if killed else record.message.strip().splitlines()
     return f"attempt {record.attempt}: {who}{where} ended with {record.reason}{code}{step}" + (
-        f": {readable.shortened(why[-1], WORDS_LIMIT)}" if why else ""
+        f": {readable.shortened(why[-1], _SERVER_WORDS if record.rank is None else _RANK_WORDS)}" if why else ""
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from resnetboost_operator.terminal import datanotes
 from resnetboost_operator.validation import jobfile, schema
-from resnetboost_operator.validation.notes import notes
+from resnetboost_operator.validation.notes import notes, of_cluster
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "good"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -23,7 +23,8 @@ def told(stage: dict[str, Any], **spec: Any) -> list[str]:
         "stages": [{**job["spec"]["stages"][0], **stage}],
     }
     assert schema.check({**job, "spec": written}) == []
-    return list(notes(schema.defaulted({**job, "spec": written})["spec"]))
+    spec = schema.defaulted({**job, "spec": written})["spec"]
+    return [*notes(spec), *of_cluster(spec)]
 
 
 LOST = (
@@ -92,7 +93,8 @@ def test_what_does_not_help_is_noted(stage: dict[str, Any], spec: dict[str, Any]
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_examples_need_no_notes_but_that_they_keep_nothing_where_they_say_so(path: Path) -> None:
     says_so = "# claimName: digits # on Kubernetes: a PersistentVolumeClaim. Without one" in path.read_text()
-    assert list(notes(schema.defaulted(jobfile.load(path))["spec"])) == ([LOST] if says_so else [])
+    spec = schema.defaulted(jobfile.load(path))["spec"]
+    assert [*notes(spec), *of_cluster(spec)] == ([LOST] if says_so else [])
 
 
 def of_data(name: str, path: Path, classes: int) -> list[str]:

@@ -91,8 +91,8 @@ def test_a_run_folder_means_its_newest_whole_checkpoint(tmp_path: Path) -> None:
         assert taken["fc.weight"].tobytes() == drawn()["fc.weight"].tobytes()
     read = hashlib.sha256((newest / "model.safetensors").read_bytes()).hexdigest()
     assert pretrained.fingerprint(settings(tmp_path / "run")[1]) == f"{read}/Keep"
-    assert f"; 97 arrays of {newest} from resnetboost's names" in convert.convert(tmp_path / "run", out)
-    with pytest.raises(ConfigError, match="it is the file that is read"):
+    assert "step 20 of stage base of digits; 97 arrays" in convert.convert(tmp_path / "run", out)
+    with pytest.raises(ConfigError, match="it would lie in a checkpoint"):
         convert.convert(tmp_path / "run", newest / "model.safetensors")
     shutil.rmtree(newest)
     assert refusal(tmp_path / "run").endswith("there is no whole checkpoint in it; FILE holds checkpoints")

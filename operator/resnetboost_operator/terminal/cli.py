@@ -126,7 +126,7 @@ def validate(files: tuple[Path, ...]) -> None:
       resnetboost validate examples/*.yaml
     """
     from resnetboost_operator.terminal import datanotes, loadjob
-    from resnetboost_operator.validation.notes import notes
+    from resnetboost_operator.validation.notes import notes, of_cluster
 
     problems: list[str] = []
     for file in files:
@@ -135,7 +135,9 @@ def validate(files: tuple[Path, ...]) -> None:
                 if isinstance(job, loadjob.JobError):
                     problems += job.problems
                     continue
-                noted = "".join(f"; note: {note}" for note in (*notes(job["spec"]), *datanotes.of(job["spec"])))
+                spec = job["spec"]
+                told = (*notes(spec), *of_cluster(spec), *datanotes.of(spec))
+                noted = "".join(f"; note: {note}" for note in told)
                 click.echo(readable.printable(f"{place}: ok ({job['metadata']['name']}){noted}"))
         except loadjob.JobError as error:
             problems += error.problems
@@ -158,10 +160,10 @@ def plan(file: Path, assignments: tuple[str, ...]) -> None:
     """
     from resnetboost_operator import yamltext
     from resnetboost_operator.terminal import firstattempt, loadjob
-    from resnetboost_operator.validation.notes import notes
+    from resnetboost_operator.validation.notes import notes, of_cluster
 
     job = loadjob.load(file, assignments)
-    for note in notes(job["spec"]):
+    for note in (*notes(job["spec"]), *of_cluster(job["spec"])):
         click.echo(f"resnetboost: note: {note}", err=True)
     click.echo(yamltext.dump_all(firstattempt.objects(job)), nl=False)
 

@@ -20,6 +20,10 @@ def notes(spec: Manifest) -> Iterator[str]:
         yield from _of_stage(stage, stage.get("deviceCount", device["count"]), f"spec.stages[{index}]")
     if device.get("chip") == "910A" and spec.get("jitLevel") == "O1":
         yield "spec.jitLevel: O1 fuses nothing on chip 910A; leave it out"
+
+
+def of_cluster(spec: Manifest) -> Iterator[str]:
+    """Those of settings that matter on Kubernetes alone."""
     if "claimName" not in spec["checkpoint"]:
         lost = "on Kubernetes checkpoints go with their pods, and every restart and suspension begins again at step 0"
         yield f"spec.checkpoint.claimName: without it {lost}; add the name of a PersistentVolumeClaim"
