@@ -50,10 +50,13 @@ def _with_remedy(world: World, found: Failure) -> Failure:
 def settling_seconds(world: World, found: Failure) -> float:
     """How long to wait for a better explanation than a victim's, while somebody who could give it still runs.
 
+    A kubelet that starts again calls containers not ready until it has asked them once: that is no hang yet.
     Counted by this operator's clock from `status.failure_time`: kubelet's is another machine's.
     """
     if found.verdict is verdicts.RANK_TABLE_REFUSED:
         return REFUSAL_SETTLE_SECONDS - _seconds_since_failure(world)
+    if found.verdict is verdicts.HANG and world.is_unheard:
+        return SETTLE_SECONDS - _seconds_since_failure(world)
     if not evidence.is_victim(found) or not any(pod.termination is None for pod in world.gang):
         return 0.0
     limit = SETTLE_SECONDS if world.observed.nodes else LOCAL_SETTLE_SECONDS
@@ -71,8 +74,13 @@ def _seconds_since_failure(world: World) -> float:
 
 
 def _invalid(world: World) -> Failure | None:
-    """What the job asks for can be no pod, and nothing but another job would change that."""
-    if not world.observed.invalid:
+    """What the job asks for can be no pod, and nothing but another job would change that.
+
+    Pods of a job that once had them all were valid: something else makes them so now (an injector, a LimitRange), and
+    the job waits for it as for a quota.
+    """
+    was_whole = any(record.start_time for record in world.status.attempts)
+    if not world.observed.invalid or was_whole or any(stage.state == "Complete" for stage in world.status.stages):
         return None
     message = f"{world.observed.refusal}; correct spec.template, and apply the job again after deleting it"
     return Failure(verdicts.INVALID_POD, message=message)

@@ -156,7 +156,7 @@ def _running(world: World) -> Status:
 
 def _starting(world: World, status: Status) -> Status:
     reason, message = waiting.why(world.gang, world.count, world.observed.refusal)
-    if world.is_unheard and not world.missing:
+    if world.is_unheard:
         reason, message = waiting.UNHEARD
     reason, message = publishing.why(world) or (reason, message)
     if going := [pod.name for pod in world.stale if pod.deleting and pod.index in world.missing]:

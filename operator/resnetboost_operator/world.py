@@ -92,7 +92,8 @@ class World(msgspec.Struct, frozen=True):
     @property
     def is_unheard(self) -> bool:
         """Whether all ranks run but cannot be asked: what they do not tell is then no sign of anything."""
-        return self.observed.unreachable and all(pod.phase == "Running" for pod in self.gang)
+        whole = bool(self.gang) and not self.missing
+        return self.observed.unreachable and whole and all(pod.phase == "Running" for pod in self.gang)
 
     @property
     def rank_0(self) -> PodView | None:

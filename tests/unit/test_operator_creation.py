@@ -165,6 +165,15 @@ def test_after_a_refusal_nothing_more_is_asked_for() -> None:
     assert len(requests) == 1
 
 
+def test_a_quota_that_names_every_pod_is_news_once(caplog: pytest.LogCaptureFixture) -> None:
+    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)]
+    answers = [
+        refuses(403, "Forbidden", f'pods "digits-base-0-{index}" is forbidden: exceeded quota') for index in range(3)
+    ]
+    created(pods, *answers)
+    assert len([record for record in caplog.records if "exceeded quota" in record.message]) == 1
+
+
 def test_two_pods_counted_into_a_quota_at_once_are_no_refusal() -> None:
     answers = [refuses(409, "Conflict", "resourcequotas: modified"), says(existing(POD), 201)]
     obstacle, known, _ = created([POD], *answers)

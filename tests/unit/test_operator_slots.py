@@ -29,8 +29,9 @@ class Bed:
         self._ends[name].set()
         await self.settle()
 
-    async def cancel(self, name: str) -> None:
-        self._tasks[name].cancel()
+    async def cancel(self, *names: str) -> None:
+        for name in names:
+            self._tasks[name].cancel()
         await self.settle()
 
     async def settle(self) -> None:
@@ -76,6 +77,16 @@ def test_slow_ones_have_their_own_few_places_and_get_the_others_back_when_they_a
         bed.slots.mark("a", slow=False)
         await bed.settle()
         assert bed.held == ["a1", "c1", "b1"]
+
+    played(script)
+
+
+def test_no_place_is_lost_where_a_job_is_forgotten_with_those_of_its_requests_that_wait() -> None:
+    async def script(bed: Bed) -> None:
+        await bed.ask("a1", "a2", "a3", "a4", "a5")
+        await bed.cancel("a1", "a2", "a4", "a5")  # at once, so that places come free before the waiting ones have left
+        await bed.ask("b1", "b2", "b3")
+        assert bed.held == ["a3", "b1", "b2"]
 
     played(script)
 

@@ -244,6 +244,41 @@ def test_a_pod_that_can_never_be_fails_the_job_at_once_in_the_api_servers_words(
     assert (cluster.status.phase, cluster.status.restarts, cluster.pods) == ("Failed", 0, {})
 
 
+def keep_out_the_next_gang(cluster: Cluster) -> None:
+    """Its pods are wanted, and none of them comes."""
+    while "digits-base-1-0" not in cluster.pods:
+        cluster.step()
+        cluster.finish_deletions()
+    cluster.pods.clear()
+
+
+def test_what_makes_the_pods_invalid_of_a_job_that_has_trained_is_waited_for() -> None:
+    """Its own pods were valid: an injector or a LimitRange is at fault, and may be mended."""
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.exit(1, 137)
+    keep_out_the_next_gang(cluster)
+    cluster.invalid, cluster.refusal = True, 'Pod "digits-base-1-0" is invalid: spec.containers[1].name: Required value'
+    cluster.step()
+    assert (cluster.status.phase, running(cluster).reason) == ("Starting", "PodsRefused")
+    cluster.invalid, cluster.refusal = False, ""
+    cluster.settle()
+    cluster.run_all()
+    cluster.train_to(1, 0)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts) == ("Running", 1)
+
+
+def test_a_gang_that_is_kept_out_after_one_that_could_not_be_asked_has_its_own_reason() -> None:
+    limits = {"runPolicy": {"startupDeadlineSeconds": 60}, "failurePolicy": {"backoffSeconds": 0}}
+    cluster = unheard(Cluster(job(**limits)))
+    cluster.exit(0, 1)
+    keep_out_the_next_gang(cluster)
+    cluster.refusal = "exceeded quota: compute"
+    cluster.now += 60
+    cluster.step()
+    assert "0/2 pods exist, no more are let in: exceeded quota: compute" in cluster.status.attempts[-1].message
+
+
 def test_a_refusal_of_the_api_server_is_said() -> None:
     cluster = Cluster(job())
     cluster.refusal = "exceeded quota: compute"
@@ -416,6 +451,16 @@ def test_a_rank_that_cannot_be_asked_and_tells_its_kubelet_nothing_any_more_hang
     cluster.hear(ready=True)
     cluster.settle()
     cluster.hear(ready=False)
+    cluster.settle()
+    cluster.now += 59
+    cluster.hear(ready=True)  # as after a restart of kubelet, which calls every container not ready at first
+    cluster.settle()
+    cluster.hear(ready=False)
+    cluster.settle()
+    cluster.now += 59
+    cluster.settle()
+    assert cluster.status.restarts == 0
+    cluster.now += 1
     cluster.step()
     record = cluster.status.attempts[0]
     assert (record.reason, cluster.status.restarts_count_towards_max) == ("Hang", 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import yamltext
+from resnetboost_operator import api, yamltext
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.status import Attempt, Condition, Ranks, StageStatus, Status
@@ -26,6 +26,15 @@ def test_the_job_keeps_its_uid(tmp_path: Path) -> None:
     again = runfolder.open_for_run(tmp_path / "run").enter(job())
     assert first == again
     assert first["metadata"]["uid"]
+
+
+def test_the_job_of_an_earlier_version_has_todays_defaults(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    wanted = folder.enter(job())
+    kept = folder.read_job()
+    del kept["spec"]["stages"][0]["labelSmoothingOver"]
+    folder.job_file.write_text(yamltext.dump(kept))
+    assert api.parse(folder.read_job()) == api.parse(wanted)
 
 
 def test_small_numbers_survive_the_folder(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class _Work:
         self.pending: dict[_Key, Manifest] = {}
         self.tasks: dict[_Key, asyncio.Task[None]] = {}
         self.asked: dict[_Key, Manifest] = {}
-        self.trying: set[_Key] = set()  # those of them that the API server has at this moment
+        self.trying: dict[_Key, _Place] = {}  # those of them that the API server has at this moment
         self.there: set[_Key] = set()  # what pods refer to; of the pods the store knows
         self.width = LEAST_IN_FLIGHT
         self.widest = LEAST_IN_FLIGHT
@@ -177,6 +177,8 @@ class Gangs:
     async def _run(self, work: _Work, key: _Key, manifest: Manifest) -> None:
         with logs.about(work.job.label):
             obstacle = await self._create(work, key, manifest)
+            if work.tasks.get(key) is not asyncio.current_task():
+                return  # called back at the very end; another one asks again
             del work.tasks[key], work.asked[key]
             if obstacle is not None:
                 self._hinder(work, obstacle)
@@ -198,7 +200,12 @@ class Gangs:
             return Obstacle(f"{type(error).__name__} {error}")
 
     def _hinder(self, work: _Work, obstacle: Obstacle) -> None:
-        """Try again only after a while. What is in flight is not called back, and does not count again."""
+        """Try again only after a while. What is in flight is not called back, and does not count again.
+
+        A quota's sentence names the pod, so it is another one for each of them: the first speaks for all.
+        """
+        if work.hindered and (work.invalid or not obstacle.invalid):
+            return
         news, work.obstacle = obstacle.words != work.obstacle, obstacle.words
         work.invalid = obstacle.invalid
         if not work.hindered:
@@ -257,7 +264,7 @@ class _Place:
     async def __aenter__(self) -> None:
         self._slot = self._slots.of(self._work.job.uid)
         await self._slot.__aenter__()
-        self._work.trying.add(self._key)
+        self._work.trying[self._key] = self
         loop = asyncio.get_running_loop()
         self._began = loop.time()
         self._alarm = loop.call_later(SLOW_SECONDS, self._gangs.unanswered, self._work, self._key)
@@ -267,7 +274,8 @@ class _Place:
     ) -> None:
         self._alarm.cancel()
         in_time = asyncio.get_running_loop().time() - self._began < SLOW_SECONDS
-        self._work.trying.discard(self._key)
+        if self._work.trying.get(self._key) is self:  # not that of a try which has taken its place
+            del self._work.trying[self._key]
         if in_time and not isinstance(error, asyncio.CancelledError):
             self._gangs.answered(self._work, granted=error is None)
         await self._slot.__aexit__(None, None, None)

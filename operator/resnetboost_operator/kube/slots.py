@@ -55,7 +55,9 @@ class Slots:
             raise
 
     def _leave(self, key: str, place: asyncio.Future[None]) -> None:
-        queue = self._waiting[key]
+        queue = self._waiting.get(key)
+        if queue is None or place not in queue:
+            return
         queue.remove(place)
         if not queue:
             del self._waiting[key]
@@ -72,6 +74,8 @@ class Slots:
             key = min(entitled, key=lambda found: self._held[found])
             place = self._waiting[key][0]
             self._leave(key, place)
+            if place.cancelled():  # its task has yet to run and find out
+                continue
             self._free -= 1
             self._held[key] += 1
             place.set_result(None)

@@ -20,6 +20,7 @@ from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import extension, resumption
 from resnetboost_operator.runs.extension import Made
 from resnetboost_operator.status import Status
+from resnetboost_operator.validation import schema
 
 Manifest = dict[str, Any]
 
@@ -91,7 +92,7 @@ class RunFolder:
             msgspec.convert(job, _Shape)
         except msgspec.ValidationError as error:
             raise RunFolderError(f"{self.job_file} is damaged ({error}); start over with --fresh") from None
-        return job
+        return schema.defaulted(job)  # a run of an earlier version lacks later fields
 
     def read_status(self) -> Status:
         """The last status written; empty before the first."""
