@@ -98,10 +98,11 @@ def test_a_run_folder_means_its_newest_whole_checkpoint(tmp_path: Path) -> None:
     assert refusal(tmp_path / "run").endswith("there is no whole checkpoint in it; FILE holds checkpoints")
 
 
-@pytest.mark.parametrize("named", ["run", "run/checkpoints", "step", "step/model.safetensors"])
+@pytest.mark.parametrize("named", ["run", "run/checkpoints", "step", "step/model.safetensors", "linked"])
 def test_weights_of_a_checkpoint_bring_the_lineage_of_the_batches_they_have_seen(named: str, tmp_path: Path) -> None:
     checkpoints = tmp_path / "run" / "checkpoints"
     (tmp_path / "step").symlink_to(smallcheckpoints.save(checkpoints, 20, {weightfile.MODEL: drawn()}, lineage=7))
+    (tmp_path / "linked").symlink_to(tmp_path / "step" / weightfile.MODEL)
     assert pretrained.read(*settings(tmp_path / named), 1).lineage == 7
     plain = tmp_path / "plain.safetensors"
     shutil.copyfile(tmp_path / "step" / weightfile.MODEL, plain)

@@ -73,6 +73,7 @@ def read(path: Path, expected: str | None = None) -> File:
 
 def _manifest(file: Path, sha256: str) -> Manifest | None:
     """What lies beside the file and tells of those bytes."""
+    file = file.resolve()
     try:
         manifest = checkpoint.told(file.parent)
     except Damaged:
