@@ -16,6 +16,7 @@ from resnetboost_trainer.config import Config, StartFrom
 from resnetboost_trainer.datasets import draws
 from resnetboost_trainer.datasets.draws import BY_SEED_ALONE
 from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.pretrained import Read
 from resnetboost_trainer.resume import Source
 from resnetboost_trainer.state import MODEL, OPTIMIZER, State, shard
 from resnetboost_trainer.verdict import ConfigError, StorageError
@@ -269,7 +270,7 @@ def test_going_on_by_another_schedule_than_an_earlier_jobs_is_told(
     assert [f"learning rate of step {step} was" in message for message in told] == ([] if step is None else [True])
 
 
-def lineage(root: Path, rule: Rule = "Never", **changes: Any) -> int:
+def lineage(root: Path | None, rule: Rule = "Never", **changes: Any) -> int:
     return resume.begin(source(root, rule, **changes), fresh(), ALONE).lineage
 
 
@@ -279,6 +280,38 @@ def test_a_first_stage_draws_by_the_seed_alone_and_one_after_another_does_not(tm
     fine, other = (lineage(tmp_path, ours={"stage": name}, start_from=BEFORE) for name in ("fine", "other"))
     assert len({fine, other, BY_SEED_ALONE}) == 3
     assert lineage(tmp_path, ours={"stage": "fine"}, start_from=BEFORE) == fine
+
+
+def of_weights(found: int | None, fingerprint: str = "a/Keep") -> Any:
+    """As `model.weights.path` has them."""
+    return lambda: Read(dict(contents(0.5)[MODEL]), fingerprint, found)
+
+
+def test_weights_of_a_checkpoint_have_seen_its_batches_and_those_of_a_plain_file_none(tmp_path: Path) -> None:
+    assert lineage(None, weights=of_weights(None)) == BY_SEED_ALONE
+    assert lineage(None, weights=of_weights(BY_SEED_ALONE)) == draws.descended(BY_SEED_ALONE, "base")
+    begun = resume.begin(source(tmp_path, attempt=0, weights=of_weights(7)), fresh(), ALONE)
+    assert begun == (0, draws.descended(7, "base"), "a/Keep")
+    noted = resume.resumed(source(tmp_path))
+    assert noted is not None
+    assert (noted.lineage, noted.weights) == begun[1:], "what it saved when it began does not say so"
+    again = source(tmp_path, weights=of_weights(9), ours={"weights": "a/Keep"})
+    assert resume.begin(again, fresh(), ALONE) == begun, "it has begun, and reads them no more"
+
+
+def test_another_schedule_is_said_once_and_one_that_cannot_be_computed_ends_no_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = msgspec.to_builtins(msgspec.convert(GOOD, Config, strict=False))
+    damaged = ours["learningRate"] | {"schedule": "Step", "gamma": 1e308, "milestones": [0, 0]}
+    earlier_job(tmp_path, 40, 0.25, config=ours | {"epochs": 10})
+    earlier_job(tmp_path, 20, 0.25, stage="other", config=ours | {"learningRate": damaged})
+    for stage, step, said in (("base", 40, 1), ("other", 20, 0)):
+        caplog.clear()
+        again = source(tmp_path, "Required", 0, ours={"config": ours, "stage": stage})
+        assert resume.resumed(again) is not None
+        assert resume.begin(again, fresh(), ALONE).step == step
+        assert caplog.text.count("were made by another schedule") == said
 
 
 def test_a_stage_keeps_the_lineage_it_began_with(tmp_path: Path) -> None:

@@ -167,6 +167,24 @@ def test_names_and_values_of_the_network_stay_what_they_are() -> None:
     assert [name for name, _ in network.parameters_and_names()] == list(before)
 
 
+def test_where_parameters_lie_is_looked_up_only_where_graphs_need_it(
+    any_mode: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = trainer()
+    (batch,) = batches(1)
+    train(cell, [batch])
+    looked: list[str] = []
+    data_ptr = Tensor.data_ptr
+
+    def noted(tensor: Tensor) -> Any:
+        looked.append(str(tensor.name))
+        return data_ptr(tensor)
+
+    monkeypatch.setattr(Tensor, "data_ptr", noted)
+    train(cell, [batch])
+    assert bool(looked) == (mindspore.get_context("mode") == mindspore.PYNATIVE_MODE)
+
+
 def test_the_networks_own_checkpoint_is_as_if_there_were_no_thor(tmp_path: Path) -> None:
     network, other = Small(), Small()
     train(trainer(network), batches(2))
@@ -425,6 +443,16 @@ def test_a_loss_of_another_kind_is_told_of_once_and_means_are_not(
     assert caplog.text.count("the curvature is right only for a mean over the batch") == 1
 
 
+def test_a_sum_is_found_out_after_a_batch_that_could_not_tell(any_mode: None) -> None:
+    network = nn.SequentialCell(nn.Flatten(), nn.Dense(40, 3))
+    networks.draw(network)
+    cell = THOR(network, frequency=1).training_cell(summed)
+    (x, y), fine = batches(2)
+    train(cell, [(np.full_like(x, np.inf), y)])
+    with pytest.raises(ValueError, match=r"THOR: the loss is .* a sum; use a mean"):
+        train(cell, [fine])
+
+
 # When and how it updates.
 
 
@@ -505,6 +533,16 @@ def test_an_update_that_falls_on_a_step_that_is_left_out_is_made_at_the_next() -
         train(cell, [batch])
         made.append(cell.last_update is not None)
     assert made == [True, True, False, False], "the one that was due at step 0, that of step 3, and no other"
+
+
+def test_gradients_that_will_never_be_finite_end_the_training_with_a_remedy() -> None:
+    cell = trainer(loss_scale=2.0)
+    (x, y), fine = batches(2)
+    bad = (np.full_like(x, np.inf), y)
+    train(cell, [bad] * 20 + [fine] + [bad] * 24)
+    assert cell.skipped == 44
+    with pytest.raises(FloatingPointError, match=r"25 steps in a row, the last one step 45; lower loss_scale, now 2,"):
+        train(cell, [bad])
 
 
 RATES: list[Callable[[], Any]] = [

@@ -104,6 +104,34 @@ def test_further_stages_may_follow() -> None:
     assert (stages(found), found.told) == ([("base", 6), ("more", 2)], ("stage more follows",))
 
 
+def test_a_further_stage_may_follow_one_that_was_made_longer() -> None:
+    """The job file has never heard of base-2: it is known by its name and its settings."""
+    longer = extended(job(stage()), job(stage(epochs=9)), made(("base",), base=6)).job
+    all_made = made(("base", "base-2"), base=6, **{"base-2": 3})
+    asked = job(stage(epochs=9), stage("fine", 2))
+    first = extended(longer, asked, all_made)
+    assert (stages(first), first.told) == ([("base", 6), ("base-2", 3), ("fine", 2)], ("stage fine follows",))
+    again = extended(first.job, asked, all_made)
+    assert (again.job, again.told) == (first.job, ())
+    begun = Made({**all_made.epochs, "fine": 2}, ("base", "base-2", "fine"))
+    more = extended(first.job, job(stage(epochs=9), stage("fine", 5)), begun)
+    assert stages(more) == [("base", 6), ("base-2", 3), ("fine", 2), ("fine-2", 3)]
+    assert stages(extended(more.job, job(stage(epochs=9), stage("fine", 5), stage("last", 2)), begun))[3:] == [
+        ("fine-2", 3),
+        ("last", 2),
+    ]
+    with pytest.raises(UserError, match=r"stage fine has begun .* base-2 .*; give stage fine more epochs"):
+        extended(first.job, job(stage(epochs=12), stage("fine", 2)), begun)
+
+
+def test_a_stage_of_the_job_file_stays_its_own_whatever_its_name() -> None:
+    written = job(stage(), stage("base-2", 3))
+    have = made(("base", "base-2"), base=6, **{"base-2": 3})
+    found = extended(written, job(stage(), stage("base-2", 5), stage("fine", 2)), made(("base",), base=6))
+    assert stages(found) == [("base", 6), ("base-2", 5), ("fine", 2)]
+    assert stages(extended(written, job(stage(), stage("base-2", 5)), have))[1:] == [("base-2", 3), ("base-2-2", 2)]
+
+
 ANNEALED, STEADY = stage(), stage(schedule="Constant")
 
 

@@ -1,9 +1,11 @@
 """The dynamic loss scale: when it grows, when it shrinks, and which steps it leaves out."""
 
+from typing import Any
+
 import mindspore
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Parameter, Tensor, ops
 
 from resnetboost_trainer.config import DynamicLossScale
 from resnetboost_trainer.lossscale import LEAST, MOST, MOST_IN_A_ROW, Fixed, Scale, Scaling, after
@@ -75,6 +77,39 @@ def test_its_parameters_are_all_its_state() -> None:
         assert resumed.leaves_out(finite) == ours.leaves_out(finite)
         assert resumed.scale == ours.scale
     assert ours.factor.asnumpy().dtype == np.float32
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each time that a parameter's values are read or written, how and of which."""
+    told: list[str] = []
+    asnumpy, assign = Parameter.asnumpy, ops.assign
+
+    def read(parameter: Parameter) -> Any:
+        told.append(f"read {parameter.name}")
+        return asnumpy(parameter)
+
+    def written(parameter: Parameter, values: Tensor) -> Any:
+        told.append(f"write {parameter.name}")
+        return assign(parameter, values)
+
+    monkeypatch.setattr(Parameter, "asnumpy", read)
+    monkeypatch.setattr(ops, "assign", written)
+    return told
+
+
+def test_a_step_reads_what_it_needs_once_and_writes_what_has_changed(moved: list[str]) -> None:
+    """Each of them waits for the device."""
+    scaling, fixed = Scaling(DynamicLossScale(initial=4.0, growth_steps=3)), Fixed(1024.0)
+    for finite, changed in ((True, ["steps"]), (False, ["factor", "steps"]), (False, ["factor"]), (False, [])):
+        moved.clear()
+        scaling.leaves_out(finite, scaling.now)
+        reads = ["read loss_scale.factor", "read loss_scale.steps"]
+        assert moved == [*reads, *(f"write loss_scale.{name}" for name in changed)]
+    moved.clear()
+    for finite in (True, False, True, True):
+        fixed.leaves_out(finite, fixed.now)
+    assert moved.count("write loss_scale.left_out") == 2
 
 
 def test_a_fixed_scale_stays_and_leaves_out_so_many_steps_in_a_row() -> None:

@@ -74,6 +74,21 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_folder_and_refused_by_its_name
     assert f"there is no whole checkpoint in it; {tmp_path} holds uid; name a run's folder" in told
 
 
+def test_a_checkpoint_of_which_a_part_is_missing_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither of these can be read as weights at all."""
+    whole = save(tmp_path, 20)
+    truncated, gone = save(tmp_path, 40), save(tmp_path, 60)
+    with (truncated / "model.safetensors").open("r+b") as file:
+        file.truncate(1000)
+    (gone / "model.safetensors").unlink()
+    assert trained.read(tmp_path).path == whole
+    assert f"{truncated} is passed over: model.safetensors: it is not the file that manifest.json" in caplog.text
+    assert f"{gone} is passed over: model.safetensors: there is no such file" in caplog.text
+    assert "the checkpoint is damaged: model.safetensors: it is not the file that" in sentence(truncated)
+
+
 def test_a_checkpoint_may_be_moved_and_named_by_its_file(tmp_path: Path) -> None:
     moved = Path(shutil.copytree(save(tmp_path / "checkpoints", 20), tmp_path / "elsewhere"))
     assert trained.read(moved).preparation == GREY

@@ -88,14 +88,42 @@ def test_a_run_folder_means_its_newest_whole_checkpoint(tmp_path: Path) -> None:
         file.write(b"\1\2\3\4")
     for folder in (tmp_path / "run", checkpoints, newest.parent):
         taken = pretrained.read(*settings(folder), 1)
-        assert taken["fc.weight"].tobytes() == drawn()["fc.weight"].tobytes()
+        assert taken.arrays["fc.weight"].tobytes() == drawn()["fc.weight"].tobytes()
     read = hashlib.sha256((newest / "model.safetensors").read_bytes()).hexdigest()
-    assert pretrained.fingerprint(settings(tmp_path / "run")[1]) == f"{read}/Keep"
+    assert pretrained.fingerprint(settings(tmp_path / "run")[1]) == taken.fingerprint == f"{read}/Keep"
     assert "step 20 of stage base of digits; 97 arrays" in convert.convert(tmp_path / "run", out)
     with pytest.raises(ConfigError, match="it would lie in a checkpoint"):
         convert.convert(tmp_path / "run", newest / "model.safetensors")
     shutil.rmtree(newest)
     assert refusal(tmp_path / "run").endswith("there is no whole checkpoint in it; FILE holds checkpoints")
+
+
+@pytest.mark.parametrize("named", ["run", "run/checkpoints", "step", "step/model.safetensors", "linked"])
+def test_weights_of_a_checkpoint_bring_the_lineage_of_the_batches_they_have_seen(named: str, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (tmp_path / "step").symlink_to(smallcheckpoints.save(checkpoints, 20, {weightfile.MODEL: drawn()}, lineage=7))
+    (tmp_path / "linked").symlink_to(tmp_path / "step" / weightfile.MODEL)
+    assert pretrained.read(*settings(tmp_path / named), 1).lineage == 7
+    plain = tmp_path / "plain.safetensors"
+    shutil.copyfile(tmp_path / "step" / weightfile.MODEL, plain)
+    assert pretrained.read(*settings(plain), 1).lineage is None
+
+
+def test_a_file_that_a_manifest_beside_it_does_not_tell_of_has_no_lineage(tmp_path: Path) -> None:
+    step = smallcheckpoints.save(tmp_path, 20, {weightfile.MODEL: drawn()}, lineage=7)
+    saved(step / weightfile.MODEL, {name: array + 1 for name, array in drawn().items()})
+    assert pretrained.read(*settings(step), 1).lineage is None
+
+
+def test_a_checkpoint_that_cannot_be_read_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As one that its job has removed between being found and being read."""
+    smallcheckpoints.save(tmp_path, 20, {weightfile.MODEL: drawn()})
+    newest = smallcheckpoints.save(tmp_path, 40, {weightfile.MODEL: drawn()})
+    (newest / weightfile.MODEL).unlink()
+    (newest / weightfile.MODEL).symlink_to(tmp_path / "gone")
+    taken = pretrained.read(*settings(tmp_path), 1)
+    assert taken.arrays["fc.weight"].tobytes() == drawn()["fc.weight"].tobytes()
+    assert f"{newest} is passed over: model.safetensors: there is no such file" in caplog.text
 
 
 def as_prefixed(folder: Path) -> Path:
@@ -219,9 +247,9 @@ def refusal(path: Path, head: str = "Keep", channels: int = 1, **changes: object
 def test_a_new_head_needs_none_of_the_file(tmp_path: Path) -> None:
     other = drawn(classes=1000)
     found = pretrained.read(*settings(saved(tmp_path / "w", other), "New"), 1)
-    assert {"fc.weight", "fc.bias"} == other.keys() - found.keys()
+    assert {"fc.weight", "fc.bias"} == other.keys() - found.arrays.keys()
     del other["fc.weight"], other["fc.bias"]
-    assert pretrained.read(*settings(saved(tmp_path / "w", other), "New"), 1).keys() == found.keys()
+    assert pretrained.read(*settings(saved(tmp_path / "w", other), "New"), 1).arrays.keys() == found.arrays.keys()
 
 
 def test_a_file_of_something_else_is_named_with_the_remedy(tmp_path: Path) -> None:
@@ -279,20 +307,33 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
     assert "no ResNet's weights alone" in refusal(path)
 
 
-def test_a_run_that_goes_on_keeps_the_fingerprint_it_began_with(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_goes_on_keeps_the_weights_it_began_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = saved(tmp_path / "w", drawn())
     _, weights = settings(path)
-    first = pretrained.noted(weights, None, of_this_job=False)
+    first = pretrained.read(*settings(path), 1).fingerprint
     assert first.endswith("/Keep")
-    assert first != pretrained.noted(settings(path, "New")[1], None, of_this_job=False)
-    assert pretrained.noted(weights, first, of_this_job=True) == first
+    assert first != pretrained.read(*settings(path, "New"), 1).fingerprint
+    pretrained.check_same(weights, first, of_this_job=True)
+    pretrained.check_same(weights, first, of_this_job=False)
     assert not caplog.records
     saved(path, drawn(classes=5))
-    assert pretrained.noted(weights, first, of_this_job=True) == first
+    pretrained.check_same(weights, first, of_this_job=True)
     assert "another file than this run began with" in caplog.text
     with pytest.raises(ConfigError, match=r"began with other weights than .*; restore that file, or set"):
-        pretrained.noted(weights, first, of_this_job=False)
+        pretrained.check_same(weights, first, of_this_job=False)
     path.unlink()
-    assert pretrained.noted(weights, first, of_this_job=False) == first
+    caplog.clear()
+    pretrained.check_same(weights, first, of_this_job=False)
+    assert not caplog.records, "nobody needs it any more"
+
+
+def test_a_run_whose_weights_job_has_gone_on_since_is_still_gone_on_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its folder means another checkpoint by now, and nobody can restore what that was."""
+    smallcheckpoints.save(tmp_path, 20, {weightfile.MODEL: drawn()})
+    _, weights = settings(tmp_path)
+    first = pretrained.read(*settings(tmp_path), 1).fingerprint
+    smallcheckpoints.save(tmp_path, 40, {weightfile.MODEL: drawn(classes=5)})
+    pretrained.check_same(weights, first, of_this_job=False)
+    assert "another file than this run began with; it is not read" in caplog.text

@@ -42,8 +42,11 @@ class LossScale(Protocol):
         """The factor of the next step."""
         ...
 
-    def leaves_out(self, finite: bool) -> bool:
-        """Whether a step with such a gradient is left out; where that has been no help, it is not. Call it once."""
+    def leaves_out(self, finite: bool, now: float | None = None) -> bool:
+        """Whether a step with such a gradient is left out; where that has been no help, it is not. Call it once.
+
+        `now` is the step's factor, where it is known: reading it waits for the device.
+        """
         ...
 
 
@@ -89,12 +92,12 @@ class Scaling:
         """As `LossScale` says."""
         return float(self.factor.asnumpy())
 
-    def leaves_out(self, finite: bool) -> bool:
+    def leaves_out(self, finite: bool, now: float | None = None) -> bool:
         """As `LossScale` says: nothing is left out with the least factor. It adapts to the step's gradient."""
-        before = self.scale
-        now = after(before, finite, self.growth_steps)
-        for parameter, value in zip(self.parameters, now, strict=True):
-            write(parameter, np.asarray(value))
+        before = Scale(self.now if now is None else now, int(self._steps.asnumpy()))
+        for parameter, old, new in zip(self.parameters, before, after(before, finite, self.growth_steps), strict=True):
+            if new != old:
+                write(parameter, np.asarray(new))
         return not finite and before.factor > LEAST
 
 
@@ -106,10 +109,12 @@ class Fixed:
         self._in_a_row = _parameter("loss_scale.left_out", 0)
         self.parameters = [self._in_a_row]
 
-    def leaves_out(self, finite: bool) -> bool:
+    def leaves_out(self, finite: bool, now: float | None = None) -> bool:
         """As `LossScale` says: no more than so many steps in a row."""
-        in_a_row = 0 if finite else int(self._in_a_row.asnumpy()) + 1
-        write(self._in_a_row, np.asarray(in_a_row))
+        before = int(self._in_a_row.asnumpy())
+        in_a_row = 0 if finite else before + 1
+        if in_a_row != before:
+            write(self._in_a_row, np.asarray(in_a_row))
         return 0 < in_a_row <= MOST_IN_A_ROW
 
 

@@ -6,6 +6,7 @@ Its content is untrusted. Rank 0 alone reads it. A checkpoint notes of which byt
 import hashlib
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 from resnetboost_trainer import checkpoint, fitting, weightfile
 from resnetboost_trainer.config import Config, Environment, Model, Weights
@@ -16,6 +17,14 @@ from resnetboost_trainer.verdict import ConfigError
 FIELD = "model.weights.path"
 
 log = logging.getLogger(__name__)
+
+
+class Read(NamedTuple):
+    """What was read: arrays under our names, its fingerprint, and the lineage of a checkpoint that it is of."""
+
+    arrays: dict[str, Array]
+    fingerprint: str
+    lineage: int | None
 
 
 def of_stage(config: Config) -> Weights | None:
@@ -34,8 +43,8 @@ def check(config: Config, environment: Environment, channels: int) -> None:
         read(config.model, weights, channels)
 
 
-def read(model: Model, weights: Weights, channels: int) -> dict[str, Array]:
-    """The file's arrays under our names, without those of the head if it is to be new. Raises ConfigError."""
+def read(model: Model, weights: Weights, channels: int) -> Read:
+    """The file's arrays, without those of the head if it is to be new. Raises ConfigError."""
     path, head = Path(weights.path), weights.head == "Keep"
     try:
         file = weightfile.read(path)
@@ -44,7 +53,9 @@ def read(model: Model, weights: Weights, channels: int) -> dict[str, Array]:
         fit = fitting.fit(file.arrays, file.layout, Network(model.name, model.num_classes, channels), head)
         if not fit.whole:
             raise ConfigError(_refusal(weights, fit, fitting.identify(file.arrays, file.layout)))
-        return fitting.renamed(file.arrays, file.layout, fit.network, head)
+        arrays = fitting.renamed(file.arrays, file.layout, fit.network, head)
+        lineage = None if file.of is None else file.of.lineage
+        return Read(arrays, _fingerprint(file.sha256, weights), lineage)
     except Refused as refused:
         raise ConfigError(f"{FIELD}: {path}: {refused}") from refused
 
@@ -52,25 +63,28 @@ def read(model: Model, weights: Weights, channels: int) -> dict[str, Array]:
 def fingerprint(weights: Weights) -> str:
     """Of what the weights are; empty where there is no file any more."""
     try:
-        return f"{hashlib.sha256(weightfile.found(Path(weights.path))[1]).hexdigest()}/{weights.head}"
+        data = weightfile.found(Path(weights.path))[1]
     except Refused:
         return ""
+    return _fingerprint(hashlib.sha256(data).hexdigest(), weights)
 
 
-def noted(weights: Weights, begun_with: str | None, of_this_job: bool) -> str:
-    """The fingerprint to note in checkpoints: that of the file, or, of a run that goes on, the one it began with.
+def _fingerprint(sha256: str, weights: Weights) -> str:
+    return f"{sha256}/{weights.head}"
 
-    Raises ConfigError when an earlier job's run began with another file; of this job's own run it is only said.
+
+def check_same(weights: Weights, begun_with: str, of_this_job: bool) -> None:
+    """Compare the file with the one that a run that goes on began with, by that one's fingerprint.
+
+    Raises ConfigError when an earlier job's run began with another file. Of this job's own run it is only said, and of
+    a folder that may have got newer checkpoints since.
     """
-    now = fingerprint(weights)
-    if begun_with is None:
-        return now
+    now, path = fingerprint(weights), Path(weights.path)
     if now and now != begun_with:
-        if not of_this_job:
+        if not of_this_job and (not path.is_dir() or (path / weightfile.MODEL).exists()):
             remedy = "restore that file, or set checkpoint.resume to Never to begin afresh"
             raise ConfigError(f"{FIELD}: the earlier job's run began with other weights than {weights.path}; {remedy}")
         log.warning("%s: %s is another file than this run began with; it is not read", FIELD, weights.path)
-    return begun_with
 
 
 def _refusal(weights: Weights, fit: Fit, best: Fit) -> str:

@@ -113,7 +113,7 @@ class Program:
         gradients, scalars = self.combination.reduce(whole)
         reduced = time.perf_counter()
         scale = self.scaling.now if self.scaling is not None else self.loss_scale
-        left_out = self._leaves_out(scalars)
+        left_out = self._leaves_out(scalars, scale)
         update, combined = None, None
         if left_out:
             self._undo(due)
@@ -185,11 +185,11 @@ class Program:
         rank = int(scalars[SECONDS:].argmax())
         return rank, float(scalars[SECONDS + rank])
 
-    def _leaves_out(self, scalars: Floats) -> bool:
+    def _leaves_out(self, scalars: Floats, scale: float) -> bool:
         """Whether this step is left out because its gradient overflowed; all ranks have the same numbers."""
         if self.scaling is None or not np.isfinite(scalars[LOSS]):
             return False
-        return self.scaling.leaves_out(bool(np.isfinite(scalars[NORM_SQUARED])))
+        return self.scaling.leaves_out(bool(np.isfinite(scalars[NORM_SQUARED])), scale)
 
     def _remedy(self, moment: Moment) -> str:
         """What helps against numbers that are not finite."""

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from resnetboost_trainer import checkpoint, earlier, schedule, snapshots, state
 from resnetboost_trainer.checkpoint import Found, Kind, Manifest
 from resnetboost_trainer.config import Config, StartFrom
 from resnetboost_trainer.datasets import draws
 from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.pretrained import Read
 from resnetboost_trainer.state import State
 from resnetboost_trainer.verdict import ConfigError, StorageError
 
@@ -43,14 +42,18 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     rule: Literal["Never", "IfPresent", "Required"]
     start_from: StartFrom | None
     total: int
-    weights: Callable[[], dict[str, npt.NDArray[np.float32]]] | None = None
+    weights: Callable[[], Read] | None = None
 
 
 class Begun(NamedTuple):
-    """How many steps of the stage are done, and of which lineage its batches are: datasets.draws."""
+    """How many steps of the stage are done, and of which lineage its batches are: datasets.draws.
+
+    `weights` is the fingerprint of the file that the run's first weights came from, at the leader.
+    """
 
     step: int
     lineage: int
+    weights: str = ""
 
 
 def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
@@ -67,23 +70,29 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
     if goes_on:
         state_.restore(None if found is None else found.contents)
         log.info("resumed from the checkpoint of step %d", step)
+        if found is not None and found.manifest.job_uid != source.ours.job_uid:
+            _tell_of_another_schedule(found.manifest, source.ours)
         _adopt(source, found)
-        return Begun(step, lineage)
+        return Begun(step, lineage, source.ours.weights)
     first = _first(source) if communicator.leads else None
     if first is not None:
         _tell(source.ours, first.manifest)
-    (lineage,) = communicator.broadcast_integers([_lineage(source.ours, first)])
+    read = source.weights() if source.weights is not None and communicator.leads else None
+    (lineage,) = communicator.broadcast_integers([_lineage(source.ours, first, read)])
     model = None if first is None else first.contents[state.MODEL]
-    if source.weights is not None and communicator.leads:
-        model = state_.completed(source.weights())
+    if read is not None:
+        model = state_.completed(read.arrays)
     state_.warm_start(model)
+    begun = Begun(0, lineage, "" if read is None else read.fingerprint)
     if source.weights is not None or (source.start_from is not None and source.start_from.job_name is not None):
-        _save(source, state_.snapshot(), lineage)
-    return Begun(0, lineage)
+        _save(source, state_.snapshot(), begun)
+    return begun
 
 
-def _lineage(ours: Manifest, first: Found | None) -> int:
-    return draws.BY_SEED_ALONE if first is None else draws.descended(first.manifest.lineage, ours.stage)
+def _lineage(ours: Manifest, first: Found | None, read: Read | None) -> int:
+    """Of a stage that begins: by the seed alone, unless its weights are of a checkpoint, and so have seen batches."""
+    theirs = first.manifest.lineage if first is not None else read.lineage if read is not None else None
+    return draws.BY_SEED_ALONE if theirs is None else draws.descended(theirs, ours.stage)
 
 
 def resumed(source: Source) -> Manifest | None:
@@ -125,7 +134,6 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
             remedy = "restore that setting, or set checkpoint.resume to Never to begin afresh"
             raise ConfigError(f"checkpoint.resume is {rule}, but {theirs} does not fit: {difference}; {remedy}")
         log.info("going on from %s", theirs)
-        _tell_of_another_schedule(found.manifest, ours)
     elif rule == "Required" and source.start_from is None:
         reason = f"no earlier job {job} left a whole checkpoint of stage {ours.stage} on this volume"
         remedy = "set checkpoint.claimName to the claim it used, or checkpoint.resume to IfPresent"
@@ -137,11 +145,11 @@ def _tell_of_another_schedule(theirs: Manifest, ours: Manifest) -> None:
     """A rate may be changed on purpose; more epochs change one that is laid out over them without being asked to."""
     try:
         before, now = (msgspec.convert(manifest.config, Config) for manifest in (theirs, ours))
-    except msgspec.ValidationError:
-        return  # one from before configs were kept, or of fields that are no more
-    step = schedule.first_other_rate(now, before, theirs.step, ours.steps_per_epoch)
+        step = schedule.first_other_rate(now, before, theirs.step, ours.steps_per_epoch)
+        rates = [schedule.rate(config, step or 0, ours.steps_per_epoch) for config in (before, now)]
+    except (msgspec.ValidationError, ArithmeticError, ValueError):
+        return  # one from before configs were kept, of fields that are no more, or of numbers that cannot be
     if step is not None:
-        rates = [schedule.rate(config, step, ours.steps_per_epoch) for config in (before, now)]
         text = "those %d steps were made by another schedule: the learning rate of step %d was %g, and would be %g now"
         log.warning(f"{text}; from here on it is this job's", theirs.step, step + 1, *rates)
 
@@ -199,10 +207,11 @@ def _adopt(source: Source, found: Found | None) -> None:
     _write(source.root, ours, found.contents)
 
 
-def _save(source: Source, contents: dict[str, state.Arrays] | None, lineage: int) -> None:
+def _save(source: Source, contents: dict[str, state.Arrays] | None, begun: Begun) -> None:
     """Keep what another job's weights, or a file's, became: those may change, and a later attempt start elsewhere."""
     if source.root is not None and contents is not None:
-        _write(source.root, msgspec.structs.replace(source.ours, lineage=lineage), contents)
+        ours = msgspec.structs.replace(source.ours, lineage=begun.lineage, weights=begun.weights)
+        _write(source.root, ours, contents)
 
 
 def _write(root: Path, ours: Manifest, contents: dict[str, state.Arrays]) -> None:

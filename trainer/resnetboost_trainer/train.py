@@ -86,8 +86,8 @@ class Training:
 
     def run(self) -> Result:
         """Train to the end; returns the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
-        first, lineage = resume.begin(self._source(), self.program.state, self.communicator)
-        self.step, self.share = first, self.share._replace(lineage=lineage)
+        first, lineage, weights = resume.begin(self._source(), self.program.state, self.communicator)
+        self.step, self.share, self.weights_fingerprint = first, self.share._replace(lineage=lineage), weights
         self.teller.resumed(first)
         self.start.done("checkpoint")
         if self.saver is not None:
@@ -261,14 +261,16 @@ class Training:
         return resume.Source(root=root, ours=ours, rule=rule, start_from=before, total=self.total, weights=read)
 
     def _noted_weights(self) -> str:
-        """The fingerprint of the file that this run began with or is about to, at the leader."""
+        """The fingerprint of the file that a run that goes on began with, at the leader."""
         self.weights_fingerprint = self.basis_digest = ""
         weights = pretrained.of_stage(self.config)
         if weights is None or not self.communicator.leads:
             return ""
         before = resume.resumed(self._source())
-        own = before is not None and before.job_uid == self.config.job.uid
-        return pretrained.noted(weights, before.weights if before is not None else None, own)
+        if before is None:
+            return ""
+        pretrained.check_same(weights, before.weights, before.job_uid == self.config.job.uid)
+        return before.weights
 
     def _manifest(self) -> Manifest:
         config = self.config

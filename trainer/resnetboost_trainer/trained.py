@@ -15,6 +15,7 @@ from resnetboost_trainer.datasets.preparation import Preparation, readable
 from resnetboost_trainer.fitting import Array, Network
 from resnetboost_trainer.torchpickle import Refused
 from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer.weightfile import File
 
 _INPUT = "a run's folder, a checkpoint's, or a file of weights"
 
@@ -86,9 +87,13 @@ def _of_checkpoint(path: Path, manifest: Manifest, model: str | None, weights: W
     if weights == "averaged" and not averaged:
         raise ConfigError(f"{path}: its job kept no average of the weights; use those that were trained")
     name = weightfile.AVERAGE if averaged else weightfile.MODEL
-    network, arrays, sha256 = _read(path / name, _names(manifest, model))
-    if name not in manifest.files or manifest.files[name].sha256 != sha256:
-        raise Damaged(f"{name}: it is not the file that {checkpoint.MANIFEST} tells of")
+    if name not in manifest.files:
+        raise Damaged(f"{checkpoint.MANIFEST}: it lists no {name}")
+    sha256 = manifest.files[name].sha256
+    try:
+        network, arrays = _fitted(weightfile.read(path / name, sha256), _names(manifest, model))
+    except Refused as refused:
+        raise Damaged(f"{name}: {refused}") from refused
     found = Trained(path=path, network=network, arrays=arrays, sha256=sha256, averaged=averaged, manifest=manifest)
     _check_preparation(found)
     return found
@@ -98,23 +103,23 @@ def _of_weights(path: Path, model: str | None, weights: Weights | None) -> Train
     """Raises ConfigError."""
     if weights == "averaged":
         raise ConfigError(f"{path}: it is no checkpoint with an average of the weights; leave out --weights")
-    network, arrays, sha256 = _read(path, _names(None, model))
-    return Trained(path=path, network=network, arrays=arrays, sha256=sha256)
-
-
-def _read(path: Path, names: tuple[str, ...]) -> tuple[Network, dict[str, Array], str]:
-    """The network that the file is of, its arrays under our names and its hash. Raises ConfigError."""
     try:
         file = weightfile.read(path)
-        fit = fitting.identify(file.arrays, file.layout, names)
-        if not fit.whole:
-            nearest = "" if len(names) == 1 else ", the nearest of the family"
-            raise ConfigError(f"{path}: it is no {fit.network}{nearest}: {fit.told()}")
-        return fit.network, fitting.renamed(file.arrays, file.layout, fit.network), file.sha256
+        network, arrays = _fitted(file, _names(None, model))
     except Refused as refused:
         if path.exists():
             raise ConfigError(f"{path}: {refused}") from refused
         raise ConfigError(f"{path}: {refused}; name {_INPUT}") from refused
+    return Trained(path=path, network=network, arrays=arrays, sha256=file.sha256)
+
+
+def _fitted(file: File, names: tuple[str, ...]) -> tuple[Network, dict[str, Array]]:
+    """The network that the file is of, and its arrays under our names. Raises ConfigError, or Refused."""
+    fit = fitting.identify(file.arrays, file.layout, names)
+    if not fit.whole:
+        nearest = "" if len(names) == 1 else ", the nearest of the family"
+        raise ConfigError(f"{file.path}: it is no {fit.network}{nearest}: {fit.told()}")
+    return fit.network, fitting.renamed(file.arrays, file.layout, fit.network)
 
 
 def _names(manifest: Manifest | None, model: str | None) -> tuple[str, ...]:

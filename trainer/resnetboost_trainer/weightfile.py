@@ -49,19 +49,36 @@ log = logging.getLogger(__name__)
 
 
 class File(msgspec.Struct, frozen=True):
-    """What a file holds by name, without BN's counters, and the hash of its bytes; `path` is that of the file."""
+    """What a file holds by name, without BN's counters, and the hash of its bytes; `path` is that of the file.
+
+    `of` is the manifest of the checkpoint that the file is part of, if it is.
+    """
 
     arrays: dict[str, Array]
     layout: Layout
     sha256: str
     path: Path
+    of: Manifest | None = None
 
 
-def read(path: Path) -> File:
-    """The file that a path means. Raises Refused."""
+def read(path: Path, expected: str | None = None) -> File:
+    """The file that a path means. Raises Refused, also for another one than that of the `expected` hash."""
     file, data = found(path)
+    sha256 = hashlib.sha256(data).hexdigest()
+    if expected is not None and sha256 != expected:
+        raise Refused(f"it is not the file that {checkpoint.MANIFEST} tells of")
     arrays = _plain(torchfile.read(data) if data.startswith(ZIP) else _safetensors(data))
-    return File(arrays, _layout(arrays), hashlib.sha256(data).hexdigest(), file)
+    return File(arrays, _layout(arrays), sha256, file, _manifest(file, sha256))
+
+
+def _manifest(file: Path, sha256: str) -> Manifest | None:
+    """What lies beside the file and tells of those bytes."""
+    file = file.resolve()
+    try:
+        manifest = checkpoint.told(file.parent)
+    except Damaged:
+        return None
+    return manifest if file.name in manifest.files and manifest.files[file.name].sha256 == sha256 else None
 
 
 def found(path: Path) -> tuple[Path, bytes]:
@@ -74,7 +91,11 @@ def found(path: Path) -> tuple[Path, bytes]:
     if (path / MODEL).exists():
         return path / MODEL, _contents(path / MODEL)
     for manifest, place in checkpoints(path):
-        data = _contents(place / MODEL)
+        try:
+            data = _contents(place / MODEL)
+        except Refused as refused:  # a job that goes on removes what it keeps no longer
+            log.warning("%s is passed over: %s: %s", place, MODEL, refused)
+            continue
         if MODEL in manifest.files and manifest.files[MODEL].sha256 == hashlib.sha256(data).hexdigest():
             return place / MODEL, data
         log.warning("%s is passed over: %s is not the file that its manifest tells of", place, MODEL)

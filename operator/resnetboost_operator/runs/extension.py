@@ -76,7 +76,7 @@ def extended(kept: Manifest, job: Manifest, made: Made) -> Extension:
     Whatever else differs is left for others to refuse. Raises UserError for epochs that it cannot have.
     """
     there, asked = kept["spec"]["stages"], job["spec"]["stages"]
-    groups = _groups(there, len(asked))
+    groups = _groups(there, [stage["name"] for stage in asked])
     if [group[0]["name"] for group in groups] != [stage["name"] for stage in asked[: len(groups)]]:
         return Extension(kept, job)
     found = [_longer(_group(groups, asked, place), asked[place]["epochs"], made) for place in range(len(groups))]
@@ -120,27 +120,26 @@ def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
     return _Longer([*group.parts, (following, lacking)], told=told)
 
 
-def _groups(stages: Sequence[Stage], wanted: int) -> list[list[Stage]]:
-    """The stages of a run by those of a job file: of fewer where the last ones only go on for a stage before them."""
-    groups: list[list[Stage]] = [[stage] for stage in stages]
-    while len(groups) > max(wanted, 1) and _follows(groups[-1][0], groups[-2][0]):
-        tail = groups.pop()
-        groups[-1] += tail
-    return _named_in_a_row(groups)
+def _groups(stages: Sequence[Stage], asked: Sequence[str]) -> list[list[Stage]]:
+    """The stages of a run by those of a job file; what an extension has added belongs to the stage before it.
+
+    It is known by its name and settings, and by the job file not having a stage of that name in its place.
+    """
+    groups: list[list[Stage]] = []
+    for stage in stages:
+        own = groups and stage["name"] == f"{groups[-1][0]['name']}-{len(groups[-1]) + 1}"
+        named = asked[len(groups) : len(groups) + 1] == [stage["name"]]
+        if own and not named and _follows(stage, groups[-1][-1]):
+            groups[-1].append(stage)
+        else:
+            groups.append([stage])
+    return groups
 
 
 def _follows(stage: Stage, before: Stage) -> bool:
     """Whether it has the settings of the one before it and no other start."""
     own = ("name", "epochs", "startFrom")
     return "startFrom" not in stage and _without(stage, own) == _without(before, own)
-
-
-def _named_in_a_row(groups: list[list[Stage]]) -> list[list[Stage]]:
-    """Those whose names are what an extension gives them; others are taken apart again."""
-    *first, last = groups
-    head = last[0]["name"]
-    numbered = [f"{head}-{number}" for number in range(2, len(last) + 1)]
-    return groups if [stage["name"] for stage in last[1:]] == numbered else [*first, *([stage] for stage in last)]
 
 
 def _has_no_other_past(stage: Stage, epochs: float) -> bool:

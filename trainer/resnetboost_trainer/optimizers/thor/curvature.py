@@ -93,6 +93,7 @@ class Curvature:
         first = Tensor(trace.first_state(len(self.layers)))
         self.traces = Parameter(first, name="thor.traces", requires_grad=False)
         self.overdue = Parameter(Tensor(0.0, mindspore.float32), name="thor.overdue", requires_grad=False)
+        self._overdue: bool | None = None
         unknown = Tensor(np.zeros(len(self.layers), np.float32))
         self.dampings = Parameter(unknown, name="thor.damping", requires_grad=False)
 
@@ -113,14 +114,29 @@ class Curvature:
 
         Stopped layers need it too, where the damping has changed; whether it has, the ranks say together in `update`.
         """
-        if step % self.settings.frequency != 0 and not self.overdue.asnumpy() > 0:
+        if step % self.settings.frequency != 0 and not self._is_overdue():
             return False
         left_out = self.traces.asnumpy()[:, trace.STOPPED] == trace.LEFT_OUT
         return not bool(left_out.all())
 
     def postpone(self) -> None:
         """The step that was to update is left out: the next one is to."""
-        write(self.overdue, np.asarray(1.0))
+        self._set_overdue(True)
+
+    def forget(self) -> None:
+        """Look at the parameters themselves again: somebody else may have loaded others."""
+        self._overdue = None
+
+    def _is_overdue(self) -> bool:
+        """As the parameter says; it is read once, for reading waits for the device, and nobody else sets it."""
+        if self._overdue is None:
+            self._overdue = bool(self.overdue.asnumpy() > 0)
+        return self._overdue
+
+    def _set_overdue(self, yes: bool) -> None:
+        if self._is_overdue() != yes:
+            write(self.overdue, np.asarray(float(yes)))
+            self._overdue = yes
 
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
@@ -149,7 +165,7 @@ class Curvature:
         dampings[renewed] = agreed
         write(self.traces, trace.updated(state, renewed))
         write(self.dampings, dampings)
-        write(self.overdue, np.asarray(0.0))
+        self._set_overdue(False)
         return Update(
             damping=damping,
             seconds=time.perf_counter() - started,

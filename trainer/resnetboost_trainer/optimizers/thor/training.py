@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer import config
 from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.lossscale import MOST_IN_A_ROW
 from resnetboost_trainer.optimizers.momentum import Momentum
 from resnetboost_trainer.optimizers.thor.curvature import Curvature, Update
 from resnetboost_trainer.step import Reduction
@@ -129,7 +130,7 @@ class TrainingCell(nn.Cell):
         self._written = list(self.get_parameters())
         self._places: list[int] | None = None
         self.last_update: Update | None = None
-        self.skipped = 0
+        self.skipped = self._skipped_in_a_row = 0
 
     def _compile(self) -> None:
         """Graphs that bind to the parameters' memory as it is when they first run."""
@@ -151,28 +152,40 @@ class TrainingCell(nn.Cell):
 
         A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing but
         running statistics: it is told in the log and counted in `skipped`, and what it was to update of the curvature
-        the next step does.
+        the next step does. Raises FloatingPointError after so many in a row that none will be finite.
         """
-        if mindspore.get_context("mode") == mindspore.PYNATIVE_MODE:
+        graph_mode = mindspore.get_context("mode") == mindspore.GRAPH_MODE  # where graphs follow by themselves
+        if not graph_mode:
             self._follow()
         step = int(self.steps.asnumpy())
         thor, curvature = self.thor, self.thor.curvature
+        curvature.forget()  # a script may load what it likes between two steps
         rate, damping = thor.learning_rate.at(step), thor.damping.at(step)
         due = curvature.due(step)
         flat, captured = self._gradient(batch, due)
         gradients, scalars = self.reduction(flat)
         if not np.isfinite(scalars[0].asnumpy()):
-            self.skipped += 1
+            self._skip(step)
             if due:
                 curvature.postpone()
-            log.warning("THOR leaves step %d out: its gradient is not finite (loss_scale %g)", step, thor.loss_scale)
         else:
+            self._skipped_in_a_row = 0
             if due:
                 self.last_update = curvature.update(captured, flat, batch[0].shape[0], thor.loss_scale, damping)
             self.update(gradients, Tensor(rate, mindspore.float32))
         write(self.steps, np.asarray(step + 1))
-        self._places = [parameter.data_ptr() for parameter in self._written]
+        self._places = [] if graph_mode else [parameter.data_ptr() for parameter in self._written]
         return scalars[1]
+
+    def _skip(self, step: int) -> None:
+        """Count a step that is left out, and say so. Raises FloatingPointError."""
+        self.skipped, self._skipped_in_a_row = self.skipped + 1, self._skipped_in_a_row + 1
+        scale = self.thor.loss_scale
+        if self._skipped_in_a_row > MOST_IN_A_ROW:
+            reason = f"no gradient was finite in {self._skipped_in_a_row} steps in a row, the last one step {step}"
+            remedy = f"lower loss_scale, now {scale:g}, or learning_rate, or look for such numbers in the batches"
+            raise FloatingPointError(f"THOR: {reason}; {remedy}")
+        log.warning("THOR leaves step %d out: its gradient is not finite (loss_scale %g)", step, scale)
 
     def _gradient(self, batch: Sequence[Tensor], due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         graph = self.capturing if due else self.plain
@@ -186,8 +199,7 @@ class TrainingCell(nn.Cell):
                     raise ValueError(f"THOR: a layer has inputs of several shapes in one step; {remedy}") from error
                 raise
         if due and not self.is_mean:
-            _check_mean(self.loss, outputs, batch[-1])
-            self.is_mean = True
+            self.is_mean = _check_mean(self.loss, outputs, batch[-1])
         return flat, captured
 
 
@@ -251,17 +263,23 @@ class _Doubled(nn.Cell):
         return self.loss(outputs, labels), self.loss(ops.concat((outputs, outputs)), ops.concat((labels, labels)))
 
 
-def _check_mean(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> None:
-    """Refuse a loss that is a sum over the batch, and tell of another that is no mean: those have other curvature."""
+def _check_mean(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> bool:
+    """Refuse a loss that is a sum over the batch, and tell of another that is no mean: those have other curvature.
+
+    Returns whether this batch could say which it is.
+    """
     if outputs.ndim == 0 or labels.ndim == 0 or outputs.shape[0] != labels.shape[0]:
-        return
+        return False
     once, twice = (float(each.asnumpy()) for each in _Compiled(_Doubled(loss))(outputs, labels))
-    if not math.isfinite(once) or math.isclose(once, twice, rel_tol=MEAN_WITHIN):
-        return
+    if not (math.isfinite(once) and math.isfinite(twice)):
+        return False
+    if math.isclose(once, twice, rel_tol=MEAN_WITHIN):
+        return True
     told = f"{once:.4g} for this batch and {twice:.4g} for the same batch taken twice"
     if math.isclose(2 * once, twice, rel_tol=MEAN_WITHIN):
         raise ValueError(f"THOR: the loss is {told}, a sum; use a mean over the batch, as reduction='mean' makes it")
     log.warning("THOR: the loss is %s; the curvature is right only for a mean over the batch", told)
+    return True
 
 
 def _reduction(loss: Callable[..., Any]) -> object:

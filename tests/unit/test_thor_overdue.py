@@ -1,0 +1,61 @@
+"""An update that a step was to make and could not: the next one makes it, and nobody waits for the device to know."""
+
+from collections.abc import Iterator
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+
+from resnetboost_trainer.config import Damping, Thor, TraceRule
+from resnetboost_trainer.distributed import Communicator
+from resnetboost_trainer.optimizers.thor.curvature import Curvature
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_a_cpu() -> None:
+    """To be said before MindSpore computes anything in this process, or no later test could say it."""
+    mindspore.set_device("CPU")
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names of the parameters whose values somebody has asked for."""
+    names: list[str] = []
+    asnumpy = Parameter.asnumpy
+
+    def noted(parameter: Parameter) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        names.append(parameter.name)
+        values: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = asnumpy(parameter)
+        return values
+
+    monkeypatch.setattr(Parameter, "asnumpy", noted)
+    yield names
+
+
+def curvature() -> Curvature:
+    network = nn.Dense(3, 2)
+    rule = TraceRule(update_above=0, stop_below=0, smoothing=0)
+    damping = Damping(initial=0.1, decay=1, decay_epochs=1, split="Pi")
+    settings = Thor(frequency=5, block_size=128, damping=damping, trace_rule=rule)
+    return Curvature(nn.SequentialCell(network), network.trainable_params(), settings, Communicator(0, 1))
+
+
+def test_whether_one_is_overdue_is_read_once_and_known_from_then_on(read: list[str]) -> None:
+    ours = curvature()
+    assert [step for step in range(11) if ours.due(step)] == [0, 5, 10]
+    assert read.count("thor.overdue") == 1
+    ours.postpone()
+    assert [ours.due(step) for step in (11, 12)] == [True, True]
+    assert float(Tensor(ours.overdue).asnumpy()) == 1, "a checkpoint has to say so, too"
+    assert read.count("thor.overdue") == 1
+
+
+def test_a_checkpoint_says_whether_one_is_overdue() -> None:
+    ours, script = curvature(), curvature()
+    assert not script.due(1)
+    for each in (ours, script):
+        each.overdue.set_data(Tensor(1.0, mindspore.float32))
+    script.forget()
+    assert ours.due(1)
+    assert script.due(1)
