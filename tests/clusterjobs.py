@@ -83,7 +83,7 @@ def status(phase: str, *conditions: Manifest, **fields: Any) -> Manifest:
 
 def running(**fields: Any) -> Manifest:
     training = condition("Running", True, "Training", "all 2 ranks train")
-    return status("Running", training, **{"progress": PROGRESS, **fields})
+    return status("Running", training, **{"progress": {**PROGRESS}, **fields})
 
 
 def waiting(reason: str = "Unschedulable", message: str = UNSCHEDULABLE, phase: str = "Starting") -> Manifest:

@@ -34,9 +34,9 @@ KINDS: dict[str, Large | int] = {
 BRANCH = 0.1
 BATCH, PIXELS, SCALE = 8, 32, 256.0
 
-# Of errors as `error` has them: rounding changes the side of some rectifier's zero. A gradient that is another
-# function's differs by a tenth and more.
-BOUND = 0.02
+# Of errors as `error` has them: rounding changes the side of some rectifier's zero, which is worth up to 0.022 in
+# resnet50. A gradient that is another function's differs by a tenth and more.
+BOUND = 0.05
 
 
 class Found(NamedTuple):

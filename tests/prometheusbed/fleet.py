@@ -26,6 +26,7 @@ ENDS = {
     "no-data": "Failed",
     "diverges": "Failed",
     "disk-full": "Failed",
+    "no-pods": "Failed",
     "hangs": "Failed",
 }
 WAITING = ("no-devices", "no-rank-table")
@@ -53,6 +54,8 @@ def jobs() -> Iterator[Manifest]:
     yield _job("no-data", ranks=1, dataset={"name": "npz", "path": "/nowhere.npz"})
     yield _job("diverges", [_stage("Momentum", 2, learningRate={"schedule": "Constant", "peak": 1000})], ranks=1)
     yield _job("disk-full", ranks=1, checkpoint={"everySteps": 5, "claimName": SMALL_CLAIM})
+    overcommitted = {"requests": {"example.com/device": 1}, "limits": {"example.com/device": 2}}
+    yield _job("no-pods", ranks=1, template={"image": images.TRAINER.tag, "resources": overcommitted})
     yield _job("no-devices", ranks=1, device={"type": "GPU", "count": 1})
     yield _job("no-rank-table", device={"type": "Ascend", "count": 2, "driverMounts": False})
 

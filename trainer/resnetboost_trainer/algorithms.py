@@ -54,7 +54,10 @@ class Given(msgspec.Struct, frozen=True):
 
 def parts(given: Given) -> Parts:
     """The parts of the configured algorithm. A collective."""
-    return _BUILDERS[given.config.algorithm](given)
+    found = _BUILDERS[given.config.algorithm](given)
+    if found.curvature is not None:
+        found.state.add(found.curvature.newer_state())
+    return found
 
 
 def _averaging(given: Given) -> Parts:

@@ -76,7 +76,6 @@ class Program:
         self.scaling = lossscale.of(config)
         self.statistics = None if self.scaling is None else Statistics(network)
         self.state.add([] if self.scaling is None else self.scaling.parameters)
-        self.state.add([] if self.curvature is None else self.curvature.newer_state())
         scale = config.loss_scale if self.scaling is None else self.scaling.factor
         probes = self.curvature.capture.probes if self.curvature is not None else ()
         sizes = [parameter.size for parameter in parts.parameters]
