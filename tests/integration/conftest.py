@@ -1,4 +1,4 @@
-"""Fixtures of the operator's tests: its account, its replicas, and a namespace with a kubelet for each test."""
+"""Fixtures: the operator's account and replicas, a namespace with a kubelet for each test; MindSpore's two modes."""
 
 from collections.abc import Generator, Iterator
 
@@ -8,6 +8,17 @@ from cluster import ControlPlane
 from operatorbed import Account, Kubelet, Operator, Proxy, Space, devices
 
 NODES = ("node-0", "node-1")
+
+
+@pytest.fixture(params=["graph", "operator by operator"])
+def any_mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each of MindSpore's modes; the second is what a script has that chooses nothing."""
+    import mindspore  # here, so that tests without it need not wait for it
+
+    mindspore.set_device("CPU")
+    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
+    yield
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
 @pytest.fixture(scope="session")

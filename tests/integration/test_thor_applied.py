@@ -3,7 +3,6 @@
 The reference is a network of two dense layers written out in NumPy, in float64: forward, backward, factors, directions.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 import thornetworks
 from resnetboost_trainer.optimizers.thor.training import THOR, TrainingCell
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("any_mode")]
 
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]
@@ -25,15 +24,6 @@ Matrices = tuple[Array, Array]
 
 SAMPLES, RATE = 16, 0.05  # MindSpore sums the losses of 16 in one order; of 12 its order varies from call to call
 EVERY_TIME = (0.0, 0.0, 0.0)
-
-
-@pytest.fixture(params=["graph", "operator by operator"], autouse=True)
-def any_mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The second is what a script has that chooses nothing."""
-    mindspore.set_device("CPU")
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
 class Two(nn.Cell):  # type: ignore[misc]

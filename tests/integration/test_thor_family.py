@@ -1,9 +1,8 @@
 """The trace rule spares work and nothing else: switched off, it gives the bits of a THOR that has never heard of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
@@ -15,7 +14,7 @@ from resnetboost_trainer.loss import CrossEntropy
 from resnetboost_trainer.optimizers.thor.training import THOR, TrainingCell
 from resnetboost_trainer.writing import write
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("any_mode")]
 
 CLASSES, SAMPLES, STEPS, FREQUENCY = 3, 4, 4, 2
 # One block in every group: plain blocks behind the small stem, and weighed bottlenecks behind the large one. The
@@ -25,14 +24,6 @@ NETWORKS: dict[str, Callable[[], nn.Cell]] = {
     "as seresnet50": lambda: model.ResNet(Large((1, 1, 1, 1), True, squeezes=True), CLASSES, 3, "Float32"),
 }
 State = dict[str, NDArray[Any]]
-
-
-@pytest.fixture(params=["graph", "operator by operator"], autouse=True)
-def any_mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    mindspore.set_device("CPU")
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
 def state(cell: TrainingCell) -> State:

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,14 +30,6 @@ PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
 def graph_mode() -> None:
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     mindspore.set_device("CPU")
-
-
-@pytest.fixture(params=["graph", "operator by operator"])
-def any_mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The second is what a script has that chooses nothing."""
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
 class Small(nn.Cell):  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """What the trainer writes into parameters, graphs that were compiled before read: in both of MindSpore's modes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import mindspore
 import numpy as np
@@ -18,15 +18,9 @@ from resnetboost_trainer.writing import write
 
 Floats = NDArray[np.float32]
 
+pytestmark = pytest.mark.usefixtures("any_mode")
+
 ALONE = Communicator(0, 1)
-
-
-@pytest.fixture(params=["graph", "operator by operator"], autouse=True)
-def any_mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    mindspore.set_device("CPU")
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
 class Read(nn.Cell):  # type: ignore[misc]
