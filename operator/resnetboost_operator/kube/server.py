@@ -30,7 +30,7 @@ class Server:
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> str:
-        """Listen; returns the addresses that it is bound to. Raises `UserError` if one is taken."""
+        """Listen; returns the addresses that it is bound to, IPv4 first. Raises `UserError` if one is taken."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host or None, port).start()
@@ -38,7 +38,9 @@ class Server:
             raise UserError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with --listen"
             ) from error
-        return " and ".join(_written(found[0], found[1]) for found in self._runner.addresses)
+        # asyncio binds the families in no order, and port 0 gives each a port of its own.
+        bound = sorted(self._runner.addresses, key=lambda found: ":" in found[0])
+        return " and ".join(_written(found[0], found[1]) for found in bound)
 
     async def stop(self) -> None:
         """Listen no more."""
