@@ -70,7 +70,7 @@ crd: setup  ## Write crds/resnetboostjobs.yaml and the chart's copy from the str
 	@$(BIN)/python scripts/write_crd.py
 
 .PHONY: chart
-chart: setup  ## Write what in the chart follows from elsewhere: the README's table of values
+chart: setup  ## Write the table of values in the chart's README anew
 	@$(BIN)/python scripts/chart_values.py
 
 .PHONY: pictures

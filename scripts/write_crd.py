@@ -40,7 +40,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
-    words = all(isinstance(item, str) for item in items) and sum(len(item) + 2 for item in items) < WIDTH - 40
+    words = all(isinstance(item, str) for item in items) and sum(len(item) + 2 for item in items) < WIDTH - 25
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=words)
 
 

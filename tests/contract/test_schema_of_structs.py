@@ -1,6 +1,5 @@
 """The structs of api/ against the CRD that is checked in: the file is what the structs say, and says all of it."""
 
-import runpy
 from pathlib import Path
 from typing import Any
 
