@@ -14,7 +14,7 @@ FAST_TESTS = $(wildcard tests/unit tests/golden tests/contract)
 UV := $(BIN)/uv $(shell [ -t 2 ] || echo --quiet)
 
 COMPILE = $(UV) pip compile --universal --python-version 3.11 --generate-hashes \
-  --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+  --no-emit-package resnetboost-api --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 # Matplotlib would write its font cache into the home folder.
 export MPLCONFIGDIR := $(CURDIR)/build/matplotlib

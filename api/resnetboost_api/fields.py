@@ -40,7 +40,7 @@ class Rule(msgspec.Struct, frozen=True):
     message_expression: str = ""
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Block(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of what a user writes: snake_case here, camelCase in the object.
 
     The CRD has a struct's defaults, so that the API server fills them in.

@@ -24,9 +24,9 @@ JobName = Annotated[
 Milestones = Annotated[
     tuple[Annotated[float, Meta(gt=0, le=100000, description="Epoch at which the rate drops.")], ...],
     Meta(
-        min_length=1,
         max_length=16,
         extra_json_schema={
+            "minItems": 1,
             **ATOMIC,
             **NO_DEFAULT,
             **rules(
@@ -220,7 +220,7 @@ class Stage(Training, frozen=True, kw_only=True):
 
     name: StageName
     """Name of the stage, unique in the job. Pods, checkpoints and metrics carry it."""
-    device_count: Annotated[int, Meta(ge=1, le=1024, extra_json_schema=NO_DEFAULT)] = 0
+    device_count: Annotated[int, Meta(ge=0, le=1024, extra_json_schema={"minimum": 1, **NO_DEFAULT})] = 0
     """Number of devices of this stage, and so of its ranks and pods, at most device.count, which is taken when it is
     left out. With device.perNode it is a multiple of perNode or below it.
     """

@@ -15,7 +15,7 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 _UNBOUNDED = {"maximum": None}
 Count = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema=_UNBOUNDED)]
 Amount = Annotated[float, Meta(ge=0, le=1e30, extra_json_schema=_UNBOUNDED)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Word = Annotated[str, Meta(max_length=64, pattern="^[A-Z][A-Za-z0-9]*$")]
 NameOfStage = Annotated[str, Meta(max_length=20)]
@@ -67,9 +67,9 @@ class StageStatus(Reported, frozen=True):
     """Step of the newest whole checkpoint that its ended attempts are known to have left; also those that the list of
     attempts no longer has.
     """
-    top1: Share | None = None
+    top1: Ratio | None = None
     """Share of the test images whose most likely class was right, 0 to 1."""
-    top5: Share | None = None
+    top5: Ratio | None = None
     """Share of the test images whose class was among the five most likely, 0 to 1."""
     test_loss: Amount | None = None
     """Mean loss on the test images."""
@@ -98,7 +98,7 @@ class Progress(Reported, frozen=True):
     """Share of the stage that is done, 0 to 100."""
     loss: Amount | None = None
     """Mean training loss over the recent steps."""
-    accuracy: Share | None = None
+    accuracy: Ratio | None = None
     """Mean training accuracy over the recent steps, 0 to 1."""
     learning_rate: Amount | None = None
     """Learning rate of the last step."""
@@ -114,9 +114,9 @@ class Progress(Reported, frozen=True):
     """
     resumed_step: Count | None = None
     """Step that the attempt went on from, 0 if it began the stage."""
-    top1: Share | None = None
+    top1: Ratio | None = None
     """Top-1 accuracy of the last evaluation on the test images, 0 to 1."""
-    top5: Share | None = None
+    top5: Ratio | None = None
     """Top-5 accuracy of the last evaluation on the test images, 0 to 1."""
     test_loss: Amount | None = None
     """Mean loss of the last evaluation on the test images."""

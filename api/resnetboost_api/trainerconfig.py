@@ -3,9 +3,8 @@
 Whatever is at its default is left out, so that an older trainer reads the file as long as nothing new is used.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from resnetboost_api.dataset import Dataset
@@ -53,22 +52,3 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     dataset: Dataset
     checkpoint: Checkpointing = Checkpointing()
     adasum: RankAdasum | None = None
-
-
-def without_defaults(block: msgspec.Struct) -> dict[str, Any]:
-    """The fields of a block that are not at their default, as they stand in a file."""
-    return {
-        field.encode_name: _plain(getattr(block, field.name))
-        for field in msgspec.structs.fields(block)
-        if field.required or getattr(block, field.name) != _default(field)
-    }
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return without_defaults(value)
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
