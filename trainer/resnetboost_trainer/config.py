@@ -33,7 +33,7 @@ from resnetboost_api.trainerconfig import TrainerConfig as Config
 from resnetboost_api.wording import Schema
 from resnetboost_api.writing import without_nulls
 from resnetboost_trainer import __version__
-from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer.failures import ConfigError
 
 __all__ = [
     "PLAIN",
