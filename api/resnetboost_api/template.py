@@ -278,9 +278,9 @@ class Template(Block, frozen=True, kw_only=True):
 
     image: ImageName | None = None
     """Container image of the trainer. Left out, it is that of the device type: resnetboost/trainer-cpu:0.1.0,
-    resnetboost/trainer-ascend:0.1.0 or resnetboost/trainer-gpu:0.1.0. One of your own must have the operator's
-    version: an older one refuses fields that a newer operator writes. `resnetboost run` uses the trainer installed
-    on this machine instead.
+    resnetboost/trainer-ascend:0.1.0 or resnetboost/trainer-gpu:0.1.0. One of your own may be
+    older than the operator: it fails, and says so, only if the job uses a field that it does not know. `resnetboost
+    run` uses the trainer installed on this machine instead.
     """
     image_pull_policy: PullPolicy = "IfNotPresent"
     """When nodes pull the image."""
