@@ -55,7 +55,7 @@ async def _get(address: str, port: int) -> bytes:
 
 
 def _session() -> aiohttp.ClientSession:
-    """Create a session for one request; closing it closes the socket, which no later request would use in time."""
+    """Create a session for one request: closing it closes the socket, and the next request is 15 s away."""
     return aiohttp.ClientSession(
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, sock_connect=CONNECT_SECONDS),
