@@ -34,7 +34,7 @@ def rows(text: str) -> Iterator[tuple[str, str]]:
 
 def field(path: str) -> dict[str, Any]:
     """The schema of a field of a stage; a KeyError if there is none."""
-    found = schema.openapi()["properties"]["spec"]["properties"]["stages"]["items"]
+    found: dict[str, Any] = schema.openapi()["properties"]["spec"]["properties"]["stages"]["items"]
     for name in path.split("."):
         found = found["properties"][name]
     return found
