@@ -641,7 +641,7 @@ def test_what_stands_in_the_wrong_order_is_the_later_of_two() -> None:
     level(layers, 1)["net_layer"] = 0
     finding = next(finding for finding in checking.check(layers, "950") if finding.rule is rules.V2_LAYERS)
     assert (finding.place, finding.problem) == ("rank_list[0].level_list[1].net_layer", "is 0 after 0")
-    named = servers((0, 1), (0, 1))
+    named = servers((0,), (0,))
     set_server(0, server_id="node_2")(named)
     (finding,) = checking.check(named, "910B")
     assert (finding.place, finding.problem) == ("server_list[1]", '"node_1" has its ranks after those of "node_2"')
