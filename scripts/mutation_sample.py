@@ -49,39 +49,37 @@ def _files(form: str, names: str) -> tuple[str, ...]:
 
 
 _OPERATOR = "operator/resnetboost_operator/{}.py"
-_CHECK = "operator/resnetboost_operator/ranktable/{}.py"
 _TRAINER = "trainer/resnetboost_trainer/{}.py"
-_OPTIM = "trainer/resnetboost_trainer/optimizers/{}.py"
 _UNIT, _INTEGRATION = "tests/unit/test_{}.py", "tests/integration/test_{}.py"
 AREAS = {
     "planning": Area(
-        _files(_OPERATOR, "plan ending detection deletions suspension publishing decision backoff goodput waiting")
-        + _files(_OPERATOR, "evidence verdicts"),
+        _files(_OPERATOR, "planning/* observed/failure failures"),
         _files(_UNIT, "plan plan_on_kubernetes plan_of_rank_tables job_metrics plan_properties"),
     ),
     "ranktable/check": Area(
-        _files(_CHECK, "checking rules ranklist grouped tables superpods fields concise devicecards networks ranks")
-        + _files(_CHECK, "findings chips"),
+        _files(_OPERATOR, "ranktable/check/* ranktable/tables ranktable/chips"),
         _files(_UNIT, "ranktable_rules ranktable_verdicts ranktable_hostile ranktable_command ranktable_assembly"),
     ),
     "optim/kfac": Area(
-        _files(_OPTIM, "thor/blocks thor/cost thor/inverse thor/placement thor/trace"),
+        _files(_TRAINER, "optim/thor/blocks optim/thor/cost optim/thor/inverse")
+        + _files(_TRAINER, "optim/thor/assignment optim/thor/trace_rule"),
         _files(_UNIT, "thor_blocks thor_cost thor_inverse thor_placement thor_trace"),
         count=18,
     ),
     "optim/subspace": Area(
-        _files(_OPTIM, "pca/gram pca/quasinewton pca/solver"),
+        _files(_TRAINER, "optim/pca/gram optim/pca/quasinewton optim/pca/solver"),
         _files(_UNIT, "pca_quasinewton pca_solver pca_gram"),
         count=14,
         libraries=("scipy.linalg", "mindspore"),
     ),
     "optim/adasum": Area(
-        _files(_OPTIM, "adasum/adaptive adasum/host adasum/layout adasum/topology"),
+        _files(_TRAINER, "distributed/adasum/adaptive_sum distributed/adasum/host")
+        + _files(_TRAINER, "distributed/adasum/layout distributed/adasum/topology"),
         _files(_UNIT, "adasum_topology adasum_host"),
         count=14,
     ),
     "optim/first-order": Area(
-        _files(_OPTIM, "clipping lars momentum norms") + _files(_TRAINER, "schedule lossscale"),
+        _files(_TRAINER, "optim/clip optim/lars optim/momentum optim/norms optim/schedule optim/grad_scaler"),
         _files(_UNIT, "schedule loss_scale") + _files(_INTEGRATION, "momentum first_order"),
         count=14,
         libraries=("mindspore",),

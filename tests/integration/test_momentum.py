@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from familygradients import mindspores_operators
-from resnetboost_trainer import config, device
-from resnetboost_trainer.native import library
-from resnetboost_trainer.optimizers.momentum import Momentum
+from resnetboost_trainer import config
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.optim.momentum import Momentum
+from support.familygradients import mindspores_operators
 
 OURS, MINDSPORES = "our operators", "MindSpore's operators"
 

@@ -1,0 +1,59 @@
+"""A gang of one: the trainer's process by hand, on the digits, in a folder of its own; 44 steps in a few seconds."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from resnetboost_operator import api
+from resnetboost_operator.cli import job_file
+from resnetboost_operator.manifests import gang
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS = 44
+
+
+def start(
+    folder: Path,
+    attempt: int,
+    uid: str = "uid",
+    example: str = "digits",
+    changes: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
+    **checkpoint: Any,
+) -> subprocess.Popen[bytes]:
+    """Begin an attempt on the folder's checkpoints, with an example's job and `changes` to it as for `--set`.
+
+    `config` replaces what the trainer reads; `checkpoint` changes how checkpoints are kept (all of them, if not).
+    """
+    job = api.parse(job_file.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
+    settings = gang.trainer_config(job, job.spec.stages[0], attempt)
+    settings["job"] = {"name": "digits", "namespace": "default", "uid": uid}
+    settings["checkpoint"] = {"everySteps": 1, "keep": 100, "resume": "Never"} | checkpoint
+    settings |= {"localBatchSize": 64} | dict(config or {})
+    path = folder / f"{uid}-{attempt}.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    variables = {
+        "RESNETBOOST_CHECKPOINTS": str(folder / "checkpoints"),
+        "RESNETBOOST_TERMINATION_LOG": str(folder / f"{uid}-{attempt}.json"),
+        "RESNETBOOST_BIND_ADDRESS": "127.0.0.1",
+        "RESNETBOOST_METRICS_PORT": "0",
+    }
+    command = [sys.executable, "-m", "resnetboost_trainer", str(path)]
+    return subprocess.Popen(command, env=os.environ | variables, cwd=folder)
+
+
+def train(folder: Path, attempt: int, uid: str = "uid", **settings: Any) -> None:
+    """Train to the end, as `start` says."""
+    assert start(folder, attempt, uid, **settings).wait(timeout=300) == 0
+
+
+def final_weights(attempt: Path) -> dict[str, bytes]:
+    """The bytes of everything the last checkpoint holds, in that attempt's folder."""
+    weights = {path.name: path.read_bytes() for path in attempt.glob(f"step-{STEPS:08d}/*.safetensors")}
+    assert weights, f"{attempt} did not come to its end"
+    return weights
