@@ -168,5 +168,5 @@ def test_falls_and_never_rises_after_the_warm_up(rate: dict[str, Any], steps: in
     ids=["nowhere", "at the first step", "at a milestone", "only later", "to a thousandth of the steps"],
 )
 def test_where_the_rates_of_two_schedules_part(theirs: dict[str, Any], steps: int, expected: int | None) -> None:
-    rate = {"schedule": "Step", "milestones": [3, 4]}
+    rate: dict[str, Any] = {"schedule": "Step", "milestones": [3, 4]}
     assert first_other_rate(config(**rate), config(**rate | theirs), steps, STEPS) == expected
