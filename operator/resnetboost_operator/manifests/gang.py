@@ -1,17 +1,24 @@
 """The Kubernetes objects of one attempt, as dicts, from the job alone; it talks to no cluster and knows no time."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
+from resnetboost_api.device import DeviceKind
+from resnetboost_api.fields import Block
+from resnetboost_api.policies import Checkpointing
+from resnetboost_api.stage import Training
+from resnetboost_api.trainerconfig import JobReference, RankAdasum, TrainerConfig
+from resnetboost_api.writing import without_defaults, without_nulls
 from resnetboost_operator import api, names
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE, PATH_SHARED_MEMORY
 from resnetboost_operator.ranktable import payload
 
 Manifest = dict[str, Any]
+Part = TypeVar("Part", bound=Block)
 
 # What a rank gets to save its state after SIGTERM; kubelet kills it afterwards.
 TERMINATION_GRACE_SECONDS = 60
@@ -59,35 +66,44 @@ def config_map(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
 
 
 def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
-    """The stage as the trainer reads it: the job's own words, without anything of Kubernetes.
+    """The stage as the trainer reads it: the job's own words, without anything of Kubernetes and without defaults.
 
     A trainer knows of nodes only how many ranks Adasum averages before it sums; of ranks its environment tells.
     """
-    spec = job.spec
-    config = {
-        "job": {"name": job.name, "namespace": job.namespace, "uid": job.uid},
-        "stage": stage.name,
-        "attempt": attempt,
-        "seed": spec.seed,
-        "device": {"type": spec.device.type},
-        "model": _plain(spec.model),
-        "dataset": _plain(spec.dataset),
-        "checkpoint": {
-            "everySteps": spec.checkpoint.every_steps,
-            "keep": spec.checkpoint.keep,
-            "resume": spec.checkpoint.resume,
-            "keepCompiledGraphs": spec.checkpoint.keep_compiled_graphs,
-        },
-    }
-    if spec.jit_level is not None:
-        config["jitLevel"] = spec.jit_level
-    config |= {key: value for key, value in _plain(stage).items() if key not in ("name", "deviceCount")}
+    spec, start_from, adasum = job.spec, stage.start_from, None
+    if start_from is None and stage != spec.stages[0]:
+        start_from = api.StartFrom(stage=spec.stages[spec.stages.index(stage) - 1].name)
     if stage.adasum is not None:
         averaged = api.ranks_per_summand(spec.device, stage)
-        config["adasum"] = {"reduce": stage.adasum.reduce, "ranksPerNode": averaged}
-    if stage.start_from is None and stage != spec.stages[0]:
-        config["startFrom"] = {"stage": spec.stages[spec.stages.index(stage) - 1].name}
-    return config
+        adasum = RankAdasum(reduce=stage.adasum.reduce, ranks_per_node=averaged)
+    config = TrainerConfig(
+        job=JobReference(name=job.name, namespace=job.namespace, uid=job.uid),
+        stage=stage.name,
+        attempt=attempt,
+        seed=spec.seed,
+        jit_level=spec.jit_level,
+        device=DeviceKind(type=spec.device.type),
+        model=spec.model,
+        dataset=spec.dataset,
+        checkpoint=_part(Checkpointing, spec.checkpoint),
+        adasum=adasum,
+        **{**_fields(Training, stage), "start_from": start_from},
+    )
+    found, of_stage = without_defaults(config), _encoded(Training)
+    return {name: found[name] for name in sorted(found, key=lambda name: name in of_stage)}  # whose it is comes first
+
+
+def _encoded(kind: type[Block]) -> set[str]:
+    return set(kind.__struct_encode_fields__)
+
+
+def _part(kind: type[Part], block: Part) -> Part:
+    """The fields that a block has from one of its bases."""
+    return kind(**_fields(kind, block))
+
+
+def _fields(kind: type[Block], block: Block) -> dict[str, Any]:
+    return {name: getattr(block, name) for name in kind.__struct_fields__}
 
 
 def rank_table(
@@ -148,7 +164,7 @@ def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
     }
     if template.node_selector:
         spec["nodeSelector"] = dict(template.node_selector)
-    if tolerations := [*_plain(template.tolerations), *_device_tolerations(device)]:
+    if tolerations := [*without_nulls(template.tolerations), *_device_tolerations(device)]:
         spec["tolerations"] = tolerations
     if device.runtime_class_name is not None:
         spec["runtimeClassName"] = device.runtime_class_name
@@ -188,7 +204,7 @@ def _container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Mani
         "image": devices.image(job.spec),
         "imagePullPolicy": template.image_pull_policy,
         "command": list(names.TRAINER_COMMAND),
-        "env": [*_environment(job, stage, attempt, index), *_plain(template.env)],
+        "env": [*_environment(job, stage, attempt, index), *without_nulls(template.env)],
         "ports": [{"name": "metrics", "containerPort": names.PORT_METRICS}],
         "terminationMessagePath": names.PATH_TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the log tail of a crash, for nothing
@@ -223,7 +239,7 @@ def _resources(job: api.Job) -> Manifest:
     """What the user asks for and one device; a device's request must equal its limit."""
     device = devices.resource_name(job.spec.device)
     one = {device: 1} if device is not None else {}
-    given = {kind: {**amounts, **one} for kind, amounts in _plain(job.spec.template.resources).items()}
+    given = {kind: {**amounts, **one} for kind, amounts in without_nulls(job.spec.template.resources).items()}
     return {kind: amounts for kind, amounts in given.items() if amounts}
 
 
@@ -256,7 +272,7 @@ def _volumes(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[M
         claim = job.spec.checkpoint.claim_name
         source = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
         volumes.append({"name": names.VOLUME_CHECKPOINTS, **source})
-    return [*volumes, *_device_volumes(job, stage, attempt), *_plain(job.spec.template.volumes)]
+    return [*volumes, *_device_volumes(job, stage, attempt), *without_nulls(job.spec.template.volumes)]
 
 
 def _device_volumes(job: api.Job, stage: api.Stage, attempt: int) -> list[Manifest]:
@@ -277,7 +293,7 @@ def _mounts(job: api.Job, stage: api.Stage, index: int) -> list[Manifest]:
     mounts = [{"name": names.VOLUME_CONFIG, "mountPath": PATH_CONFIG, "readOnly": True}]
     if index == 0:
         mounts.append({"name": names.VOLUME_CHECKPOINTS, "mountPath": PATH_CHECKPOINTS})
-    return [*mounts, *_device_mounts(job.spec.device, stage), *_plain(job.spec.template.volume_mounts)]
+    return [*mounts, *_device_mounts(job.spec.device, stage), *without_nulls(job.spec.template.volume_mounts)]
 
 
 def _device_mounts(device: api.Device, stage: api.Stage) -> list[Manifest]:
@@ -316,8 +332,3 @@ def _labels(job: api.Job, stage: api.Stage, attempt: int) -> dict[str, str]:
         names.LABEL_STAGE: stage.name,
         names.LABEL_ATTEMPT: str(attempt),
     }
-
-
-def _plain(value: object) -> Any:
-    """A piece of the job as the user wrote it, without fields that were never set."""
-    return msgspec.to_builtins(value)

@@ -6,7 +6,7 @@ import msgspec
 
 from resnetboost_operator import failures as verdicts
 from resnetboost_operator import readable
-from resnetboost_operator.failures import Verdict
+from resnetboost_operator.failures import FailureClass
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.status import MESSAGE_LIMIT, Attempt, Progress, Status, plain
 
@@ -23,7 +23,7 @@ NODE_LOST_MESSAGE = "its node is not ready; nothing was heard of the pod since"
 class Failure(msgspec.Struct, frozen=True):
     """The failure that explains a gang's end. `rank` and the rest are None where nobody can tell."""
 
-    verdict: Verdict
+    verdict: FailureClass
     rank: int | None = None
     node: str | None = None
     exit_code: int | None = None

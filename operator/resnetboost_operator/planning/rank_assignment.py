@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import failures, names, readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.failures import Verdict
+from resnetboost_operator.failures import FailureClass
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests import gang as gang_manifests
 from resnetboost_operator.observed.failure import Failure
@@ -117,7 +117,7 @@ def _publish(world: World, bound: tuple[BoundPod, ...], untold: Sequence[PodView
 _CHANGED = "the device plugin has told of other devices since the rank table was decided, and a table never changes"
 
 
-def _refused(world: World, problem: object, verdict: Verdict) -> Publication:
+def _refused(world: World, problem: object, verdict: FailureClass) -> Publication:
     """The first of the pods stands for them all; the message names them."""
     named = problem.pods if isinstance(problem, Refusal) else ()
     first = next((pod for pod in world.gang if pod.name in named), None)
