@@ -12,8 +12,8 @@ from resnetboost_operator.cli.status import job_facts, job_table, job_view, sile
 from resnetboost_operator.cli.status.job_page import JobPage
 from resnetboost_operator.cli.status.job_table import JobTable
 from resnetboost_operator.cli.status.job_view import JobView
-from resnetboost_operator.controller import lease as leases
-from resnetboost_operator.controller.lease import Lease
+from resnetboost_operator.kubeclient import lease as leases
+from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.reader import Happening
 from resnetboost_operator.observed import pods
 from support import clusterjobs

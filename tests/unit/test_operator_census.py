@@ -40,7 +40,7 @@ def listed(*answers: Answer, namespaces: tuple[str, ...] = ()) -> tuple[dict[str
                 store.jobs.watched("ADDED", job(uid, 50 if uid == "newer" else 5, "before"))
             called.clear()
             async with asyncio.timeout(10):
-                await Census(server.client, store, namespaces, server.metrics).list_anew()
+                await Census(server.client, store, namespaces, server.metrics.count_request).list_anew()
             return {found.uid: found.status.stage for found in store.jobs}, called, server.requests
 
     return asyncio.run(play())

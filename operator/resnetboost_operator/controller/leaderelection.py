@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from resnetboost_operator.controller import lease as leases
-from resnetboost_operator.controller.lease import Lease, Sighting
+from resnetboost_operator.kubeclient import lease as leases
 from resnetboost_operator.kubeclient.client import Client, Patience
 from resnetboost_operator.kubeclient.errors import AlreadyExists, ApiError, Conflict, NotFound, Refused
+from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.resources import HOLDERS, LEASES, Verb
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,24 @@ class LeaseLost(Exception):
     """Somebody else may lead: this process must stop at once."""
 
 
+class LeaseObservation:
+    """Since when a lease has not changed, by this process' clock alone: the holder's may be wrong."""
+
+    def __init__(self) -> None:
+        self._lease: Lease | None = None
+        self._since = 0.0
+
+    def is_news(self, lease: Lease) -> bool:
+        """Whether it was renewed since it was looked at last."""
+        return self._lease is not None and self._lease != lease
+
+    def is_free(self, lease: Lease, identity: str, now: float) -> bool:
+        """Whether it may be taken: nobody's, our own of a former life, or not renewed for its whole duration."""
+        if self._lease != lease:
+            self._lease, self._since = lease, now
+        return lease.holder in ("", identity) or now >= self._since + lease.duration_seconds
+
+
 class Leader:
     """One candidate, in that `pod` of the lease's namespace, or in none.
 
@@ -49,7 +67,7 @@ class Leader:
         self._name = name
         self._identity = identity
         self._pod = pod
-        self._sighting = Sighting()
+        self._observation = LeaseObservation()
         self._lease: Lease | None = None
         self._renewed_at = float("-inf")
         self._tried: deque[str] = deque(maxlen=16)  # renew times that we wrote, or tried to
@@ -101,8 +119,8 @@ class Leader:
         found = await self._read()
         if found is None:
             return await self._take(Lease(self._identity, DURATION_SECONDS, pod=self._pod), now)
-        renewed = self._sighting.is_news(found)
-        free = self._sighting.is_free(found, self._identity, now) or (not renewed and await self._is_gone(found.pod))
+        renewed = self._observation.is_news(found)
+        free = self._observation.is_free(found, self._identity, now) or (not renewed and await self._is_gone(found.pod))
         if found.holder != self.holder and not free:
             logger.info("waiting: %s leads", found.holder)
         self.holder = found.holder

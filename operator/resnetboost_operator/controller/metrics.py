@@ -61,6 +61,10 @@ class Metrics:
             self.restarts.labels(verdict.name)
         self.leading = Gauge(f"{PREFIX}_leading", "1 while this process plans and writes.", registry=self.registry)
 
+    def count_request(self, verb: str, resource: str, code: str) -> None:
+        """Count one request to the API server; `code` is 'error' if no response arrived."""
+        self.requests.labels(verb, resource, code).inc()
+
     def watch_phases(self, phases: Callable[[], Iterable[str]]) -> None:
         """Count the jobs by phase whenever somebody asks; `phases` tells one for each job."""
         self.registry.register(_Phases(phases))

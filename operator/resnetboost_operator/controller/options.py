@@ -3,7 +3,6 @@
 import os
 import socket
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -11,11 +10,11 @@ import msgspec
 
 from resnetboost_operator import api, names
 from resnetboost_operator.controller import logs
+from resnetboost_operator.kubeclient import in_cluster
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.devices import Images
 
 PREFIX = "RESNETBOOST_OPERATOR"
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,14 +60,6 @@ class _TrainerImage(click.ParamType[tuple[api.DeviceType, str]]):
         return kind, image
 
 
-def own_namespace() -> str:
-    """The namespace of the pod this process runs in; `default` outside of one."""
-    try:
-        return _OWN_NAMESPACE.read_text().strip() or "default"
-    except OSError:
-        return "default"
-
-
 def own_identity() -> str:
     """The same again after a container's restart (its process id is 1), so that its own old lease is no obstacle."""
     return f"{socket.gethostname()}_{os.getpid()}"
@@ -94,7 +85,7 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--lease-namespace",
         metavar="NAME",
-        default=own_namespace,
+        default=in_cluster.own_namespace,
         help="Namespace of the lease that makes one of several operators the leader.  [default: the pod's own]",
     ),
     click.option(

@@ -52,7 +52,7 @@ class Operator:
     def __init__(self, options: Options, api: Any) -> None:
         self._options = options
         self._metrics = Metrics()
-        self._client = Client(api, self._metrics)
+        self._client = Client(api, self._metrics.count_request)
         self._store = Store(options.namespaces, self._changed, options.images)
         self._metrics.watch_phases(lambda: [job.status.phase for job in self._store.jobs])
         self._metrics.append(JobMetrics(self._jobs_led).text)
@@ -65,7 +65,7 @@ class Operator:
         pods = self._store.pods.items()
         self._pod_watches = [Watch(self._client, PODS, mirror, name, _OURS) for name, mirror in pods]
         self._node_watch = Watch(self._client, NODES, self._store.nodes)
-        self._census = Census(self._client, self._store, options.namespaces, self._metrics)
+        self._census = Census(self._client, self._store, options.namespaces, self._metrics.count_request)
         watches = [self._node_watch, *self._pod_watches]
         self._health = Health(self._store, self._queue, self._leader, watches, self._census, options.identity)
         self._server = Server(self._metrics, self._health.stuck, self._health.unready, self._health.role)

@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 import aiohttp
 import msgspec
 
-from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.kubeclient.client import Client
+from resnetboost_operator.kubeclient.client import Client, RequestObserver
 from resnetboost_operator.kubeclient.errors import ApiError
 from resnetboost_operator.kubeclient.reflector import PAGE, Page
 from resnetboost_operator.kubeclient.resources import JOBS
@@ -45,11 +44,11 @@ _object = msgspec.json.Decoder(dict[str, Any])
 class Census:
     """Listens to kopf's requests; `heard_at` (monotonic) is the last of them."""
 
-    def __init__(self, client: Client, store: Store, namespaces: Sequence[str], metrics: Metrics) -> None:
+    def __init__(self, client: Client, store: Store, namespaces: Sequence[str], observer: RequestObserver) -> None:
         self._client = client
         self._store = store
         self._namespaces = namespaces or ("",)
-        self._metrics = metrics
+        self._observer = observer
         self._listed = asyncio.Event()
         self._trouble = ""
         self.heard_at = time.monotonic()
@@ -149,4 +148,4 @@ class Census:
         self.heard_at = time.monotonic()
         known = params.url.path.endswith(f"/{JOBS.plural}")
         verb = "watch" if "watch" in params.url.query else "list" if known else "get"
-        self._metrics.requests.labels(verb, JOBS.plural if known else "discovery", code).inc()
+        self._observer(verb, JOBS.plural if known else "discovery", code)

@@ -5,14 +5,13 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.client.rest import RESTResponse
 
-from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.kubeclient import connection, errors, lines, resources, retry
 from resnetboost_operator.kubeclient.errors import ApiError, Conflict, NotLeading, Unauthorized, Unavailable
 from resnetboost_operator.kubeclient.resources import Resource, Verb
@@ -41,12 +40,27 @@ COLLECTION = Patience(tries=6, timeout_seconds=70.0)
 ONCE = Patience(tries=1, timeout_seconds=10.0)
 
 
-class Client:
-    """One API server. `may_write` is asked before every write but a lease's: it says whether this process leads."""
+class RequestObserver(Protocol):
+    """Called after each request, whatever its outcome."""
 
-    def __init__(self, api: ApiClient, metrics: Metrics) -> None:
+    def __call__(self, verb: str, resource: str, code: str) -> None:
+        """`code` is the HTTP status, or 'error' if no response arrived."""
+
+
+def ignore(verb: str, resource: str, code: str) -> None:
+    """The observer of a client whose requests nobody counts."""
+
+
+class Client:
+    """Client of one API server.
+
+    `may_write` says whether this process leads; every write but a lease's checks it first. `observer` is called after
+    each request, for metrics.
+    """
+
+    def __init__(self, api: ApiClient, observer: RequestObserver = ignore) -> None:
         self._api = api
-        self._metrics = metrics
+        self._observer = observer
         self.may_write: Callable[[], bool] = lambda: False
 
     @property
@@ -161,7 +175,7 @@ class Client:
             why = f"{type(error).__name__} {error}".rstrip()
             raise Unavailable(f"{request}: no answer from {self.host}: {why}") from error
         finally:
-            self._metrics.requests.labels(request.verb, request.resource.plural, code).inc()
+            self._observer(request.verb, request.resource.plural, code)
 
     async def _send(self, request: "_Request") -> RESTResponse:
         """Past the generated methods, whose models check each of a thousand pods again.

@@ -10,14 +10,12 @@ from typing import Any
 import msgspec
 
 from resnetboost_operator import __version__, names
-from resnetboost_operator.controller import lease as leases
-from resnetboost_operator.controller import options
-from resnetboost_operator.controller.lease import Lease
-from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.kubeclient import connection, errors
+from resnetboost_operator.kubeclient import connection, errors, in_cluster
+from resnetboost_operator.kubeclient import lease as leases
 from resnetboost_operator.kubeclient.cache import Mirror, View
 from resnetboost_operator.kubeclient.client import Client, Patience
+from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.reflector import Watch
 from resnetboost_operator.kubeclient.resources import JOBS, Resource
 
@@ -95,9 +93,9 @@ class Reader:
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[Reader]:
     """A reader of the cluster that the kubeconfig names. Raises `UserError` if there is none."""
-    client = Client(await connection.connect(USER_AGENT), Metrics())
+    client = Client(await connection.connect(USER_AGENT))
     try:
-        yield Reader(client, connection.namespace() or options.own_namespace())
+        yield Reader(client, connection.namespace() or in_cluster.own_namespace())
     finally:
         await client.close()
 

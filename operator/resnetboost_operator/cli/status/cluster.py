@@ -15,10 +15,10 @@ from resnetboost_operator.cli import interruptible
 from resnetboost_operator.cli.status import job_facts, job_view, screens, silence
 from resnetboost_operator.cli.status.command import Wanted
 from resnetboost_operator.cli.status.job_view import JobView
-from resnetboost_operator.controller.lease import Lease
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kubeclient import reader
 from resnetboost_operator.kubeclient.cache import Mirror
+from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.reader import Reader
 from resnetboost_operator.kubeclient.reflector import Watch
 

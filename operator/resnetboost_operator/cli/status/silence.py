@@ -6,7 +6,7 @@ import msgspec
 
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.controller.lease import Lease
+from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.observed import pods
 from resnetboost_operator.status import Status
 

@@ -69,21 +69,3 @@ def manifest(name: str, namespace: str, lease: Lease) -> dict[str, Any]:
 def timestamp(now: float) -> str:
     """Unix seconds as Kubernetes' MicroTime."""
     return datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-class Sighting:
-    """Since when a lease has not changed, by this process' clock alone: the holder's may be wrong."""
-
-    def __init__(self) -> None:
-        self._lease: Lease | None = None
-        self._since = 0.0
-
-    def is_news(self, lease: Lease) -> bool:
-        """Whether it was renewed since it was looked at last."""
-        return self._lease is not None and self._lease != lease
-
-    def is_free(self, lease: Lease, identity: str, now: float) -> bool:
-        """Whether it may be taken: nobody's, our own of a former life, or not renewed for its whole duration."""
-        if self._lease != lease:
-            self._lease, self._since = lease, now
-        return lease.holder in ("", identity) or now >= self._since + lease.duration_seconds
