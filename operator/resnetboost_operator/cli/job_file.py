@@ -66,3 +66,15 @@ def _told(path: Path | str, problems: Sequence[schema.Problem]) -> list[str]:
     rest = len(problems) - MOST_TOLD
     more = [f"{path}: and {rest} more"] if rest > 0 else []
     return [f"{path}: {problem}" for problem in problems[:MOST_TOLD]] + more
+
+
+def with_absolute_paths(job: Manifest) -> Manifest:
+    """The job with absolute paths of data and weights: ranks run in folders of their own."""
+    spec = {**job["spec"], "dataset": _absolute(job["spec"]["dataset"])}
+    if "weights" in spec["model"]:
+        spec["model"] = {**spec["model"], "weights": _absolute(spec["model"]["weights"])}
+    return {**job, "spec": spec}
+
+
+def _absolute(place: Manifest) -> Manifest:
+    return {**place, "path": str(Path(place["path"]).expanduser().absolute())} if "path" in place else place

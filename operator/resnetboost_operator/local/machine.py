@@ -10,6 +10,8 @@ from pathlib import Path
 from resnetboost_operator import names
 from resnetboost_operator.errors import AddressError
 
+# Resident memory of a rank that trains a small network, with its share of the coordinator.
+RANK_BYTES = 600 << 20
 _LAST_ADDRESS = "255.254"
 _ATTEMPTS = 100
 

@@ -1,6 +1,8 @@
-"""`resnetboost run`: a job file and a folder into a finished, failed or interrupted run; it plans nothing."""
+"""`resnetboost run`: runs or resumes a job on this machine."""
 
 import asyncio
+import shlex
+import shutil
 import signal
 import sys
 import time
@@ -8,27 +10,57 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from resnetboost_operator import api, errors, readable
-from resnetboost_operator.cli import job_file
+from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import Output, console, standard_output
-from resnetboost_operator.cli.run import data_notes, display, summary
+from resnetboost_operator.cli.view import display, summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import environment, machine
 from resnetboost_operator.local.runloop import RunLoop
 from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
+from resnetboost_operator.validation import data_notes
 from resnetboost_operator.validation.notes import notes
 
 Manifest = dict[str, Any]
 
-RANK_BYTES = 600 << 20  # resident memory of a rank that trains a small network, and its share of the coordinator
+
+@click.command()
+@arguments.FILE
+@arguments.SET
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder. [default: runs/<job name>]")
+@click.option("--fresh", is_flag=True, help="Delete the results of an earlier run in the run folder and start over.")
+@click.pass_context
+def run(ctx: click.Context, file: Path, assignments: tuple[str, ...], out: Path | None, fresh: bool) -> None:
+    """Run the job FILE on this machine, one process per rank.
+
+    Progress, metrics, logs, checkpoints and the report go to the run folder. Run the same job with the same
+    folder again to resume it from its newest checkpoint.
+
+    Ctrl-C (or SIGTERM) stops all ranks after the same step and saves a checkpoint; a second Ctrl-C kills them.
+
+    \b
+    Exit codes:
+      0 complete              12 numerics (NaN or divergence)   15 storage
+      10 job file or option   13 out of memory                  16 interrupted, resumable
+      11 data set             14 communication between ranks    1 anything else
+
+    \b
+    Examples:
+      resnetboost run examples/digits.yaml
+      resnetboost run examples/digits.yaml --set stages[0].epochs=3 --set device.count=1
+      resnetboost run examples/digits.yaml --out /tmp/try --fresh
+    """
+    ctx.exit(run_job(file, assignments, out, fresh))
 
 
-def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, command: str) -> int:
-    """Run or resume, report, and return the exit code."""
+def run_job(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool) -> int:
+    """Run or resume the job, print its summary and return the exit code."""
     began = time.monotonic()
-    wanted = with_absolute_paths(job_file.load(file, assignments))
+    wanted = job_file.with_absolute_paths(job_file.load(file, assignments))
     check_device(wanted["spec"], len(machine.usable_cores()), machine.memory_bytes())
     check_room(wanted["spec"], machine.memory_bytes())
     check_starts(wanted["spec"])
@@ -44,14 +76,29 @@ def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, c
     seconds = time.monotonic() - began if trained else summary.active_seconds(status, time.time())
     screen = console(output)
     screen.print()
-    for line in summary.closing_lines(folder, status, command, seconds):
+    for line in summary.closing_lines(folder, status, _resume_command(file, assignments, out), seconds):
         screen.print(line, soft_wrap=True)
     return summary.exit_code(status)
 
 
+def _resume_command(file: Path, assignments: Sequence[str], out: Path | None) -> str:
+    """The command that resumes this run."""
+    options = [word for assignment in assignments for word in ("--set", assignment)]
+    folder = ["--out", str(out)] if out is not None else []
+    return shlex.join([_program(), "run", str(file), *options, *folder])
+
+
+def _program() -> str:
+    """This program as the user can call it again: its name if that finds it, else its path."""
+    name = Path(sys.argv[0]).name
+    if name != "resnetboost" or shutil.which(name) == sys.argv[0]:
+        return "resnetboost"
+    return sys.argv[0]
+
+
 def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
     """Refuse what only a cluster with device plugins has, and say what this machine can do instead."""
-    kind, most = spec["device"]["type"], max(1, min(cores, memory_bytes // RANK_BYTES))
+    kind, most = spec["device"]["type"], max(1, min(cores, memory_bytes // machine.RANK_BYTES))
     if kind != "CPU":
         problem = f"device.type: {kind} needs a cluster, this machine trains on CPUs"
         count = min(spec["device"]["count"], most)
@@ -62,10 +109,10 @@ def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
 
 def check_room(spec: Manifest, memory_bytes: int) -> None:
     """Refuse a gang that would bring the machine down: each rank imports MindSpore for itself."""
-    most = max(1, memory_bytes // RANK_BYTES)
+    most = max(1, memory_bytes // machine.RANK_BYTES)
     ranks, field = _largest_gang(spec)
     if ranks > most:
-        need = f"{ranks} ranks need about {ranks * RANK_BYTES >> 30} GiB of memory"
+        need = f"{ranks} ranks need about {ranks * machine.RANK_BYTES >> 30} GiB of memory"
         raise errors.UserError(f"{field}: {need}, this machine has {memory_bytes >> 30} GiB; use at most {most}")
 
 
@@ -86,18 +133,6 @@ def _largest_gang(spec: Manifest) -> tuple[int, str]:
         for index, stage in enumerate(spec["stages"])
     ]
     return max(found or (int(spec["device"]["count"]), "device.count") for found in given)
-
-
-def with_absolute_paths(job: Manifest) -> Manifest:
-    """Relative paths of data and weights are meant from here, not from the folders the pods run in."""
-    spec = {**job["spec"], "dataset": _absolute(job["spec"]["dataset"])}
-    if "weights" in spec["model"]:
-        spec["model"] = {**spec["model"], "weights": _absolute(spec["model"]["weights"])}
-    return {**job, "spec": spec}
-
-
-def _absolute(place: Manifest) -> Manifest:
-    return {**place, "path": str(Path(place["path"]).expanduser().absolute())} if "path" in place else place
 
 
 def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from resnetboost_operator import readable
 from resnetboost_operator.cli import interruptible
 from resnetboost_operator.cli.status import job_facts, job_view, screens, silence
-from resnetboost_operator.cli.status.command import Wanted
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.status.request import StatusRequest
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kubeclient import reader
 from resnetboost_operator.kubeclient.cache import Mirror
@@ -28,34 +28,34 @@ TICK_SECONDS = 1.0
 LOOK_SECONDS = 10.0
 
 
-def run(wanted: Wanted) -> int:
-    """Print, and follow if that is wanted; the exit code. Raises `UserError` if the question cannot be answered."""
-    for value, what in ((wanted.target, "job"), (wanted.namespace, "namespace")):
+def run(request: StatusRequest) -> int:
+    """Print, and follow if that is request; the exit code. Raises `UserError` if the question cannot be answered."""
+    for value, what in ((request.target, "job"), (request.namespace, "namespace")):
         if value and not _NAME.fullmatch(value):
             raise UserError(
                 f"{value!r} can be no {what}'s name; use a-z, 0-9 and '-' (a run folder is written with a /)"
             )
-    return asyncio.run(interruptible.until_interrupted(_answer(wanted)))
+    return asyncio.run(interruptible.until_interrupted(_answer(request)))
 
 
-async def _answer(wanted: Wanted) -> int:
+async def _answer(request: StatusRequest) -> int:
     async with reader.connected() as cluster:
-        namespace = "" if wanted.everywhere else wanted.namespace or cluster.namespace
-        following = _Following(wanted, cluster, namespace)
+        namespace = "" if request.everywhere else request.namespace or cluster.namespace
+        following = _Following(request, cluster, namespace)
         await cluster.fill(following.watch)
         await following.look()
         found = following.jobs()
-        if wanted.target and not found:
-            raise UserError(await _missing(cluster, namespace, wanted.target))
-        if wanted.follow:
+        if request.target and not found:
+            raise UserError(await _missing(cluster, namespace, request.target))
+        if request.follow:
             return await following.run()
-        if not found and wanted.form == "text":
-            place = "in any namespace" if wanted.everywhere else f"in namespace {namespace}; -A looks in all"
+        if not found and request.form == "text":
+            place = "in any namespace" if request.everywhere else f"in namespace {namespace}; -A looks in all"
             print(f"resnetboost: there are no jobs {place}", file=sys.stderr)
             return 0
-        events = await cluster.events(namespace, found[0].uid) if wanted.target and wanted.form == "text" else []
+        events = await cluster.events(namespace, found[0].uid) if request.target and request.form == "text" else []
         now = time.time()
-        told = tuple(job_facts.events(events, now)) if wanted.target else ()
+        told = tuple(job_facts.events(events, now)) if request.target else ()
         following.screen.show(found, told)
         following.screen.close()
         return 0
@@ -76,22 +76,22 @@ async def _missing(cluster: Reader, namespace: str, name: str) -> str:
 class _Following:
     """The jobs as they are known, and the screen that shows them."""
 
-    def __init__(self, wanted: Wanted, cluster: Reader, namespace: str) -> None:
-        self._wanted = wanted
+    def __init__(self, request: StatusRequest, cluster: Reader, namespace: str) -> None:
+        self._request = request
         self._cluster = cluster
         self._changed = asyncio.Event()
         self._leases: Sequence[Lease] | None = None
         self._looked_at = float("-inf")
         self._last: JobView | None = None
         self._mirror: Mirror[JobView] = Mirror(job_view.read, self._note)
-        self.watch: Watch = cluster.jobs(self._mirror, namespace, wanted.target)
+        self.watch: Watch = cluster.jobs(self._mirror, namespace, request.target)
         self.screen = screens.choose(
-            wanted.form, one=bool(wanted.target), follow=wanted.follow, all_spaces=wanted.everywhere
+            request.form, one=bool(request.target), follow=request.follow, all_spaces=request.everywhere
         )
 
     def jobs(self) -> tuple[JobView, ...]:
-        """All of them; if one is wanted the one that was there first, not a later one of its name."""
-        known = self._last.uid if self._wanted.target and self._last is not None else ""
+        """All of them; if one is request the one that was there first, not a later one of its name."""
+        known = self._last.uid if self._request.target and self._last is not None else ""
         found = [job for job in self._mirror if not known or job.uid == known]
         now, seen = time.time(), self._looked_at > float("-inf")
         return tuple(_with_silence(job, self._leases, now) if seen else job for job in found)
@@ -127,12 +127,12 @@ class _Following:
 
     def _show(self) -> int | None:
         found, last = self.jobs(), self._last
-        over = bool(self._wanted.target) and last is not None and last.is_over
+        over = bool(self._request.target) and last is not None and last.is_over
         self.screen.notice("" if over else _trouble(self.watch))
         self.screen.show((last,) if over and last is not None else found, ())
         if over and last is not None:
             return 0 if last.status.phase == "Complete" else FAILED
-        if self._wanted.target and last is not None and not found:
+        if self._request.target and last is not None and not found:
             self.screen.notice(f"{last.name} is deleted")
             return FAILED
         return None

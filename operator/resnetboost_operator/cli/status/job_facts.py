@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from resnetboost_operator import api, names, readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.cli.run import text
 from resnetboost_operator.cli.status import job_view
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.view import text
 from resnetboost_operator.kubeclient.reader import Happening
 from resnetboost_operator.observed import pods
 from resnetboost_operator.planning.goodput import OVERHEAD

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from resnetboost_operator import readable
-from resnetboost_operator.cli.run import frame, text
 from resnetboost_operator.cli.status import job_facts, job_table, job_view
 from resnetboost_operator.cli.status.job_facts import Fact
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.view import frame, text
 
 _LABEL_CELLS = 12
 

@@ -8,8 +8,8 @@ import msgspec
 
 from resnetboost_operator import api, readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.cli.run import text as run_text
 from resnetboost_operator.cli.status.silence import Silence
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.observed import pods
 from resnetboost_operator.status import Progress, StageStatus, Status

@@ -7,7 +7,7 @@ from resnetboost_operator import api
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli import interruptible
 from resnetboost_operator.cli.output import Output, console, standard_output
-from resnetboost_operator.cli.run import display, summary
+from resnetboost_operator.cli.view import display, summary
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from resnetboost_operator import api, readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.output import console, standard_output
-from resnetboost_operator.cli.run import summary
 from resnetboost_operator.cli.status import job_table
 from resnetboost_operator.cli.status.job_table import JobTable
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs.runfolder import RunFolder

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from resnetboost_operator import readable, yamltext
 from resnetboost_operator.cli.status import job_table
-from resnetboost_operator.cli.status.command import Form
 from resnetboost_operator.cli.status.job_facts import Fact
 from resnetboost_operator.cli.status.job_page import JobPage
 from resnetboost_operator.cli.status.job_table import JobTable
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.status.request import Form
 
 
 class Screen(Protocol):

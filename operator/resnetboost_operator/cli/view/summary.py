@@ -5,7 +5,7 @@ from pathlib import Path
 
 from resnetboost_operator import failures, readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.cli.run import text
+from resnetboost_operator.cli.view import text
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs import adasum, metricsfile, pca, thor
 from resnetboost_operator.runs.runfolder import RunFolder

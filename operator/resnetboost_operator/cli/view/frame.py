@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from resnetboost_operator import api, readable
-from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.status import Progress, StageStatus, Status
 
 _MARKS = {

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from resnetboost_operator import api
-from resnetboost_operator.cli.run import frame
-from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.cli.view import frame
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.planning.actions import Event
 from resnetboost_operator.status import Status
 
