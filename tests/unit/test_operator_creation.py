@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import names
 from resnetboost_operator.controller import creation_pool
-from resnetboost_operator.controller.creation_pool import LEAST_IN_FLIGHT, PODS_PER_CONNECTION, Gangs
+from resnetboost_operator.controller.creation_pool import LEAST_IN_FLIGHT, PODS_PER_CONNECTION, CreationPool
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient import client
@@ -45,14 +45,14 @@ def existing(pod: dict[str, Any], version: int = 9, owner: dict[str, Any] | None
 
 
 class Bed:
-    """Gangs that are created, and a store. `wanted`: whether the jobs still want their gangs."""
+    """A creation pool and its store. `wanted`: whether the jobs still want their gangs."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.wanted = True
         self.calls: list[str] = []
         self._changed = asyncio.Event()
         self.store = Store((), lambda uid: None)
-        self.gangs = Gangs(server.client, self.store, lambda job: self.wanted, self._call)
+        self.gangs = CreationPool(server.client, self.store, lambda job: self.wanted, self._call)
 
     def _call(self, uid: str) -> None:
         self.calls.append(uid)

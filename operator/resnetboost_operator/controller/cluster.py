@@ -9,12 +9,12 @@ import msgspec
 
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller.creation import Manifest
-from resnetboost_operator.controller.creation_pool import Gangs, Standing
-from resnetboost_operator.controller.deletion import Removal
-from resnetboost_operator.controller.events import Events
+from resnetboost_operator.controller.creation_pool import CreationPool, CreationState
+from resnetboost_operator.controller.deletion import PodDeleter
+from resnetboost_operator.controller.events import EventRecorder
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.kubeclient.client import COLLECTION, Client
+from resnetboost_operator.kubeclient.client import COLLECTION_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import Conflict, NotFound
 from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, PODS, SERVICES
 from resnetboost_operator.observed.pods import PodView
@@ -40,9 +40,9 @@ class Cluster:
     def __init__(self, client: Client, store: Store, identity: str, changed: Callable[[str], None]) -> None:
         self._client = client
         self._store = store
-        self._gangs = Gangs(client, store, self._still_wants_gang, changed)
-        self._removal = Removal(client, store, changed)
-        self._events = Events(client, identity)
+        self._creations = CreationPool(client, store, self._still_wants_gang, changed)
+        self._deleter = PodDeleter(client, store, changed)
+        self._recorder = EventRecorder(client, identity)
         self._slots = asyncio.Semaphore(ANNOTATIONS_IN_FLIGHT)
         self._stopping = False
 
@@ -57,37 +57,37 @@ class Cluster:
         except NotFound as error:
             raise JobGone from error
         written = _decode.decode(answer)
-        self._store.jobs.answered(written)
+        self._store.jobs.apply_response(written)
         return self._store.read_job(written)
 
     def remove(self, record: JobRecord, deletions: Sequence[Deletion], pods: Sequence[PodView]) -> None:
         """Begin to delete these of the job's pods; does not wait."""
-        self._removal.remove(record, deletions, pods)
+        self._deleter.remove(record, deletions, pods)
 
-    def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> Standing:
+    def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> CreationState:
         """Begin to create these objects, all that the job's current attempt lacks; does not wait.
 
         Pods that came while the status was written are not asked for again.
         """
         there = {pod.name for pod in self._store.pods_of(record)}
         missing = [found for found in manifests if found["kind"] != "Pod" or found["metadata"]["name"] not in there]
-        return self._gangs.want(record, missing)
+        return self._creations.want(record, missing)
 
     def creates(self, uid: str) -> bool:
         """Whether objects of that job are being created."""
-        return self._gangs.busy(uid)
+        return self._creations.busy(uid)
 
     def obstacle(self, uid: str) -> str:
         """Why that job's objects cannot be created, in words for people; '' if they can."""
-        return self._gangs.obstacle(uid)
+        return self._creations.obstacle(uid)
 
     def invalid(self, uid: str) -> bool:
         """Whether the API server will never take one of that job's objects."""
-        return self._gangs.invalid(uid)
+        return self._creations.invalid(uid)
 
     def forget(self, uid: str) -> None:
         """Create nothing more for that job."""
-        self._gangs.forget(uid)
+        self._creations.forget(uid)
 
     async def annotate(self, record: JobRecord, wanted: Sequence[Annotation]) -> None:
         """Annotate these of the job's pods, many at once; one that is gone, or another by now, needs it no more."""
@@ -102,13 +102,15 @@ class Cluster:
             answer = await self._client.request(
                 "patch", PODS, record.namespace, wanted.name, body=body, slots=self._slots
             )
-            self._store.pod_answered(_decode.decode(answer))
+            self._store.apply_pod_response(_decode.decode(answer))
 
     async def clean(self, record: JobRecord, selector: str) -> None:
         """Delete the config maps and services that the labels select."""
         for resource in (CONFIG_MAPS, SERVICES):
             query = {"labelSelector": selector}
-            await self._client.request("deletecollection", resource, record.namespace, query=query, patience=COLLECTION)
+            await self._client.request(
+                "deletecollection", resource, record.namespace, query=query, retries=COLLECTION_RETRIES
+            )
 
     async def expire(self, record: JobRecord) -> None:
         """Delete that very version of the job; what it owns follows.
@@ -122,9 +124,9 @@ class Cluster:
         except NotFound as error:
             raise JobGone from error
 
-    def tell(self, record: JobRecord, events: Sequence[Event]) -> None:
+    def record_events(self, record: JobRecord, events: Sequence[Event]) -> None:
         """Post events about the job; does not wait."""
-        self._events.tell(record, events)
+        self._recorder.record(record, events)
 
     def stop(self) -> None:
         """Begin no further creation: a successor goes on with what is missing."""
@@ -132,9 +134,9 @@ class Cluster:
 
     async def close(self, seconds: float) -> None:
         """Leave what is under way to the API server, but wait so long for events."""
-        await self._events.close(seconds)
-        await self._gangs.close()
-        await self._removal.close()
+        await self._recorder.close(seconds)
+        await self._creations.close()
+        await self._deleter.close()
 
     def _still_wants_gang(self, record: JobRecord) -> bool:
         """Whether that attempt is still to have its objects; a pass that knows better may come a moment late."""

@@ -49,7 +49,7 @@ class Creation:
         except Refused as error:
             return Obstacle(error.words, invalid=isinstance(error, Invalid))
         if resource is PODS:
-            self._store.pod_answered(_decode.decode(answer))
+            self._store.apply_pod_response(_decode.decode(answer))
         return None
 
     async def _look(self, job: JobRecord, manifest: Manifest) -> Obstacle | None:
@@ -67,7 +67,7 @@ class Creation:
         if not _is_current(found, manifest):
             return Obstacle(f"{thing} is still going", passing=True)
         if resource is PODS:
-            self._store.pod_answered(found)
+            self._store.apply_pod_response(found)
         return None
 
 

@@ -40,7 +40,7 @@ BLOCKED = Backoff(first_seconds=1.0, most_seconds=8.0)
 _Key = tuple[str, str]
 
 
-class Standing(msgspec.Struct, frozen=True):
+class CreationState(msgspec.Struct, frozen=True):
     """Where the creation of a gang is: `done` once nothing is missing; `obstacle`, what is in the way, or ''.
 
     `wait_seconds`: until it is worth a try again, None while it goes on by itself.
@@ -87,7 +87,7 @@ class _Work:
         return bool(self.pending or self.tasks)
 
 
-class Gangs:
+class CreationPool:
     """`still_wanted` is asked before each object; `changed` is called with a job's uid when a pass has news to see."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Gangs:
         self._works: dict[str, _Work] = {}
         self._cancelled: set[asyncio.Task[None]] = set()
 
-    def want(self, job: JobRecord, manifests: Sequence[Manifest]) -> Standing:
+    def want(self, job: JobRecord, manifests: Sequence[Manifest]) -> CreationState:
         """The current attempt of the job lacks exactly these objects: create them, in this order of kinds.
 
         What pods refer to is created one by one, then the pods in parallel. The first obstacle ends it for a while, for
@@ -116,22 +116,22 @@ class Gangs:
             self.forget(job.uid)
             work = None
         if not manifests:
-            return Standing(done=True)
+            return CreationState(done=True)
         work = work or self._works.setdefault(job.uid, _Work(job))
         work.job = job
         missing = {key: found for found in manifests if (key := _key(found)) not in work.there}
         if not missing and not work.tasks:
             work.obstacle = ""
-            return Standing(done=True)
+            return CreationState(done=True)
         wait = work.not_before - time.monotonic()
         if wait > 0:
-            return Standing(False, work.told, wait)
+            return CreationState(False, work.told, wait)
         work.pending = {key: found for key, found in missing.items() if key not in work.tasks}
         work.hindered = False
         pods = sum(kind == "Pod" for kind, _ in (*work.pending, *work.tasks))
         work.widest = max(LEAST_IN_FLIGHT, min(IN_FLIGHT, pods // PODS_PER_CONNECTION))
         self._begin(work)
-        return Standing(False, work.told)
+        return CreationState(False, work.told)
 
     def busy(self, uid: str) -> bool:
         """Whether objects of that job are being created."""
@@ -255,8 +255,8 @@ class Gangs:
 class _Place:
     """A slot for each try of one request, and an eye on how long the API server takes over it."""
 
-    def __init__(self, gangs: Gangs, slots: Slots, work: _Work, key: _Key) -> None:
-        self._gangs = gangs
+    def __init__(self, gangs: CreationPool, slots: Slots, work: _Work, key: _Key) -> None:
+        self._creations = gangs
         self._slots = slots
         self._work = work
         self._key = key
@@ -267,7 +267,7 @@ class _Place:
         self._work.trying[self._key] = self
         loop = asyncio.get_running_loop()
         self._began = loop.time()
-        self._alarm = loop.call_later(SLOW_SECONDS, self._gangs.unanswered, self._work, self._key)
+        self._alarm = loop.call_later(SLOW_SECONDS, self._creations.unanswered, self._work, self._key)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -277,7 +277,7 @@ class _Place:
         if self._work.trying.get(self._key) is self:  # not that of a try which has taken its place
             del self._work.trying[self._key]
         if in_time and not isinstance(error, asyncio.CancelledError):
-            self._gangs.answered(self._work, granted=error is None)
+            self._creations.answered(self._work, granted=error is None)
         await self._slot.__aexit__(None, None, None)
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from resnetboost_operator import names
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.kubeclient.client import COLLECTION, Client
+from resnetboost_operator.kubeclient.client import COLLECTION_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import ApiError, Conflict, NotFound
 from resnetboost_operator.kubeclient.resources import PODS
 from resnetboost_operator.observed.pods import PodView
@@ -26,7 +26,7 @@ IN_FLIGHT = 24
 SWEEP_PODS = 64
 
 
-class Removal:
+class PodDeleter:
     """Deletes pods. The API server takes seconds over a thousand, and the first places are free before the last.
 
     So nobody waits for it: the pods count as going (`Store.expect`), and a deletion that fails makes `changed` be
@@ -42,7 +42,7 @@ class Removal:
 
     def remove(self, job: JobRecord, wanted: Sequence[Deletion], pods: Sequence[PodView]) -> None:
         """Begin the deletions that are not under way yet; `pods` are all of the job's."""
-        new = [found for found in wanted if not self._store.is_expected(found)]
+        new = [found for found in wanted if not self._store.is_deletion_expected(found)]
         sweeps, singles = cleanup.grouped(new, pods)
         by_name = {found.name: found for found in new}
         for part in (part for sweep in sweeps for part in _parts(sweep, pods)):
@@ -57,7 +57,7 @@ class Removal:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _begin(self, job: JobRecord, going: Sequence[Deletion], request: Coroutine[Any, Any, None]) -> None:
-        self._store.expect(going)
+        self._store.expect_deletions(going)
         task = asyncio.create_task(self._watch_over(job, going, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -67,7 +67,7 @@ class Removal:
             await request
         except ApiError as error:
             logger.warning("%d pods are not deleted yet; trying again: %s", len(going), error)
-            self._store.despair(going)
+            self._store.forget_deletions(going)
             self._changed(job.uid)
 
     async def _sweep(self, job: JobRecord, sweep: Sweep) -> None:
@@ -75,7 +75,9 @@ class Removal:
         if sweep.field_selector:
             query["fieldSelector"] = sweep.field_selector
         body = {"gracePeriodSeconds": sweep.grace_seconds}
-        await self._client.request("deletecollection", PODS, job.namespace, query=query, body=body, patience=COLLECTION)
+        await self._client.request(
+            "deletecollection", PODS, job.namespace, query=query, body=body, retries=COLLECTION_RETRIES
+        )
 
     async def _delete_each(self, job: JobRecord, singles: Sequence[Deletion]) -> None:
         done = await asyncio.gather(*(self._delete(job, found) for found in singles), return_exceptions=True)

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Sequence
 
-from resnetboost_operator.controller.leaderelection import Leader
-from resnetboost_operator.controller.resync import Census
+from resnetboost_operator.controller.leaderelection import LeaderElector
+from resnetboost_operator.controller.resync import Resync
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.controller.workqueue import Queue
-from resnetboost_operator.kubeclient.reflector import Watch
+from resnetboost_operator.controller.workqueue import WorkQueue
+from resnetboost_operator.kubeclient.reflector import Reflector
 
 # A watch hears of bookmarks once a minute, and reconnects when it does not.
 WATCH_SILENCE_SECONDS = 300.0
@@ -21,13 +21,19 @@ class Health:
     """`trouble`: why the operator has not got so far that it could watch anything; '' once it has."""
 
     def __init__(
-        self, store: Store, queue: Queue, leader: Leader, watches: Sequence[Watch], census: Census, identity: str
+        self,
+        store: Store,
+        queue: WorkQueue,
+        elector: LeaderElector,
+        reflectors: Sequence[Reflector],
+        resync: Resync,
+        identity: str,
     ) -> None:
         self._store = store
         self._queue = queue
-        self._leader = leader
-        self._watches = watches
-        self._census = census
+        self._elector = elector
+        self._reflectors = reflectors
+        self._resync = resync
         self._identity = identity
         self.trouble = "starting"
 
@@ -39,10 +45,10 @@ class Health:
         if self.trouble:
             return ""
         now = time.monotonic()
-        for watch in self._watches:
-            if now - watch.heard_at > WATCH_SILENCE_SECONDS:
-                return f"the watch of the {watch.name} has stopped"
-        if now - self._census.heard_at > KOPF_SILENCE_SECONDS:
+        for reflector in self._reflectors:
+            if now - reflector.heard_at > WATCH_SILENCE_SECONDS:
+                return f"the watch of the {reflector.name} has stopped"
+        if now - self._resync.heard_at > KOPF_SILENCE_SECONDS:
             return "the watch of the jobs has stopped"
         if self._queue.longest_seconds() > LONGEST_PASS_SECONDS:
             return "a pass does not end"
@@ -52,15 +58,15 @@ class Health:
         """Why not everything there is has been seen yet, or why it could not lead; '' if all is well."""
         if self.trouble:
             return self.trouble
-        if self._store.filled:
-            return f"lease: {self._leader.trouble}" if self._leader.trouble else ""
-        waiting = [f"{watch.name}: {watch.trouble}" for watch in self._watches if watch.trouble]
-        if not self._store.jobs.filled:
+        if self._store.synced:
+            return f"lease: {self._elector.trouble}" if self._elector.trouble else ""
+        waiting = [f"{reflector.name}: {reflector.trouble}" for reflector in self._reflectors if reflector.trouble]
+        if not self._store.jobs.synced:
             waiting.append("jobs: not listed yet")
         return "; ".join(waiting)
 
     def role(self) -> str:
         """Who leads."""
-        if self._leader.is_leading():
+        if self._elector.is_leading():
             return f"leading as {self._identity}"
-        return f"standing by; {self._leader.holder or 'nobody'} leads"
+        return f"standing by; {self._elector.holder or 'nobody'} leads"

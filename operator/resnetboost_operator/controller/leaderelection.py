@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from resnetboost_operator.kubeclient import lease as leases
-from resnetboost_operator.kubeclient.client import Client, Patience
+from resnetboost_operator.kubeclient.client import Client, RetryPolicy
 from resnetboost_operator.kubeclient.errors import AlreadyExists, ApiError, Conflict, NotFound, Refused
 from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.resources import HOLDERS, LEASES, Verb
@@ -28,7 +28,7 @@ DEADLINE_SECONDS = 10.0
 RENEW_SECONDS = 4.0
 RETRY_SECONDS = 2.0
 PAUSE_SECONDS = 1.0  # between tries of one renewal
-_PATIENCE = Patience(tries=1, timeout_seconds=3.0)
+_RETRIES = RetryPolicy(tries=1, timeout_seconds=3.0)
 
 _decode = msgspec.json.Decoder(dict[str, Any])
 
@@ -55,7 +55,7 @@ class LeaseObservation:
         return lease.holder in ("", identity) or now >= self._since + lease.duration_seconds
 
 
-class Leader:
+class LeaderElector:
     """One candidate, in that `pod` of the lease's namespace, or in none.
 
     `holder`: who leads as far as it knows. `trouble`: why it could not lead; '' if it could.
@@ -96,11 +96,11 @@ class Leader:
                 trouble = str(error)
             await asyncio.sleep(RETRY_SECONDS * random.uniform(0.8, 1.2))
 
-    async def keep(self) -> NoReturn:
+    async def renew(self) -> NoReturn:
         """Renew for ever. Raises `LeaseLost`."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
-            await self._renew()
+            await self._renew_once()
 
     async def release(self) -> None:
         """Let a successor start at once."""
@@ -137,7 +137,7 @@ class Leader:
         if not pod:
             return False
         try:
-            answer = await self._client.request("get", HOLDERS, self._namespace, pod, patience=_PATIENCE)
+            answer = await self._client.request("get", HOLDERS, self._namespace, pod, retries=_RETRIES)
         except NotFound:
             return True
         except ApiError:
@@ -152,7 +152,7 @@ class Leader:
         self._renewed_at, self.holder = now, self._identity
         return True
 
-    async def _renew(self) -> None:
+    async def _renew_once(self) -> None:
         """Renew before the deadline, whatever the API server does meanwhile."""
         while True:
             began = time.monotonic()
@@ -184,7 +184,7 @@ class Leader:
 
     async def _read(self) -> Lease | None:
         try:
-            answer = await self._client.request("get", LEASES, self._namespace, self._name, patience=_PATIENCE)
+            answer = await self._client.request("get", LEASES, self._namespace, self._name, retries=_RETRIES)
         except NotFound:
             return None
         return leases.read(_decode.decode(answer))
@@ -195,7 +195,7 @@ class Leader:
         body = leases.manifest(self._name, self._namespace, lease)
         name = self._name if lease.version else ""
         verb: Verb = "update" if name else "create"
-        answer = await self._client.request(verb, LEASES, self._namespace, name, body=body, patience=_PATIENCE)
+        answer = await self._client.request(verb, LEASES, self._namespace, name, body=body, retries=_RETRIES)
         return leases.read(_decode.decode(answer))
 
 

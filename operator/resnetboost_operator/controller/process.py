@@ -14,19 +14,19 @@ from resnetboost_operator.controller.cluster import Cluster
 from resnetboost_operator.controller.health import Health
 from resnetboost_operator.controller.job_metrics import JobMetrics
 from resnetboost_operator.controller.jobs import JobRecord
-from resnetboost_operator.controller.leaderelection import Leader, LeaseLost
+from resnetboost_operator.controller.leaderelection import LeaderElector, LeaseLost
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.options import Options
 from resnetboost_operator.controller.progress import Polling
 from resnetboost_operator.controller.reconciler import Reconciler
-from resnetboost_operator.controller.resync import Census
+from resnetboost_operator.controller.resync import Resync
 from resnetboost_operator.controller.server import Server
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.controller.workqueue import Queue
+from resnetboost_operator.controller.workqueue import WorkQueue
 from resnetboost_operator.kubeclient import connection
-from resnetboost_operator.kubeclient.client import ONCE, Client
+from resnetboost_operator.kubeclient.client import NO_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import ApiError, NotFound, Refused
-from resnetboost_operator.kubeclient.reflector import Watch
+from resnetboost_operator.kubeclient.reflector import Reflector
 from resnetboost_operator.kubeclient.resources import JOBS, NODES, PODS
 
 logger = logging.getLogger(__name__)
@@ -59,15 +59,17 @@ class Operator:
         self._polling = Polling(self._changed)
         self._cluster = Cluster(self._client, self._store, options.identity, self._changed)
         self._reconciler = Reconciler(self._store, self._cluster, self._polling, self._metrics)
-        self._queue = Queue(self._reconciler.reconcile, self._label, self._metrics)
-        self._leader = Leader(self._client, options.lease_namespace, options.lease_name, options.identity, options.pod)
-        self._client.may_write = self._leader.is_leading
+        self._queue = WorkQueue(self._reconciler.reconcile, self._label, self._metrics)
+        self._elector = LeaderElector(
+            self._client, options.lease_namespace, options.lease_name, options.identity, options.pod
+        )
+        self._client.may_write = self._elector.is_leading
         pods = self._store.pods.items()
-        self._pod_watches = [Watch(self._client, PODS, mirror, name, _OURS) for name, mirror in pods]
-        self._node_watch = Watch(self._client, NODES, self._store.nodes)
-        self._census = Census(self._client, self._store, options.namespaces, self._metrics.count_request)
-        watches = [self._node_watch, *self._pod_watches]
-        self._health = Health(self._store, self._queue, self._leader, watches, self._census, options.identity)
+        self._pod_reflectors = [Reflector(self._client, PODS, cache, name, _OURS) for name, cache in pods]
+        self._node_reflector = Reflector(self._client, NODES, self._store.nodes)
+        self._resync = Resync(self._client, self._store, options.namespaces, self._metrics.count_request)
+        reflectors = [self._node_reflector, *self._pod_reflectors]
+        self._health = Health(self._store, self._queue, self._elector, reflectors, self._resync, options.identity)
         self._server = Server(self._metrics, self._health.stuck, self._health.unready, self._health.role)
         self._tasks: list[asyncio.Task[NoReturn]] = []
         self._pod_tasks: list[asyncio.Task[NoReturn]] = []
@@ -75,9 +77,9 @@ class Operator:
     async def start(self) -> None:
         """Wait until jobs can be watched, and begin."""
         await self._wait_for_jobs()
-        self._begin(self._node_watch.run())
+        self._begin(self._node_reflector.run())
         self._watch_pods()
-        self._begin(self._census.run())
+        self._begin(self._resync.run())
         self._begin(self._lead())
         await asyncio.sleep(0)  # each has begun
         self._health.trouble = ""
@@ -91,13 +93,13 @@ class Operator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._leader.release()
+        await self._elector.release()
         await self._server.stop()
         await self._client.close()
 
     def job_event(self, kind: str | None, obj: dict[str, Any]) -> None:
         """kopf has heard of a job; without a kind it was in a list."""
-        self._store.jobs.watched(kind or "ADDED", obj)
+        self._store.jobs.apply_event(kind or "ADDED", obj)
 
     @property
     def host(self) -> str:
@@ -106,11 +108,11 @@ class Operator:
 
     async def session(self) -> aiohttp.ClientSession:
         """A session for kopf."""
-        return await self._client.session(self._census.trace())
+        return await self._client.session(self._resync.trace())
 
     def _jobs_led(self) -> Iterable[JobRecord]:
         """Every job, or none while another process leads: two that told of the same jobs would double every sum."""
-        return self._store.jobs if self._leader.is_leading() else ()
+        return self._store.jobs if self._elector.is_leading() else ()
 
     def _label(self, uid: str) -> str:
         record = self._store.jobs.get(uid)
@@ -136,7 +138,7 @@ class Operator:
     async def _jobs_trouble(self) -> str:
         try:
             for namespace in self._options.namespaces or ("",):
-                await self._client.request("list", JOBS, namespace, query={"limit": "1"}, patience=ONCE)
+                await self._client.request("list", JOBS, namespace, query={"limit": "1"}, retries=NO_RETRIES)
         except NotFound:
             return f"the kind {names.KIND} is not installed; kubectl apply -f crds/resnetboostjobs.yaml"
         except Refused as error:
@@ -147,19 +149,19 @@ class Operator:
 
     async def _lead(self) -> NoReturn:
         """Stand by with everything in view, then plan and write until the lease is lost."""
-        await self._until_filled()
+        await self._until_synced()
         logger.info("watching %s", readable.plural(len(self._store.jobs), "job"))
-        await self._leader.acquire()
+        await self._elector.acquire()
         self._metrics.leading.set(1)
-        await asyncio.gather(self._leader.keep(), self._take_over())
-        raise AssertionError("keep() never ends")
+        await asyncio.gather(self._elector.renew(), self._take_over())
+        raise AssertionError("renew() never returns")
 
     async def _take_over(self) -> None:
         """Look at every job. A watch may be behind without knowing it: nobody must miss what the leader before did.
 
         Jobs come first: a pod that is newer than its job's status is waited for, one that is older would be missed.
         """
-        await self._census.list_anew()
+        await self._resync.relist()
         await self._list_pods_again()
         self._reconciler.since = time.time()
         self._queue.start()
@@ -170,18 +172,18 @@ class Operator:
         for task in self._pod_tasks:
             task.cancel()
         await asyncio.gather(*self._pod_tasks, return_exceptions=True)
-        for watch in self._pod_watches:
-            watch.start_over()
-        self._store.doubt_pods()
+        for reflector in self._pod_reflectors:
+            reflector.reset()
+        self._store.invalidate_pods()
         self._watch_pods()
-        await self._until_filled()
+        await self._until_synced()
 
-    async def _until_filled(self) -> None:
-        while not self._store.filled:
+    async def _until_synced(self) -> None:
+        while not self._store.synced:
             await asyncio.sleep(0.05)
 
     def _watch_pods(self) -> None:
-        self._pod_tasks = [self._begin(watch.run()) for watch in self._pod_watches]
+        self._pod_tasks = [self._begin(reflector.run()) for reflector in self._pod_reflectors]
 
     def _begin(self, work: Coroutine[Any, Any, NoReturn]) -> asyncio.Task[NoReturn]:
         task = asyncio.create_task(_forever(work, self._options.start_over))

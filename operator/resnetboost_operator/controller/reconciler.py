@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.cluster import Cluster, JobGone
-from resnetboost_operator.controller.creation_pool import Standing
+from resnetboost_operator.controller.creation_pool import CreationState
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.progress import Polling
@@ -33,7 +33,7 @@ CONFLICT = Backoff(first_seconds=1.0, most_seconds=60.0)
 CREATING_SECONDS = 5.0
 
 
-class _Memory:
+class _PassMemory:
     """What the passes of one job know of each other."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Reconciler:
         self._cluster = cluster
         self._polling = polling
         self._metrics = metrics
-        self._memories: dict[str, _Memory] = {}
+        self._memories: dict[str, _PassMemory] = {}
         self._problems: dict[str, str] = {}
         self.since = 0.0
 
@@ -76,7 +76,7 @@ class Reconciler:
         if record.job is None:
             self._complain(record)
             return None
-        memory = self._memories.setdefault(uid, _Memory())
+        memory = self._memories.setdefault(uid, _PassMemory())
         if (rest := self._seconds_to_rest(record, memory)) > 0:
             return rest
         memory.enter(record.status.attempt)
@@ -89,7 +89,7 @@ class Reconciler:
             nodes=self._store.nodes_of(pods),
             refusal=memory.refusal,
             invalid=self._cluster.invalid(uid),
-            departed=self._store.departed_of(record),
+            departed=self._store.tombstones_of(record),
             unreachable=self._polling.unreachable(uid),
         )
         decided = plan(record.job, record.status, observed, time.time())
@@ -104,7 +104,7 @@ class Reconciler:
         memory.conflicts = 0
         return wait
 
-    def _seconds_to_rest(self, record: JobRecord, memory: _Memory) -> float:
+    def _seconds_to_rest(self, record: JobRecord, memory: _PassMemory) -> float:
         """How long nothing but a few more pods is to be expected."""
         same = record.version == memory.looked_at_version and self._cluster.obstacle(record.uid) == memory.refusal
         if not same or not self._cluster.creates(record.uid):
@@ -119,7 +119,7 @@ class Reconciler:
         self._cluster.forget(uid)
 
     async def _carry_out(
-        self, record: JobRecord, memory: _Memory, pods: tuple[PodView, ...], decided: Plan
+        self, record: JobRecord, memory: _PassMemory, pods: tuple[PodView, ...], decided: Plan
     ) -> float | None:
         """The order matters: what is decided is written before anything is done about it."""
         record, write_wait = await self._write(record, memory, decided)
@@ -134,10 +134,10 @@ class Reconciler:
         memory.looked_at, memory.looked_at_version = time.monotonic(), record.version
         tell = 0.0 if news else None  # for the plan to tell people
         return sooner(
-            decided.wake_seconds, write_wait, created.wait_seconds, tell, self._store.expected_seconds(record)
+            decided.wake_seconds, write_wait, created.wait_seconds, tell, self._store.expectation_seconds(record)
         )
 
-    async def _write(self, record: JobRecord, memory: _Memory, decided: Plan) -> tuple[JobRecord, float | None]:
+    async def _write(self, record: JobRecord, memory: _PassMemory, decided: Plan) -> tuple[JobRecord, float | None]:
         """The job as it is then, and in how many seconds a write that may wait is due.
 
         A status that may wait holds no decision, so what the plan wants done besides does not wait for it.
@@ -152,10 +152,10 @@ class Reconciler:
         memory.written_at = now
         self._measure(before, after, memory)
         memory.enter(after.attempt)
-        self._cluster.tell(written, decided.events)
+        self._cluster.record_events(written, decided.events)
         return written, None
 
-    async def _put(self, record: JobRecord, memory: _Memory) -> JobRecord:
+    async def _put(self, record: JobRecord, memory: _PassMemory) -> JobRecord:
         """Progress is a rank's to tell: should the API server refuse it, the job goes on without."""
         try:
             return await self._cluster.write_status(record)
@@ -167,7 +167,7 @@ class Reconciler:
             memory.status_refusal = error.words
         return await self._cluster.write_status(replace(record, status=replace(record.status, progress=None)))
 
-    def _measure(self, before: Status, after: Status, memory: _Memory) -> None:
+    def _measure(self, before: Status, after: Status, memory: _PassMemory) -> None:
         if after.phase != before.phase:
             logger.info("phase %s, stage %s, attempt %d", after.phase, after.stage, after.attempt)
         if after.restarts > before.restarts:
@@ -176,7 +176,7 @@ class Reconciler:
             self._metrics.gang_creation_seconds.observe(time.monotonic() - memory.creating_since)
             memory.creating_since = None
 
-    async def _create(self, record: JobRecord, memory: _Memory, decided: Plan) -> Standing:
+    async def _create(self, record: JobRecord, memory: _PassMemory, decided: Plan) -> CreationState:
         """Hand over what is missing; nobody waits until it is there."""
         if decided.create and decided.obsolete and decided.obsolete != memory.obsolete:
             await self._cluster.clean(record, decided.obsolete)  # while pods are missing: later, nobody asks again
@@ -190,4 +190,4 @@ class Reconciler:
         if self._problems.get(record.uid) != record.problem:
             self._problems[record.uid] = record.problem
             logger.error("%s", record.problem)
-            self._cluster.tell(record, (Event("Warning", "NotUnderstood", record.problem),))
+            self._cluster.record_events(record, (Event("Warning", "NotUnderstood", record.problem),))

@@ -41,7 +41,7 @@ _named = msgspec.json.Decoder(_Named)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-class Census:
+class Resync:
     """Listens to kopf's requests; `heard_at` (monotonic) is the last of them."""
 
     def __init__(self, client: Client, store: Store, namespaces: Sequence[str], observer: RequestObserver) -> None:
@@ -61,7 +61,7 @@ class Census:
         return trace
 
     async def run(self) -> NoReturn:
-        """Take a census after each of kopf's listings."""
+        """Take a resync after each of kopf's listings."""
         self.heard_at = time.monotonic()
         while True:
             await self._listed.wait()
@@ -70,9 +70,9 @@ class Census:
             while not await self._is_complete():
                 await asyncio.sleep(AGAIN.delay_seconds(failures))
                 failures += 1
-            self._store.jobs.filled = True
+            self._store.jobs.synced = True
 
-    async def list_anew(self) -> None:
+    async def relist(self) -> None:
         """Bring every job up to date; ends once it has been done, however often it takes."""
         failures = 1
         while not await self._has_listed():
@@ -87,10 +87,10 @@ class Census:
             logger.warning("cannot list the jobs; trying again: %s", error)
             return False
         jobs = self._store.jobs
-        jobs.list_begins()
+        jobs.begin_list()
         for item in items:
-            jobs.listed(_object.decode(item))
-        jobs.list_ends(version)
+            jobs.add_listed(_object.decode(item))
+        jobs.end_list(version)
         return True
 
     async def _is_complete(self) -> bool:
@@ -101,7 +101,7 @@ class Census:
             logger.warning("cannot list the jobs; trying again: %s", error)
             return False
         uids = {_named.decode(item).metadata.uid for item in items}
-        self._store.jobs.keep(uids, version)
+        self._store.jobs.retain(uids, version)
         return all(self._store.jobs.get(uid) is not None for uid in uids)
 
     async def _items(self) -> tuple[list[msgspec.Raw], int]:

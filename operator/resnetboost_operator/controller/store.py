@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller.jobs import JobRecord
-from resnetboost_operator.kubeclient.cache import Mirror
+from resnetboost_operator.kubeclient.cache import Cache
 from resnetboost_operator.manifests.devices import PUBLISHED, Images
 from resnetboost_operator.observed import nodes, pods
 from resnetboost_operator.observed.nodes import NodeView
@@ -24,46 +24,46 @@ _Place = tuple[str, int, int]
 
 
 class Store:
-    """All mirrors. `changed` is called with the uid of each job that something changed for."""
+    """All caches. `changed` is called with the uid of each job that something changed for."""
 
     def __init__(self, namespaces: Collection[str], changed: Callable[[str], None], images: Images = PUBLISHED) -> None:
         self._changed = changed
         self._images = images
-        self.jobs = Mirror(self.read_job, self._job_changed)
-        self.pods = {namespace: Mirror(_pod, self._pod_changed) for namespace in namespaces or ("",)}
-        self.nodes = Mirror(nodes.view, self._node_changed)
+        self.jobs = Cache(self.read_job, self._job_changed)
+        self.pods = {namespace: Cache(_pod, self._pod_changed) for namespace in namespaces or ("",)}
+        self.nodes = Cache(nodes.view, self._node_changed)
         self._pods_of: dict[str, dict[str, PodView]] = defaultdict(dict)
-        self._departed: dict[str, dict[_Place, PodView]] = {}
+        self._tombstones: dict[str, dict[_Place, PodView]] = {}
         self._nodes_by_name: dict[str, NodeView] = {}
         self._silent_since: dict[str, float] = {}
-        self._expected = _Expected()
+        self._expectations = _Expectations()
 
     @property
-    def filled(self) -> bool:
+    def synced(self) -> bool:
         """Whether everything there was has been seen once."""
-        return self.jobs.filled and self.nodes.filled and all(pods.filled for pods in self.pods.values())
+        return self.jobs.synced and self.nodes.synced and all(pods.synced for pods in self.pods.values())
 
     def read_job(self, obj: Mapping[str, Any]) -> JobRecord:
         """A job as the API server has it, with what this cluster adds."""
         return jobs.read(obj, self._images)
 
-    def doubt_pods(self) -> None:
+    def invalidate_pods(self) -> None:
         """What is known of pods may be old: count as filled only after the next list."""
-        for mirror in self.pods.values():
-            mirror.filled = False
+        for cache in self.pods.values():
+            cache.synced = False
 
     def pods_of(self, job: JobRecord) -> tuple[PodView, ...]:
         """The job's pods. Those whose deletion the API server has accepted count as going."""
         found = self._pods_of.get(job.uid, {}).values()
-        return tuple(self._expected.applied(pod) for pod in found if _is_of(pod, job))
+        return tuple(self._expectations.applied(pod) for pod in found if _is_of(pod, job))
 
-    def departed_of(self, job: JobRecord) -> tuple[PodView, ...]:
+    def tombstones_of(self, job: JobRecord) -> tuple[PodView, ...]:
         """Pods of the job's current attempt that are gone, as they last were; those of earlier ones are forgotten."""
         stage, current = job.status.stage, job.status.attempt
-        found = self._departed.pop(job.uid, {})
+        found = self._tombstones.pop(job.uid, {})
         kept = {place: pod for place, pod in found.items() if pod.attempt >= current}  # a status may be behind
         if kept:
-            self._departed[job.uid] = kept
+            self._tombstones[job.uid] = kept
         return tuple(pod for pod in kept.values() if (pod.stage, pod.attempt) == (stage, current))
 
     def nodes_of(self, views: Collection[PodView]) -> Mapping[str, NodeView]:
@@ -75,36 +75,36 @@ class Store:
             if node is not None
         }
 
-    def pod_answered(self, obj: Mapping[str, Any]) -> None:
+    def apply_pod_response(self, obj: Mapping[str, Any]) -> None:
         """The API server's answer to the creation of a pod, or to a question about one."""
         namespace = obj["metadata"]["namespace"]
-        mirror = self.pods[namespace] if namespace in self.pods else self.pods[""]
-        view = mirror.answered(obj)
+        cache = self.pods[namespace] if namespace in self.pods else self.pods[""]
+        view = cache.apply_response(obj)
         if view is not None:
             self._pod_changed(None, view)
 
-    def is_expected(self, deletion: Deletion) -> bool:
+    def is_deletion_expected(self, deletion: Deletion) -> bool:
         """Whether that deletion has been asked for already, with this grace or a shorter one."""
-        return self._expected.covers(deletion)
+        return self._expectations.covers(deletion)
 
-    def expect(self, deletions: Collection[Deletion]) -> None:
+    def expect_deletions(self, deletions: Collection[Deletion]) -> None:
         """Those pods are being deleted, though the watch does not say so yet."""
-        self._expected.add(deletions)
+        self._expectations.add(deletions)
 
-    def despair(self, deletions: Collection[Deletion]) -> None:
+    def forget_deletions(self, deletions: Collection[Deletion]) -> None:
         """Those deletions have failed."""
-        self._expected.discard(found.uid for found in deletions)
+        self._expectations.discard(found.uid for found in deletions)
 
-    def expected_seconds(self, job: JobRecord) -> float | None:
+    def expectation_seconds(self, job: JobRecord) -> float | None:
         """Seconds until a deletion that should have shown by now is doubted; None if all that go do show it."""
-        return self._expected.seconds(self._pods_of.get(job.uid, {}).values())
+        return self._expectations.seconds(self._pods_of.get(job.uid, {}).values())
 
     def _job_changed(self, before: JobRecord | None, after: JobRecord | None) -> None:
         found = after or before
         if found is None:
             return
         if after is None:
-            self._departed.pop(found.uid, None)
+            self._tombstones.pop(found.uid, None)
         self._changed(found.uid)
 
     def _pod_changed(self, before: PodView | None, after: PodView | None) -> None:
@@ -118,10 +118,10 @@ class Store:
         self._changed(found.job_uid)
 
     def _forget(self, pod: PodView) -> None:
-        self._expected.discard((pod.uid,))
+        self._expectations.discard((pod.uid,))
         job = self.jobs.get(pod.job_uid)
         if (pod.termination is not None or pod.disruption) and job is not None and _is_of(pod, job):
-            departed = self._departed.setdefault(pod.job_uid, {})
+            departed = self._tombstones.setdefault(pod.job_uid, {})
             place = (pod.stage, pod.attempt, pod.index)
             if place not in departed or departed[place].termination is None:  # the first words count
                 departed[place] = pod
@@ -148,7 +148,7 @@ class Store:
                 self._changed(uid)
 
 
-class _Expected:
+class _Expectations:
     """Deletions that were asked for: until the watch says so, a pass must not ask again."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class _Entry:
         self.timer_at = 0.0
 
 
-class Queue:
+class WorkQueue:
     """`work(key)` is called for each key that was added; it returns after how many seconds to call it again, or None.
 
     If it raises, it is called again after a back-off that grows with each failure in a row; nothing hastens that.

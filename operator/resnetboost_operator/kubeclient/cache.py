@@ -19,7 +19,7 @@ class _Row(msgspec.Struct, Generic[View], frozen=True):
     view: View
 
 
-class Mirror(Generic[View]):
+class Cache(Generic[View]):
     """Views of objects by uid.
 
     `read` makes a view of an object, or None of one that is not ours; only views are kept: an object is ten times as
@@ -34,7 +34,7 @@ class Mirror(Generic[View]):
         self._rows: dict[str, _Row[View]] = {}
         self._listed: set[str] = set()
         self._reached = 0
-        self.filled = False
+        self.synced = False
 
     def __iter__(self) -> Iterator[View]:
         """All views."""
@@ -48,40 +48,40 @@ class Mirror(Generic[View]):
         row = self._rows.get(uid)
         return row.view if row is not None else None
 
-    def list_begins(self) -> None:
+    def begin_list(self) -> None:
         """A complete list follows, object by object."""
         self._listed.clear()
 
-    def listed(self, obj: Manifest) -> None:
+    def add_listed(self, obj: Manifest) -> None:
         """One object of the list."""
         self._listed.add(obj["metadata"]["uid"])
-        self._told(obj)
+        self._apply(obj)
 
-    def list_ends(self, version: int) -> None:
+    def end_list(self, version: int) -> None:
         """The list of that version is complete: what is not in it is gone, unless it came later."""
-        self.keep(self._listed, version)
+        self.retain(self._listed, version)
         self._listed.clear()
-        self.reached(version)
-        self.filled = True
+        self.advance(version)
+        self.synced = True
 
-    def keep(self, uids: set[str], version: int) -> None:
+    def retain(self, uids: set[str], version: int) -> None:
         """Forget all objects but these and those that are newer than the version."""
         gone = [uid for uid, row in self._rows.items() if uid not in uids and row.version <= version]
         for uid in gone:
             self.remove(uid)
 
-    def watched(self, kind: str, obj: Manifest) -> None:
+    def apply_event(self, kind: str, obj: Manifest) -> None:
         """An event of the watch: ADDED, MODIFIED or DELETED."""
-        self._told(obj)  # also of a deletion: a pod may end and go between two events
+        self._apply(obj)  # also of a deletion: a pod may end and go between two events
         if kind == "DELETED":
             self.remove(obj["metadata"]["uid"])
-        self.reached(version_of(obj))
+        self.advance(version_of(obj))
 
-    def reached(self, version: int) -> None:
+    def advance(self, version: int) -> None:
         """The watch has told everything up to that version."""
         self._reached = max(self._reached, version)
 
-    def answered(self, obj: Manifest) -> View | None:
+    def apply_response(self, obj: Manifest) -> View | None:
         """The answer to a write of ours, which may come before the watch's event or after it; its view if it is news.
 
         An object that is not here although the watch is past its version has been deleted since: it stays away.
@@ -97,7 +97,7 @@ class Mirror(Generic[View]):
         if row is not None:
             self._changed(row.view, None)
 
-    def _told(self, obj: Manifest) -> None:
+    def _apply(self, obj: Manifest) -> None:
         found = self._put(obj)
         if found is not None:
             self._changed(*found)

@@ -27,17 +27,17 @@ _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 _MERGE_PATCH = {**_JSON, "Content-Type": "application/merge-patch+json"}
 
 
-class Patience(msgspec.Struct, frozen=True):
+class RetryPolicy(msgspec.Struct, frozen=True):
     """How often a request is tried when there is no answer or a 'later', and how long each try may take."""
 
     tries: int
     timeout_seconds: float
 
 
-PATIENT = Patience(tries=6, timeout_seconds=30.0)
+DEFAULT_RETRIES = RetryPolicy(tries=6, timeout_seconds=30.0)
 # The API server takes up to a minute over a collection, one object after the other.
-COLLECTION = Patience(tries=6, timeout_seconds=70.0)
-ONCE = Patience(tries=1, timeout_seconds=10.0)
+COLLECTION_RETRIES = RetryPolicy(tries=6, timeout_seconds=70.0)
+NO_RETRIES = RetryPolicy(tries=1, timeout_seconds=10.0)
 
 
 class RequestObserver(Protocol):
@@ -86,14 +86,14 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        patience: Patience = PATIENT,
+        retries: RetryPolicy = DEFAULT_RETRIES,
         slots: contextlib.AbstractAsyncContextManager[None] = _UNLIMITED,
     ) -> bytes:
         """The answer's body. Raises one of `apierrors`; what may pass is waited for first.
 
         Each try takes one of the `slots`; the waits between tries take none.
         """
-        timeout = aiohttp.ClientTimeout(total=patience.timeout_seconds, sock_connect=CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=retries.timeout_seconds, sock_connect=CONNECT_SECONDS)
         request = _Request(verb, resource, resource.path(namespace, name), name, query, body, timeout)
         for tries in itertools.count(1):
             self._check(request)
@@ -101,9 +101,9 @@ class Client:
                 async with slots:
                     return await self._try(request)
             except Unavailable as error:
-                if tries >= patience.tries:
+                if tries >= retries.tries:
                     raise
-                logger.debug("%s; try %d of %d", error, tries, patience.tries)
+                logger.debug("%s; try %d of %d", error, tries, retries.tries)
                 await self._wait(error, tries)
         raise AssertionError("count() never ends")
 
@@ -113,11 +113,11 @@ class Client:
             raise ValueError(
                 f"nobody granted {verb} on {resource.plural}: add it to the table and to the chart's rbac.yaml"
             )
-        if verb in resources.OF_ONE and not request.name:
+        if verb in resources.NAMED_VERBS and not request.name:
             raise ValueError(f"{verb} of {resource.plural} without a name: it would concern all of them")
         if verb == "deletecollection" and not (request.query or {}).get("labelSelector", "").strip():
             raise ValueError(f"{request} without a label selector: it would delete every one of them")
-        if verb not in resources.READING and resource is not resources.LEASES and not self.may_write():
+        if verb not in resources.READ_VERBS and resource is not resources.LEASES and not self.may_write():
             raise NotLeading(f"{request}: this process does not lead")
 
     async def _try(self, request: "_Request") -> bytes:

@@ -13,15 +13,15 @@ from resnetboost_operator import __version__, names
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kubeclient import connection, errors, in_cluster
 from resnetboost_operator.kubeclient import lease as leases
-from resnetboost_operator.kubeclient.cache import Mirror, View
-from resnetboost_operator.kubeclient.client import Client, Patience
+from resnetboost_operator.kubeclient.cache import Cache, View
+from resnetboost_operator.kubeclient.client import Client, RetryPolicy
 from resnetboost_operator.kubeclient.lease import Lease
-from resnetboost_operator.kubeclient.reflector import Watch
+from resnetboost_operator.kubeclient.reflector import Reflector
 from resnetboost_operator.kubeclient.resources import JOBS, Resource
 
 USER_AGENT = f"resnetboost/{__version__}"
 # Somebody waits for the answer.
-_PATIENCE = Patience(tries=2, timeout_seconds=30.0)
+_RETRIES = RetryPolicy(tries=2, timeout_seconds=30.0)
 # The operator only creates events; the API server keeps them for an hour.
 _EVENTS = Resource("", "v1", "events", frozenset({"list"}))
 _MOST_EVENTS = 500
@@ -29,7 +29,7 @@ _LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"list"}))
 _OF_OPERATORS = f"{names.LABEL_LEASE}={names.LEASE_OF_OPERATOR}"
 
 
-class Happening(msgspec.Struct, frozen=True, rename="camel"):
+class Event(msgspec.Struct, frozen=True, rename="camel"):
     """A Kubernetes Event; `last_timestamp` is missing in those of the newer API."""
 
     type: str = ""
@@ -39,11 +39,11 @@ class Happening(msgspec.Struct, frozen=True, rename="camel"):
     event_time: str | None = None
 
 
-class _Happenings(msgspec.Struct):
-    items: list[Happening]
+class _EventList(msgspec.Struct):
+    items: list[Event]
 
 
-_happenings = msgspec.json.Decoder(_Happenings)
+_happenings = msgspec.json.Decoder(_EventList)
 
 
 class Reader:
@@ -53,26 +53,26 @@ class Reader:
         self._client = client
         self.namespace = namespace
 
-    def jobs(self, mirror: Mirror[View], namespace: str, name: str = "") -> Watch:
+    def jobs(self, cache: Cache[View], namespace: str, name: str = "") -> Reflector:
         """A watch, not begun yet, of the jobs of a namespace (all: ''), or of one job."""
-        return Watch(self._client, JOBS, mirror, namespace, fields=f"metadata.name={name}" if name else "")
+        return Reflector(self._client, JOBS, cache, namespace, fields=f"metadata.name={name}" if name else "")
 
-    async def fill(self, jobs: Watch) -> None:
-        """Fill the watch's mirror. Raises `UserError`: what is wrong and what would be right."""
+    async def fill(self, jobs: Reflector) -> None:
+        """Fill the watch's cache. Raises `UserError`: what is wrong and what would be right."""
         with _sentences(self._client.host):
-            await jobs.fill(_PATIENCE)
+            await jobs.fill(_RETRIES)
 
     async def names(self, namespace: str) -> list[str]:
         """The names of all jobs of a namespace. Raises `UserError`."""
-        found: Mirror[str] = Mirror(_name, _nothing)
+        found: Cache[str] = Cache(_name, _nothing)
         await self.fill(self.jobs(found, namespace))
         return sorted(found)
 
-    async def events(self, namespace: str, uid: str) -> list[Happening] | str:
+    async def events(self, namespace: str, uid: str) -> list[Event] | str:
         """What was told of the object with that uid, oldest first; or why that could not be read."""
         query = {"fieldSelector": f"involvedObject.uid={uid}", "limit": str(_MOST_EVENTS)}
         try:
-            answer = await self._client.request("list", _EVENTS, namespace, query=query, patience=_PATIENCE)
+            answer = await self._client.request("list", _EVENTS, namespace, query=query, retries=_RETRIES)
             found = _happenings.decode(answer).items
         except errors.Refused as error:
             return error.words
@@ -84,7 +84,7 @@ class Reader:
         """The leases by which operators lead, in all namespaces; None where they may not be looked at."""
         query = {"labelSelector": _OF_OPERATORS}
         try:
-            answer = await self._client.request("list", _LEASES, query=query, patience=_PATIENCE)
+            answer = await self._client.request("list", _LEASES, query=query, retries=_RETRIES)
             return [leases.read(found) for found in msgspec.json.decode(answer)["items"]]
         except (errors.ApiError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
             return None

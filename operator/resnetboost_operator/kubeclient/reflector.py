@@ -12,7 +12,7 @@ import msgspec
 
 from resnetboost_operator.kubeclient import errors
 from resnetboost_operator.kubeclient.cache import version_of
-from resnetboost_operator.kubeclient.client import CONNECT_SECONDS, PATIENT, Client, Patience
+from resnetboost_operator.kubeclient.client import CONNECT_SECONDS, DEFAULT_RETRIES, Client, RetryPolicy
 from resnetboost_operator.kubeclient.errors import ApiError, Gone
 from resnetboost_operator.kubeclient.resources import Resource
 from resnetboost_operator.kubeclient.retry import Backoff
@@ -30,21 +30,21 @@ BACKOFF = Backoff(first_seconds=1.0, most_seconds=10.0)
 
 
 class Sink(Protocol):
-    """Who is told what there is (see `Mirror`)."""
+    """Who is told what there is (see `Cache`)."""
 
-    def list_begins(self) -> None:
+    def begin_list(self) -> None:
         """A complete list follows."""
 
-    def listed(self, obj: dict[str, Any]) -> None:
+    def add_listed(self, obj: dict[str, Any]) -> None:
         """One object of it."""
 
-    def list_ends(self, version: int) -> None:
+    def end_list(self, version: int) -> None:
         """It is complete, as of that version."""
 
-    def watched(self, kind: str, obj: dict[str, Any]) -> None:
+    def apply_event(self, kind: str, obj: dict[str, Any]) -> None:
         """ADDED, MODIFIED or DELETED."""
 
-    def reached(self, version: int) -> None:
+    def advance(self, version: int) -> None:
         """Everything up to that version has been told."""
 
 
@@ -70,7 +70,7 @@ _event = msgspec.json.Decoder(_Event)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-class Watch:
+class Reflector:
     """One collection, in one namespace or all, by label or field.
 
     `heard_at` (monotonic) is its last sign of life, `trouble` what keeps it from being up to date, or ''.
@@ -90,7 +90,7 @@ class Watch:
         self.heard_at = time.monotonic()
         self.trouble = "not listed yet"
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """The next `run` lists first, however well the last one was informed."""
         self._version = 0
         self.trouble = "not listed yet"
@@ -121,21 +121,21 @@ class Watch:
         logger.log(level, "cannot watch the %s; trying again: %s", self.name, error)
         self.trouble = str(error)
 
-    async def fill(self, patience: Patience = PATIENT) -> None:
+    async def fill(self, retries: RetryPolicy = DEFAULT_RETRIES) -> None:
         """List once; `run` goes on from there. Raises one of `apierrors`."""
-        self._sink.list_begins()
+        self._sink.begin_list()
         query = {**self._selector, "limit": str(PAGE)}
         while True:
-            answer = await self._client.request("list", self._resource, self._namespace, query=query, patience=patience)
+            answer = await self._client.request("list", self._resource, self._namespace, query=query, retries=retries)
             page = _page.decode(answer)
             for item in page.items:
-                self._sink.listed(_object.decode(item))
+                self._sink.add_listed(_object.decode(item))
             self.heard_at = time.monotonic()
             if not page.metadata.continue_:
                 break
             query["continue"] = page.metadata.continue_
         self._version = int(page.metadata.resource_version)
-        self._sink.list_ends(self._version)
+        self._sink.end_list(self._version)
         self.trouble = ""
 
     async def _watch(self) -> None:
@@ -151,19 +151,19 @@ class Watch:
         lines = self._client.lines(self._resource, self._namespace, query, timeout, self._heard)
         async with contextlib.aclosing(lines):
             async for line in lines:
-                self._told(_event.decode(line))
+                self._apply(_event.decode(line))
                 self._heard()
 
     def _heard(self) -> None:
         self.heard_at = time.monotonic()
         self.trouble = ""
 
-    def _told(self, event: _Event) -> None:
+    def _apply(self, event: _Event) -> None:
         if event.type == "ERROR":
             raise errors.from_watch(f"watch {self.name}", bytes(event.object))
         obj = _object.decode(event.object)
         if event.type == "BOOKMARK":
-            self._sink.reached(version_of(obj))
+            self._sink.advance(version_of(obj))
         else:
-            self._sink.watched(event.type, obj)
+            self._sink.apply_event(event.type, obj)
         self._version = version_of(obj)

@@ -19,9 +19,9 @@ METHODS: dict[Verb, str] = {
     "delete": "DELETE",
     "deletecollection": "DELETE",
 }
-READING: frozenset[Verb] = frozenset({"get", "list", "watch"})
+READ_VERBS: frozenset[Verb] = frozenset({"get", "list", "watch"})
 # Their path without a name is that of a collection.
-OF_ONE: frozenset[Verb] = frozenset({"get", "update", "patch", "delete"})
+NAMED_VERBS: frozenset[Verb] = frozenset({"get", "update", "patch", "delete"})
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Resource(msgspec.Struct, frozen=True):
 
 JOBS = Resource(names.GROUP, names.VERSION, "resnetboostjobs", frozenset({"list", "watch", "delete"}))
 JOB_STATUS = Resource(names.GROUP, names.VERSION, "resnetboostjobs/status", frozenset({"update"}))
-PODS = Resource("", "v1", "pods", READING | {"create", "patch", "delete", "deletecollection"})
+PODS = Resource("", "v1", "pods", READ_VERBS | {"create", "patch", "delete", "deletecollection"})
 CONFIG_MAPS = Resource("", "v1", "configmaps", frozenset({"get", "create", "deletecollection"}))
 SERVICES = Resource("", "v1", "services", frozenset({"get", "create", "deletecollection"}))
 NODES = Resource("", "v1", "nodes", frozenset({"list", "watch"}))

@@ -17,10 +17,10 @@ from resnetboost_operator.cli.status.job_view import JobView
 from resnetboost_operator.cli.status.request import StatusRequest
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kubeclient import reader
-from resnetboost_operator.kubeclient.cache import Mirror
+from resnetboost_operator.kubeclient.cache import Cache
 from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.reader import Reader
-from resnetboost_operator.kubeclient.reflector import Watch
+from resnetboost_operator.kubeclient.reflector import Reflector
 
 FAILED = 1
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
@@ -83,8 +83,8 @@ class _Following:
         self._leases: Sequence[Lease] | None = None
         self._looked_at = float("-inf")
         self._last: JobView | None = None
-        self._mirror: Mirror[JobView] = Mirror(job_view.read, self._note)
-        self.watch: Watch = cluster.jobs(self._mirror, namespace, request.target)
+        self._cache: Cache[JobView] = Cache(job_view.read, self._note)
+        self.watch: Reflector = cluster.jobs(self._cache, namespace, request.target)
         self.screen = screens.choose(
             request.form, one=bool(request.target), follow=request.follow, all_spaces=request.everywhere
         )
@@ -92,14 +92,14 @@ class _Following:
     def jobs(self) -> tuple[JobView, ...]:
         """All of them; if one is request the one that was there first, not a later one of its name."""
         known = self._last.uid if self._request.target and self._last is not None else ""
-        found = [job for job in self._mirror if not known or job.uid == known]
+        found = [job for job in self._cache if not known or job.uid == known]
         now, seen = time.time(), self._looked_at > float("-inf")
         return tuple(_with_silence(job, self._leases, now) if seen else job for job in found)
 
     async def look(self) -> None:
         """Ask for the operators' leases, if nothing was heard of a job for long; from time to time."""
         now = time.time()
-        quiet = any(silence.is_quiet(job.status, job.created, now) for job in self._mirror)
+        quiet = any(silence.is_quiet(job.status, job.created, now) for job in self._cache)
         if quiet and time.monotonic() - self._looked_at > LOOK_SECONDS:
             self._leases = await self._cluster.leases()
             self._looked_at = time.monotonic()
@@ -152,5 +152,5 @@ def _with_silence(job: JobView, leases: Sequence[Lease] | None, now: float) -> J
     return replace(job, silence=silence.of(job.status, job.created, leases, now))
 
 
-def _trouble(watch: Watch) -> str:
+def _trouble(watch: Reflector) -> str:
     return f"{' '.join(job_view.legible(watch.trouble).split())}; trying again" if watch.trouble else ""

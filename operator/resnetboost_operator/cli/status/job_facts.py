@@ -7,7 +7,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.status import job_view
 from resnetboost_operator.cli.status.job_view import JobView
 from resnetboost_operator.cli.view import text
-from resnetboost_operator.kubeclient.reader import Happening
+from resnetboost_operator.kubeclient.reader import Event
 from resnetboost_operator.observed import pods
 from resnetboost_operator.planning.goodput import OVERHEAD
 from resnetboost_operator.planning.pending import PASSING, UNHEARD, UNHEARD_TRAINING
@@ -128,7 +128,7 @@ def _attempt(ended: Attempt, now: float) -> Iterator[str]:
     yield _ago(ended.end_time, now)
 
 
-def events(found: Sequence[Happening] | str, now: float) -> Iterator[Fact]:
+def events(found: Sequence[Event] | str, now: float) -> Iterator[Fact]:
     """The newest events, the newest first; a sentence says why they could not be read."""
     if isinstance(found, str):
         yield "events", " ".join(job_view.legible(f"could not be read: {found}").split())
