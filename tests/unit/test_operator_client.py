@@ -138,7 +138,7 @@ def test_leadership_lost_while_waiting_ends_the_tries() -> None:
 
 def test_what_was_never_granted_is_never_asked() -> None:
     async def ask(server: ScriptedServer) -> None:
-        with pytest.raises(ValueError, match="nobody granted update on pods"):
+        with pytest.raises(ValueError, match="no right to update on pods"):
             await server.client.request("update", PODS, "here", "a", body={})
 
     assert played(ask)[1].requests == []

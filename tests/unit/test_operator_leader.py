@@ -85,7 +85,7 @@ def test_a_lease_it_has_no_right_to_is_its_trouble_until_it_has() -> None:
 
     found, _ = played(script, refuses(403), refuses(503), says(lease("")), says(lease("me", 2)))
     assert len(found) == 3, "an answer that comes late is no trouble of its own"
-    assert (found[0], found[-1]) == ("not asked for yet", "")
+    assert (found[0], found[-1]) == ("not requested yet", "")
 
 
 @pytest.mark.parametrize("trouble", [refuses(403), refuses(503)], ids=["forbidden", "unavailable"])

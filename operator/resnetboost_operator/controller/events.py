@@ -1,4 +1,4 @@
-"""Tells people what happened, as Kubernetes EventRecorder; nothing waits for them and nothing depends on them."""
+"""Records Kubernetes Events about jobs, in the background."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _RETRIES = RetryPolicy(tries=3, timeout_seconds=10.0)
 
 
 class EventRecorder:
-    """Posts events in the background, those of one call in their order. `identity` is this process' name in them."""
+    """Posts events in the background, in order per call. `identity` is the reporting instance."""
 
     def __init__(self, client: Client, identity: str) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class EventRecorder:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def record(self, job: JobRecord, events: Sequence[Event]) -> None:
-        """Post these about the job."""
+        """Log and post events about the job."""
         for event in events:
             logger.info("%s: %s", event.reason, event.message)
         if events:
@@ -39,7 +39,7 @@ class EventRecorder:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self, seconds: float) -> None:
-        """Wait so long for those that are on their way."""
+        """Wait up to `seconds` for events in flight."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 

@@ -1,4 +1,4 @@
-"""Whether the operator lives and is ready, as the probes tell it; it looks at its parts and heals nothing."""
+"""Liveness and readiness of the operator, for the probes."""
 
 import time
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from resnetboost_operator.controller.store import Store
 from resnetboost_operator.controller.workqueue import WorkQueue
 from resnetboost_operator.kubeclient.reflector import Reflector
 
-# A watch hears of bookmarks once a minute, and reconnects when it does not.
+# A watch receives bookmarks once a minute and reconnects without them.
 WATCH_SILENCE_SECONDS = 300.0
-# kopf's requests are heard, not its bookmarks: it reconnects after ten minutes.
+# Of kopf only the requests are seen, not the bookmarks; it reconnects after ten minutes.
 KOPF_SILENCE_SECONDS = 900.0
-# A thousand pods against a struggling API server take minutes.
+# A thousand pods on an overloaded API server take minutes.
 LONGEST_PASS_SECONDS = 900.0
 
 
 class Health:
-    """`trouble`: why the operator has not got so far that it could watch anything; '' once it has."""
+    """State of the operator's parts. `trouble` is why it cannot watch anything yet; '' once it can."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Health:
         self.trouble = "starting"
 
     def stuck(self) -> str:
-        """What makes no progress any more, so that only a restart helps; '' if nothing does.
+        """The part that makes no progress, so that only a restart helps; '' if all do.
 
-        An API server that is down is no reason, nor a definition that is not there: a restart would bring neither.
+        Neither an API server that is down nor a missing CRD counts: a restart would not help.
         """
         if self.trouble:
             return ""
@@ -55,7 +55,7 @@ class Health:
         return ""
 
     def unready(self) -> str:
-        """Why not everything there is has been seen yet, or why it could not lead; '' if all is well."""
+        """Why the caches are not synced or the operator cannot lead; '' if it is ready."""
         if self.trouble:
             return self.trouble
         if self._store.synced:
@@ -66,7 +66,7 @@ class Health:
         return "; ".join(waiting)
 
     def role(self) -> str:
-        """Who leads."""
+        """The role of this process, for the readiness probe."""
         if self._elector.is_leading():
             return f"leading as {self._identity}"
         return f"standing by; {self._elector.holder or 'nobody'} leads"

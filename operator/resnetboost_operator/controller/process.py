@@ -1,4 +1,4 @@
-"""The operator's parts put together, started and stopped in order; what they do is theirs."""
+"""The operator's process: builds the parts, starts and stops them in order."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ from resnetboost_operator.kubeclient.resources import JOBS, NODES, PODS
 
 logger = logging.getLogger(__name__)
 
-# A pod gets 30 s from SIGTERM to SIGKILL.
+# Together less than the 30 s that a pod has between SIGTERM and SIGKILL.
 PASS_GRACE_SECONDS = 15.0
 EVENT_GRACE_SECONDS = 3.0
 WAIT_SECONDS = 2.0
@@ -39,11 +39,11 @@ _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 
 
 class Operator:
-    """One operator in one process, on the running event loop."""
+    """The operator, on the running event loop."""
 
     @classmethod
     async def connected(cls, options: Options) -> "Operator":
-        """One that knows its API server and serves its probes. Raises `UserError` where either cannot be."""
+        """Connect to the API server and serve the probes. Raises `UserError` if either is impossible."""
         operator = cls(options, await connection.connect())
         address = await operator._server.start(options.host, options.port)
         logger.info("serving probes and metrics on %s", address)
@@ -75,17 +75,17 @@ class Operator:
         self._pod_tasks: list[asyncio.Task[NoReturn]] = []
 
     async def start(self) -> None:
-        """Wait until jobs can be watched, and begin."""
+        """Wait until jobs can be listed, then start all parts."""
         await self._wait_for_jobs()
         self._begin(self._node_reflector.run())
         self._watch_pods()
         self._begin(self._resync.run())
         self._begin(self._lead())
-        await asyncio.sleep(0)  # each has begun
+        await asyncio.sleep(0)  # let each task start
         self._health.trouble = ""
 
     async def stop(self) -> None:
-        """Let passes finish, give up the lease, close everything."""
+        """Let passes finish, release the lease, close all parts."""
         self._cluster.stop()
         await self._queue.stop(PASS_GRACE_SECONDS)
         self._polling.close()
@@ -98,7 +98,7 @@ class Operator:
         await self._client.close()
 
     def job_event(self, kind: str | None, obj: dict[str, Any]) -> None:
-        """kopf has heard of a job; without a kind it was in a list."""
+        """Apply a job event of kopf; `kind` is None for an item of a list."""
         self._store.jobs.apply_event(kind or "ADDED", obj)
 
     @property
@@ -111,7 +111,7 @@ class Operator:
         return await self._client.session(self._resync.trace())
 
     def _jobs_led(self) -> Iterable[JobRecord]:
-        """Every job, or none while another process leads: two that told of the same jobs would double every sum."""
+        """All jobs, or none while another process leads: sums over both processes would count each job twice."""
         return self._store.jobs if self._elector.is_leading() else ()
 
     def _label(self, uid: str) -> str:
@@ -119,7 +119,7 @@ class Operator:
         return record.label if record is not None else uid
 
     def _changed(self, uid: str) -> None:
-        """Something happened to the job or to a pod that says it belongs to it."""
+        """Queue the job after a change of itself, its pods or their nodes; forget it if it is gone."""
         if self._store.jobs.get(uid) is not None:
             self._queue.add(uid)
         else:
@@ -127,12 +127,12 @@ class Operator:
             self._reconciler.forget(uid)
 
     async def _wait_for_jobs(self) -> None:
-        """A chart installs definition, rights and operator in any order: say what is missing, and wait."""
-        told = ""
+        """Log what is missing and wait: a chart installs CRD, rights and operator in any order."""
+        logged = ""
         while trouble := await self._jobs_trouble():
-            if trouble != told:
+            if trouble != logged:
                 logger.warning("waiting: %s", trouble)
-            told = self._health.trouble = trouble
+            logged = self._health.trouble = trouble
             await asyncio.sleep(WAIT_SECONDS)
 
     async def _jobs_trouble(self) -> str:
@@ -148,7 +148,7 @@ class Operator:
         return ""
 
     async def _lead(self) -> NoReturn:
-        """Stand by with everything in view, then plan and write until the lease is lost."""
+        """Stand by with synced caches, then reconcile until the lease is lost."""
         await self._until_synced()
         logger.info("watching %s", readable.plural(len(self._store.jobs), "job"))
         await self._elector.acquire()
@@ -157,9 +157,10 @@ class Operator:
         raise AssertionError("renew() never returns")
 
     async def _take_over(self) -> None:
-        """Look at every job. A watch may be behind without knowing it: nobody must miss what the leader before did.
+        """List everything again and queue every job: a watch may lag behind the writes of the previous leader.
 
-        Jobs come first: a pod that is newer than its job's status is waited for, one that is older would be missed.
+        Jobs are listed before pods: the plan waits for a job's status that is older than its pods, but would not see
+        that a pod is missing.
         """
         await self._resync.relist()
         await self._list_pods_again()
@@ -192,11 +193,11 @@ class Operator:
 
 
 async def _forever(work: Coroutine[Any, Any, NoReturn], start_over: bool) -> NoReturn:
-    """No part ends by itself. If one does, what it left half done is safe with the next process and nowhere else."""
+    """Run a part of the operator; leave the process if it ends, since only a new process can finish its work safely."""
     try:
         await work
     except LeaseLost as error:
-        logger.critical("%s; another operator may lead: leaving at once", error)
+        logger.critical("%s; another operator may lead: exiting at once", error)
     except Exception:
-        logger.critical("a part of the operator has failed; leaving, to be started again", exc_info=True)
+        logger.critical("a part of the operator has failed; exiting, to be restarted", exc_info=True)
     restart.leave(start_over)

@@ -1,4 +1,4 @@
-"""Sends requests to the API server, patiently, and counts them; what is asked and why is for others to know."""
+"""Sends requests to the API server and retries them."""
 
 import asyncio
 import contextlib
@@ -28,14 +28,14 @@ _MERGE_PATCH = {**_JSON, "Content-Type": "application/merge-patch+json"}
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often a request is tried when there is no answer or a 'later', and how long each try may take."""
+    """How often a request is tried if there is no response or a 429 or 5xx, and the timeout of each try."""
 
     tries: int
     timeout_seconds: float
 
 
 DEFAULT_RETRIES = RetryPolicy(tries=6, timeout_seconds=30.0)
-# The API server takes up to a minute over a collection, one object after the other.
+# The API server deletes a collection one object after the other, which takes up to a minute.
 COLLECTION_RETRIES = RetryPolicy(tries=6, timeout_seconds=70.0)
 NO_RETRIES = RetryPolicy(tries=1, timeout_seconds=10.0)
 
@@ -73,7 +73,7 @@ class Client:
         await self._api.close()
 
     async def session(self, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
-        """A session for somebody else, with the same credentials, read anew."""
+        """A session for another library (kopf), with the same credentials, read again."""
         await connection.log_in(self._api.configuration)
         return await connection.session(self._api, trace)
 
@@ -89,9 +89,9 @@ class Client:
         retries: RetryPolicy = DEFAULT_RETRIES,
         slots: contextlib.AbstractAsyncContextManager[None] = _UNLIMITED,
     ) -> bytes:
-        """The answer's body. Raises one of `apierrors`; what may pass is waited for first.
+        """Send a request and return the response's body. Raises an `ApiError` once the retries are used up.
 
-        Each try takes one of the `slots`; the waits between tries take none.
+        Each try takes one of the `slots`; waiting between tries takes none.
         """
         timeout = aiohttp.ClientTimeout(total=retries.timeout_seconds, sock_connect=CONNECT_SECONDS)
         request = _Request(verb, resource, resource.path(namespace, name), name, query, body, timeout)
@@ -111,7 +111,7 @@ class Client:
         verb, resource = request.verb, request.resource
         if verb not in resource.verbs:
             raise ValueError(
-                f"nobody granted {verb} on {resource.plural}: add it to the table and to the chart's rbac.yaml"
+                f"no right to {verb} on {resource.plural}: add it to the table and to the chart's rbac.yaml"
             )
         if verb in resources.NAMED_VERBS and not request.name:
             raise ValueError(f"{verb} of {resource.plural} without a name: it would concern all of them")
@@ -139,9 +139,9 @@ class Client:
         timeout: aiohttp.ClientTimeout,
         opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch, until the server ends it; `opened` is called once it has agreed to tell.
+        """Yield the lines of a watch until the server ends it; `opened` is called once the server has accepted it.
 
-        Raises one of `apierrors`; tries once. Credentials that were not taken are read anew for the next time.
+        Raises an `ApiError` without a retry. After a 401 the credentials are read again for the next call.
         """
         request = _Request("watch", resource, resource.path(namespace), "", query, None, timeout)
         self._check(request)
@@ -160,7 +160,7 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def _exchange(self, request: "_Request") -> AsyncIterator[RESTResponse]:
-        """A good answer, its body not read yet; whatever goes wrong until it is becomes one of `apierrors`."""
+        """A successful response whose body is not read yet; any failure until it is closed becomes an `ApiError`."""
         code = "error"
         try:
             answer = await self._send(request)
@@ -170,7 +170,7 @@ class Client:
                     raise await _error(request, answer)
                 yield answer
             finally:
-                answer.response.close()  # a connection whose answer was read to its end is back in the pool by now
+                answer.response.close()  # a connection whose response was read completely is back in the pool by now
         except (aiohttp.ClientError, TimeoutError, OSError, lines.LineTooLong) as error:
             why = f"{type(error).__name__} {error}".rstrip()
             raise Unavailable(f"{request}: no answer from {self.host}: {why}") from error
@@ -178,9 +178,9 @@ class Client:
             self._observer(request.verb, request.resource.plural, code)
 
     async def _send(self, request: "_Request") -> RESTResponse:
-        """Past the generated methods, whose models check each of a thousand pods again.
+        """Send the request without the generated methods, whose models validate each of a thousand pods again.
 
-        The body goes past `param_serialize` too, which would copy it looking for what is not JSON.
+        The body bypasses `param_serialize`, which would copy it.
         """
         method, url, headers, _, _ = await self._api.param_serialize(
             resources.METHODS[request.verb],
@@ -193,15 +193,15 @@ class Client:
 
 
 async def _error(request: "_Request", answer: RESTResponse) -> ApiError:
-    asked = retry.asked_seconds(answer.headers.get("Retry-After"))
-    error = errors.from_answer(str(request), answer.status, await answer.read(), asked)
+    retry_after = retry.retry_after_seconds(answer.headers.get("Retry-After"))
+    error = errors.from_answer(str(request), answer.status, await answer.read(), retry_after)
     if request.verb == "create" and isinstance(error, Conflict):
-        return Unavailable(str(error))  # two pods were counted into a quota at the same time
+        return Unavailable(str(error))  # concurrent creations update the same quota
     return error
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """One question to the API server."""
+    """One request to the API server."""
 
     verb: Verb
     resource: Resource

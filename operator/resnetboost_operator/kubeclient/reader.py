@@ -1,6 +1,6 @@
-"""What a person may look at in a cluster: jobs, and what happened to them; it writes nothing, its errors are sentences.
+"""Reads jobs, their events and leases for the command line; its errors are sentences for a user.
 
-It needs `list` on resnetboostjobs, `watch` to follow them, and can do without `list` on events and leases.
+Needs `list` on resnetboostjobs, and `watch` to follow them. The right to list events and leases is optional.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from resnetboost_operator.kubeclient.reflector import Reflector
 from resnetboost_operator.kubeclient.resources import JOBS, Resource
 
 USER_AGENT = f"resnetboost/{__version__}"
-# Somebody waits for the answer.
+# A user waits for the response.
 _RETRIES = RetryPolicy(tries=2, timeout_seconds=30.0)
-# The operator only creates events; the API server keeps them for an hour.
+# The operator itself only creates events; the API server keeps them for an hour.
 _EVENTS = Resource("", "v1", "events", frozenset({"list"}))
 _MOST_EVENTS = 500
 _LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"list"}))
@@ -43,23 +43,23 @@ class _EventList(msgspec.Struct):
     items: list[Event]
 
 
-_happenings = msgspec.json.Decoder(_EventList)
+_event_list = msgspec.json.Decoder(_EventList)
 
 
 class Reader:
-    """One cluster; `namespace` is the one that people mean who name none."""
+    """Reads one cluster; `namespace` is the default namespace."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self.namespace = namespace
 
     def jobs(self, cache: Cache[View], namespace: str, name: str = "") -> Reflector:
-        """A watch, not begun yet, of the jobs of a namespace (all: ''), or of one job."""
+        """A reflector, not started yet, of the jobs of a namespace ('' for all) or of one job."""
         return Reflector(self._client, JOBS, cache, namespace, fields=f"metadata.name={name}" if name else "")
 
     async def fill(self, jobs: Reflector) -> None:
-        """Fill the watch's cache. Raises `UserError`: what is wrong and what would be right."""
-        with _sentences(self._client.host):
+        """List once, into the reflector's cache. Raises `UserError`, which names the problem and the remedy."""
+        with _as_user_errors(self._client.host):
             await jobs.fill(_RETRIES)
 
     async def names(self, namespace: str) -> list[str]:
@@ -69,11 +69,11 @@ class Reader:
         return sorted(found)
 
     async def events(self, namespace: str, uid: str) -> list[Event] | str:
-        """What was told of the object with that uid, oldest first; or why that could not be read."""
+        """The events of the object with that uid, oldest first; or why they could not be read."""
         query = {"fieldSelector": f"involvedObject.uid={uid}", "limit": str(_MOST_EVENTS)}
         try:
             answer = await self._client.request("list", _EVENTS, namespace, query=query, retries=_RETRIES)
-            found = _happenings.decode(answer).items
+            found = _event_list.decode(answer).items
         except errors.Refused as error:
             return error.words
         except (errors.ApiError, msgspec.MsgspecError) as error:
@@ -81,7 +81,7 @@ class Reader:
         return sorted(found, key=lambda event: event.last_timestamp or event.event_time or "")
 
     async def leases(self) -> list[Lease] | None:
-        """The leases by which operators lead, in all namespaces; None where they may not be looked at."""
+        """The operators' leases in all namespaces; None if they may not be listed."""
         query = {"labelSelector": _OF_OPERATORS}
         try:
             answer = await self._client.request("list", _LEASES, query=query, retries=_RETRIES)
@@ -101,8 +101,8 @@ async def connected() -> AsyncIterator[Reader]:
 
 
 @contextlib.contextmanager
-def _sentences(host: str) -> Iterator[None]:
-    """What a refusal means to a person."""
+def _as_user_errors(host: str) -> Iterator[None]:
+    """Turn API errors into `UserError`s."""
     try:
         yield
     except errors.Unauthorized:
@@ -125,4 +125,4 @@ def _name(obj: Mapping[str, Any]) -> str:
 
 
 def _nothing(before: str | None, after: str | None) -> None:
-    """The names are read when all are there."""
+    """Ignore changes: the names are read after the list."""

@@ -1,4 +1,4 @@
-"""Lists a collection and watches it for ever after, through everything that may happen to a connection."""
+"""Lists a collection and watches it, again and again, so that a cache follows it through any loss of connection."""
 
 import asyncio
 import contextlib
@@ -20,32 +20,32 @@ from resnetboost_operator.kubeclient.retry import Backoff
 logger = logging.getLogger(__name__)
 
 PAGE = 500
-# The server ends a watch after this long; not all watches at the same time.
+# The server ends a watch after a random time in this range, so that not all watches end at once.
 LEAST_SECONDS, MOST_SECONDS = 480, 600
-# Bookmarks come about once a minute, also while nothing changes: a silent connection is a dead one.
+# Bookmarks arrive about once a minute even if nothing changes, so a silent connection is a dead one.
 SILENCE_SECONDS = 150.0
-# Neither a server that ends each watch at once nor one that is down is asked without pause.
+# Pause before the next request, in case the server ends each watch at once.
 PAUSE_SECONDS = 0.1
 BACKOFF = Backoff(first_seconds=1.0, most_seconds=10.0)
 
 
 class Sink(Protocol):
-    """Who is told what there is (see `Cache`)."""
+    """Receives lists and watch events (see `Cache`)."""
 
     def begin_list(self) -> None:
-        """A complete list follows."""
+        """Begin a complete list."""
 
     def add_listed(self, obj: dict[str, Any]) -> None:
-        """One object of it."""
+        """Add one object of the list."""
 
     def end_list(self, version: int) -> None:
-        """It is complete, as of that version."""
+        """End the list, which is complete as of that version."""
 
     def apply_event(self, kind: str, obj: dict[str, Any]) -> None:
-        """ADDED, MODIFIED or DELETED."""
+        """Apply an event: ADDED, MODIFIED or DELETED."""
 
     def advance(self, version: int) -> None:
-        """Everything up to that version has been told."""
+        """Record that everything up to that version was delivered."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -54,7 +54,7 @@ class _ListMeta(msgspec.Struct, rename="camel"):
 
 
 class Page(msgspec.Struct):
-    """One page of a list; its items stay bytes until each has its turn, or a thousand pods are 40 MiB of dicts."""
+    """One page of a list. Items are decoded one at a time: a thousand pods would be 40 MiB of dicts."""
 
     metadata: _ListMeta
     items: list[msgspec.Raw]
@@ -71,9 +71,10 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 
 class Reflector:
-    """One collection, in one namespace or all, by label or field.
+    """Follows one collection, in one namespace or all, selected by label or field.
 
-    `heard_at` (monotonic) is its last sign of life, `trouble` what keeps it from being up to date, or ''.
+    `heard_at` (monotonic) is the time of the last response or event; `trouble` is the reason why the sink is not up to
+    date, or ''.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class Reflector:
         self.trouble = "not listed yet"
 
     def reset(self) -> None:
-        """The next `run` lists first, however well the last one was informed."""
+        """Make the next `run` list first."""
         self._version = 0
         self.trouble = "not listed yet"
 
     async def run(self) -> NoReturn:
-        """List and watch, and again."""
+        """List and watch, for ever."""
         failures, self.heard_at = 0, time.monotonic()
         while True:
             began, version = time.monotonic(), self._version
@@ -106,23 +107,23 @@ class Reflector:
                 await self._watch()
             except Gone:
                 self._version = 0
-            except (ApiError, msgspec.MsgspecError) as error:  # or something that is no API server answers
+            except (ApiError, msgspec.MsgspecError) as error:  # what responds may not be an API server
                 self._complain(error)
             self.heard_at = time.monotonic()
-            # A busy API server ends watches too: that of a thousand pods that start, every few seconds.
+            # A busy API server also ends watches early, every few seconds while a thousand pods start.
             useful = self._version > version or self.heard_at - began > BACKOFF.most_seconds
             failures = 0 if useful else failures + 1
             logger.debug("the watch of the %s ended after %.1f s", self.name, self.heard_at - began)
             await asyncio.sleep(BACKOFF.delay_seconds(failures) if failures else PAUSE_SECONDS)
 
     def _complain(self, error: Exception) -> None:
-        """Say a trouble once, however long it lasts."""
+        """Log a problem once, however long it lasts."""
         level = logging.DEBUG if self.trouble == str(error) else logging.WARNING
         logger.log(level, "cannot watch the %s; trying again: %s", self.name, error)
         self.trouble = str(error)
 
     async def fill(self, retries: RetryPolicy = DEFAULT_RETRIES) -> None:
-        """List once; `run` goes on from there. Raises one of `apierrors`."""
+        """List once; `run` continues from there. Raises an `ApiError`."""
         self._sink.begin_list()
         query = {**self._selector, "limit": str(PAGE)}
         while True:
