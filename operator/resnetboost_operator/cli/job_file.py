@@ -1,4 +1,4 @@
-"""A job file and `--set` into a checked, defaulted object, or sentences about mistakes; it runs nothing."""
+"""Loads a job file, applies `--set`, checks and defaults the job; mistakes become sentences."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,11 +12,11 @@ from resnetboost_operator.validation import jobfile, schema
 Manifest = dict[str, Any]
 
 MOST_TOLD = 20
-LONGEST = 1000  # characters of a sentence; it repeats what is in the file
+LONGEST = 1000  # characters of a sentence, which may repeat text of the file
 
 
 class JobError(UserError):
-    """A job that cannot be run; `problems` are sentences, one for each thing that is wrong."""
+    """An invalid job; `problems` has one sentence for each mistake."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(readable.printable(readable.cut(problem, LONGEST)) for problem in problems)
@@ -24,7 +24,7 @@ class JobError(UserError):
 
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
-    """The defaulted job."""
+    """Load the job of a file: checked and defaulted, with the assignments of `--set`."""
     try:
         written = jobfile.load(path)
     except jobfile.JobFileError as error:
@@ -37,7 +37,7 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
 
 
 def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
-    """Each job of a file with how to name it, defaulted, or what is wrong with it; other objects are none of ours.
+    """Yield each job of a file with a name for messages, defaulted, or its problems; other objects are ignored.
 
     Raises `JobError` if the file cannot be read or has no job.
     """
@@ -54,7 +54,7 @@ def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
 
 
 def _decoded(assignment: str) -> str:
-    """An argument in UTF-8, also where the locale is another: Python keeps what it cannot decode as half characters."""
+    """Decode an argument as UTF-8 in any locale: Python keeps undecodable bytes as surrogates."""
     try:
         return assignment.encode(errors="surrogateescape").decode()
     except UnicodeError:
@@ -62,7 +62,7 @@ def _decoded(assignment: str) -> str:
 
 
 def _told(path: Path | str, problems: Sequence[schema.Problem]) -> list[str]:
-    """The first problems in a line each, and how many more there are."""
+    """The first problems, one per line, and how many more there are."""
     rest = len(problems) - MOST_TOLD
     more = [f"{path}: and {rest} more"] if rest > 0 else []
     return [f"{path}: {problem}" for problem in problems[:MOST_TOLD]] + more

@@ -1,4 +1,4 @@
-"""Writes report.html and report.png of a run from its folder alone; it never runs or changes the run."""
+"""Writes report.html and report.png of a run from its folder."""
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -96,7 +96,7 @@ _DESCENT_ROWS = (
 
 
 def write_report(folder: RunFolder) -> None:
-    """Both files, anew. Without any measured step there is no picture, but still a page."""
+    """Write both files. Without a measured step there is no picture."""
     metricsfile.merge(folder)
     job, status = folder.read_job(), folder.read_status()
     measured = metricsfile.read(folder.metrics_file)
@@ -116,7 +116,7 @@ def _drawn(measured: metricsfile.Measured, heading: str, did: Did) -> bytes:
 
 
 def title(job: Manifest) -> str:
-    """The job in a line."""
+    """One line about the job."""
     spec = job["spec"]
     counts = [stage.get("deviceCount", spec["device"]["count"]) for stage in spec["stages"]]
     ranks = readable.ranks(spec["device"]["type"], counts)
@@ -131,7 +131,7 @@ def page(
     did: Did,
     told: Sequence[Loss] = (),
 ) -> str:
-    """The whole document. Everything in it that is not ours is escaped: messages and logs are untrusted."""
+    """The HTML document. All text of jobs, messages and logs is escaped: it is untrusted."""
     sections = (
         _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
         _section("Loss", _by_stage(_LOSS_ROWS, told, _loss_cells)),
@@ -152,7 +152,7 @@ def page(
 
 
 def result(status: Status) -> str:
-    """How the run came out, in a line."""
+    """One line about the result of the run."""
     restarts = readable.plural(status.restarts, "restart")
     if status.phase == "Complete" and status.stages:
         top1 = status.stages[-1].top1
@@ -200,7 +200,7 @@ def _attempt_cells(attempt: Attempt) -> Sequence[object]:
 
 
 def _by_stage(rows: Sequence[str], stages: Sequence[_Found], cells: Callable[[_Found], Cells]) -> str:
-    """A column for each of these stages."""
+    """A table column for each of these stages."""
     columns = map(cells, stages)
     return _table(("", *(found.stage for found in stages)), zip(rows, *columns, strict=True)) if stages else ""
 

@@ -87,7 +87,7 @@ def measure(request: ProfileRequest) -> int:
 
 
 def _check_room(ranks: int, memory_bytes: int) -> None:
-    """Each rank imports MindSpore for itself."""
+    """Refuse more ranks than memory allows: each one imports MindSpore."""
     most = max(1, memory_bytes // machine.RANK_BYTES)
     if ranks > most:
         raise UserError(f"--ranks: {ranks} need more memory than this machine has; use at most {most}")
@@ -124,7 +124,7 @@ def _run_ranks(folder: Path, ranks: int, steps: int) -> int:
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it started
+                os.killpg(process.pid, signal.SIGKILL)  # also the processes it started
             process.wait()
         if addresses is not None:
             addresses.close()
@@ -162,7 +162,7 @@ def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subproc
         cwd=folder,  # MindSpore leaves files where it runs
         stdin=subprocess.DEVNULL,
         stderr=log,
-        start_new_session=True,  # Ctrl-C is for this process, which ends them
+        start_new_session=True,  # Ctrl-C reaches this process only, which ends the ranks
     )
 
 

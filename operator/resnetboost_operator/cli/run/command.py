@@ -97,7 +97,7 @@ def _program() -> str:
 
 
 def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
-    """Refuse what only a cluster with device plugins has, and say what this machine can do instead."""
+    """Refuse device types that need a cluster, and suggest what this machine can run."""
     kind, most = spec["device"]["type"], max(1, min(cores, memory_bytes // machine.RANK_BYTES))
     if kind != "CPU":
         problem = f"device.type: {kind} needs a cluster, this machine trains on CPUs"
@@ -108,7 +108,7 @@ def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
 
 
 def check_room(spec: Manifest, memory_bytes: int) -> None:
-    """Refuse a gang that would bring the machine down: each rank imports MindSpore for itself."""
+    """Refuse a gang that needs more memory than this machine has: each rank imports MindSpore."""
     most = max(1, memory_bytes // machine.RANK_BYTES)
     ranks, field = _largest_gang(spec)
     if ranks > most:
@@ -117,7 +117,7 @@ def check_room(spec: Manifest, memory_bytes: int) -> None:
 
 
 def check_starts(spec: Manifest) -> None:
-    """Refuse a start from another job: each run keeps its checkpoints in a folder of its own, where no other job is."""
+    """Refuse `startFrom` of another job: each run has its own folder, without the checkpoints of other jobs."""
     for index, stage in enumerate(spec["stages"]):
         job = stage.get("startFrom", {}).get("jobName")
         if job is not None:
@@ -127,7 +127,7 @@ def check_starts(spec: Manifest) -> None:
 
 
 def _largest_gang(spec: Manifest) -> tuple[int, str]:
-    """The ranks of the stage that has most, and the field that says so."""
+    """The number of ranks of the largest stage, and the field that sets it."""
     given = [
         (stage["deviceCount"], f"stages[{index}].deviceCount") if "deviceCount" in stage else None
         for index, stage in enumerate(spec["stages"])
@@ -136,7 +136,7 @@ def _largest_gang(spec: Manifest) -> tuple[int, str]:
 
 
 def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:
-    """The run's last status, and whether anything was done for it now."""
+    """Train unless the run is complete; return the last status and whether anything was trained."""
     if fresh or folder.is_barren():
         folder.clear()
     job = api.parse(folder.enter(wanted, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
@@ -162,7 +162,7 @@ async def _train(job: api.Job, folder: RunFolder, output: Output) -> Status:
 
 
 class Interrupts:
-    """Ctrl-C and its relatives: the first one stops with a checkpoint, the second one kills."""
+    """Handles Ctrl-C and other signals: the first one stops with a checkpoint, the second one kills."""
 
     def __init__(self, loop: RunLoop, shown: display.Display, output: Output) -> None:
         self._loop = loop
@@ -171,7 +171,7 @@ class Interrupts:
         self._count = 0
 
     def listen(self) -> None:
-        """Take the signals over; one that is ignored (nohup) stays so."""
+        """Install the signal handlers; an ignored signal (nohup) stays ignored."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
@@ -189,7 +189,7 @@ class Interrupts:
 
 
 def _write_report(folder: RunFolder) -> None:
-    """A report that cannot be drawn must not spoil the result of the run."""
+    """Write the report; a failure must not spoil the result of the run."""
     from resnetboost_operator.runs import report
 
     try:

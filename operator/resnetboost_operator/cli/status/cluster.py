@@ -1,4 +1,4 @@
-"""Jobs of a cluster for `resnetboost status`: asks the API server, shows, follows what changes; it writes nothing."""
+"""`resnetboost status` for jobs in a cluster: lists them once, or follows their changes."""
 
 import asyncio
 import difflib
@@ -29,7 +29,7 @@ LOOK_SECONDS = 10.0
 
 
 def run(request: StatusRequest) -> int:
-    """Print, and follow if that is request; the exit code. Raises `UserError` if the question cannot be answered."""
+    """Show the jobs, follow them if requested, and return the exit code. Raises `UserError`."""
     for value, what in ((request.target, "job"), (request.namespace, "namespace")):
         if value and not _NAME.fullmatch(value):
             raise UserError(
@@ -74,7 +74,7 @@ async def _missing(cluster: Reader, namespace: str, name: str) -> str:
 
 
 class _Following:
-    """The jobs as they are known, and the screen that shows them."""
+    """The known jobs, and the screen that shows them."""
 
     def __init__(self, request: StatusRequest, cluster: Reader, namespace: str) -> None:
         self._request = request
@@ -90,14 +90,14 @@ class _Following:
         )
 
     def jobs(self) -> tuple[JobView, ...]:
-        """All of them; if one is request the one that was there first, not a later one of its name."""
+        """All jobs. If one was requested, only the first that had its name, not a later one."""
         known = self._last.uid if self._request.target and self._last is not None else ""
         found = [job for job in self._cache if not known or job.uid == known]
         now, seen = time.time(), self._looked_at > float("-inf")
         return tuple(_with_silence(job, self._leases, now) if seen else job for job in found)
 
     async def look(self) -> None:
-        """Ask for the operators' leases, if nothing was heard of a job for long; from time to time."""
+        """List the operators' leases from time to time while some job has not changed for long."""
         now = time.time()
         quiet = any(silence.is_quiet(job.status, job.created, now) for job in self._cache)
         if quiet and time.monotonic() - self._looked_at > LOOK_SECONDS:
@@ -105,14 +105,14 @@ class _Following:
             self._looked_at = time.monotonic()
 
     def _note(self, before: JobView | None, after: JobView | None) -> None:
-        """Of the one job its last version is kept: it may end and be deleted before that was shown."""
+        """Note a change. The last version of a requested job is kept: it may be deleted before it was shown."""
         job, last = after or before, self._last
         if last is None or (job is not None and job.uid == last.uid):
             self._last = job
         self._changed.set()
 
     async def run(self) -> int:
-        """Show what changes until the one job is over; without one until somebody interrupts."""
+        """Show changes until the requested job ends, or until interrupted; return the exit code."""
         watching = asyncio.create_task(self.watch.run())
         try:
             while True:
@@ -138,7 +138,7 @@ class _Following:
         return None
 
     async def _until_changed(self, watching: asyncio.Task[Any]) -> None:
-        """Until there is something to show: news, or that time has passed."""
+        """Wait for a change, at most TICK_SECONDS."""
         news = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait({news, watching}, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)

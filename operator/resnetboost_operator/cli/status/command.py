@@ -68,7 +68,7 @@ def show(request: StatusRequest) -> int:
 
 
 def _show_by_name(request: StatusRequest) -> int:
-    """A bare name is a run's here, a job's, or both; what would end with one of the two must say which."""
+    """A bare name may be a local run, a job, or both; if the answer depends on it, the user must choose."""
     name = request.target
     here = next((found for found in (Path(name), RUNS / name) if (found / "job.yaml").is_file()), None)
     if here is None:
@@ -85,7 +85,7 @@ def _show_by_name(request: StatusRequest) -> int:
 
 
 def _show_all(request: StatusRequest) -> int:
-    """Runs of this folder first: they need no network."""
+    """Show local runs first: they need no network."""
     from resnetboost_operator.runs import runfolder
 
     runs, cluster = runfolder.below(RUNS), _has_cluster()
@@ -104,7 +104,7 @@ def _show_all(request: StatusRequest) -> int:
 
 
 def _show_cluster_or_fail(request: StatusRequest, missing: str) -> int:
-    """Raises `UserError`: without a kubeconfig and without a run there is nothing to tell of."""
+    """Show the cluster's jobs. Raises `UserError` with both reasons if there is neither a cluster nor a run."""
     try:
         return _show_cluster(request)
     except UserError as error:
@@ -125,7 +125,7 @@ def _has_cluster() -> bool:
 
 
 def _show_cluster_after_runs(request: StatusRequest) -> int:
-    """After the runs of this machine; that there is no answer must not look as if those were wrong."""
+    """Show the cluster's jobs after local runs; print its error, so that it does not look like the runs' error."""
     print(flush=True)
     try:
         return _show_cluster(request)
