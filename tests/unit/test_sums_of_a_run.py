@@ -145,7 +145,7 @@ def test_a_run_of_a_single_step_is_told_too(folder: RunFolder) -> None:
     attempt(folder, "base", 0, HEADER + rows(1, 1, gain="inf"))
     (base,) = sums(folder)
     assert math.isnan(base.gain)
-    assert cost.told([base]) == "0 s, 0.0 % of the steps' time without compiling"
+    assert cost.describe([base]) == "0 s, 0.0 % of the steps' time without compiling"
     report.write_report(folder)
     assert folder.report_png.exists()
 

@@ -11,7 +11,7 @@ from resnetboost_operator.validation import jobfile, schema
 
 Manifest = dict[str, Any]
 
-MOST_TOLD = 20
+MOST_SHOWN = 20
 LONGEST = 1000  # characters of a sentence, which may repeat text of the file
 
 
@@ -32,7 +32,7 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
     job = overrides.apply(written, [_decoded(assignment) for assignment in assignments])
     problems = schema.check(job)
     if problems:
-        raise JobError(_told(path, problems))
+        raise JobError(_sentences(path, problems))
     return schema.defaulted(job)
 
 
@@ -50,7 +50,7 @@ def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
         raise JobError([f"{path}: none of its {len(documents)} documents is a {names.KIND}; add one"])
     for place, written in jobs:
         problems = schema.check(written)
-        yield place, JobError(_told(place, problems)) if problems else schema.defaulted(written)
+        yield place, JobError(_sentences(place, problems)) if problems else schema.defaulted(written)
 
 
 def _decoded(assignment: str) -> str:
@@ -61,11 +61,11 @@ def _decoded(assignment: str) -> str:
         return assignment
 
 
-def _told(path: Path | str, problems: Sequence[schema.Problem]) -> list[str]:
+def _sentences(path: Path | str, problems: Sequence[schema.Problem]) -> list[str]:
     """The first problems, one per line, and how many more there are."""
-    rest = len(problems) - MOST_TOLD
+    rest = len(problems) - MOST_SHOWN
     more = [f"{path}: and {rest} more"] if rest > 0 else []
-    return [f"{path}: {problem}" for problem in problems[:MOST_TOLD]] + more
+    return [f"{path}: {problem}" for problem in problems[:MOST_SHOWN]] + more
 
 
 def with_absolute_paths(job: Manifest) -> Manifest:

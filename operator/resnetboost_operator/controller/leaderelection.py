@@ -127,10 +127,10 @@ class LeaderElector:
         if not free:
             return False
         transitions = found.transitions + (found.holder != self._identity)
-        wanted = replace(
+        lease = replace(
             found, holder=self._identity, duration_seconds=DURATION_SECONDS, transitions=transitions, pod=self._pod
         )
-        return await self._take(wanted, now)
+        return await self._take(lease, now)
 
     async def _is_gone(self, pod: str) -> bool:
         """True if the holder ran in a pod that has ended: its lease need not expire first."""
@@ -144,9 +144,9 @@ class LeaderElector:
             return False
         return (_decode.decode(answer).get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
-    async def _take(self, wanted: Lease, now: float) -> bool:
+    async def _take(self, lease: Lease, now: float) -> bool:
         try:
-            self._lease = await self._write(replace(wanted, acquire_time=leases.timestamp(time.time())))
+            self._lease = await self._write(replace(lease, acquire_time=leases.timestamp(time.time())))
         except (Conflict, AlreadyExists, NotFound):
             return False  # another candidate was faster
         self._renewed_at, self.holder = now, self._identity

@@ -45,29 +45,29 @@ def main(**given: Any) -> None:
       KUBECONFIG=~/.kube/config python -m resnetboost_operator
       python -m resnetboost_operator --namespace team-a --namespace team-b --listen 127.0.0.1:0
     """
-    wanted = options.parsed(**given)
-    logs.configure(wanted.log_format, wanted.log_level)
+    chosen = options.parsed(**given)
+    logs.configure(chosen.log_format, chosen.log_level)
     try:
-        asyncio.run(_run(wanted))
+        asyncio.run(_run(chosen))
     except UserError as error:
         click.echo(f"resnetboost-operator: {error}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:  # kopf ends, for example, when the CRD is deleted
         details = logger.isEnabledFor(logging.DEBUG)
         logger.critical("kopf has stopped: %r; exiting, to be restarted", error, exc_info=details)
-        restart.leave(wanted.start_over)
+        restart.leave(chosen.start_over)
 
 
-async def _run(wanted: Options) -> None:
+async def _run(chosen: Options) -> None:
     import kopf
 
     from resnetboost_operator.controller import handlers  # noqa: F401  registers itself with kopf
     from resnetboost_operator.controller.process import Operator
 
     await kopf.operator(
-        memo=kopf.Memo(operator=await Operator.connected(wanted)),
+        memo=kopf.Memo(operator=await Operator.connected(chosen)),
         standalone=True,
-        identity=wanted.identity,  # type: ignore[arg-type]  # its own begins with the user's name, and a uid may have none
-        clusterwide=not wanted.namespaces,
-        namespaces=wanted.namespaces,
+        identity=chosen.identity,  # type: ignore[arg-type]  # its own begins with the user's name, and a uid may have none
+        clusterwide=not chosen.namespaces,
+        namespaces=chosen.namespaces,
     )

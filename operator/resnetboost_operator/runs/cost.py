@@ -20,7 +20,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     stage_seconds: float
 
 
-def told(costs: Sequence[Cost]) -> str:
+def describe(costs: Sequence[Cost]) -> str:
     """Seconds of all stages together, and their share of the steps' time."""
     seconds = sum(cost.seconds for cost in costs)
     share = seconds / max(sum(cost.stage_seconds for cost in costs), 1e-9)

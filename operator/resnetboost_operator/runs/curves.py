@@ -176,7 +176,7 @@ def _draw_curvature(axes: "Axes", updates: Sequence[Updates]) -> None:
     damping.set_ylim(0, room * (max(max(stage.damping) for stage in updates) or 1))
     _legend(axes, damping)
     count = sum(len(stage.steps) for stage in updates)
-    _note(axes, f"{readable.plural(count, 'update')} took {cost.told(updates)}")
+    _note(axes, f"{readable.plural(count, 'update')} took {cost.describe(updates)}")
 
 
 def _draw_updates(layers: "Axes", damping: "Axes", stage: Updates, mark: str) -> None:
@@ -217,7 +217,7 @@ def _draw_sums(axes: "Axes", measured: Measured, sums: Sequence[Sums]) -> None:
     cosine.set_yticks([-1, -0.5, 0, 0.5, 1])
     _legend(axes, cosine)
     count = sum(stage.steps for stage in sums)
-    _note(axes, f"{readable.plural(count, 'sum')} took {cost.told(sums)}")
+    _note(axes, f"{readable.plural(count, 'sum')} took {cost.describe(sums)}")
 
 
 def _draw_descent(axes: "Axes", measured: Measured, descents: Sequence[Descent]) -> None:
@@ -236,7 +236,7 @@ def _draw_descent(axes: "Axes", measured: Measured, descents: Sequence[Descent])
     share.set_yticks([0, 25, 50, 75, 100])
     _legend(axes, share)
     count = sum(stage.steps for stage in descents)
-    _note(axes, f"{readable.plural(count, 'step')} in the subspace took {cost.told(descents)}")
+    _note(axes, f"{readable.plural(count, 'step')} in the subspace took {cost.describe(descents)}")
 
 
 def _finite(values: Sequence[float]) -> list[float]:

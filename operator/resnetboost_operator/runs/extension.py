@@ -40,7 +40,7 @@ class Extension(msgspec.Struct, frozen=True):
     kept: Manifest
     job: Manifest
     goes_on: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class _Longer(msgspec.Struct, frozen=True):
 
     parts: _Parts
     goes_on: str = ""
-    told: str = ""
+    note: str = ""
 
 
 def extended(kept: Manifest, job: Manifest, made: Made) -> Extension:
@@ -76,29 +76,34 @@ def extended(kept: Manifest, job: Manifest, made: Made) -> Extension:
     Other differences are ignored here and refused elsewhere. Raises `UserError` for a number of epochs that is not
     possible.
     """
-    there, asked = kept["spec"]["stages"], job["spec"]["stages"]
-    groups = _groups(there, [stage["name"] for stage in asked])
-    if [group[0]["name"] for group in groups] != [stage["name"] for stage in asked[: len(groups)]]:
+    there, requested = kept["spec"]["stages"], job["spec"]["stages"]
+    groups = _groups(there, [stage["name"] for stage in requested])
+    if [group[0]["name"] for group in groups] != [stage["name"] for stage in requested[: len(groups)]]:
         return Extension(kept, job)
-    found = [_longer(_group(groups, asked, place), asked[place]["epochs"], made) for place in range(len(groups))]
-    further, heads = asked[len(groups) :], [group[0] for group in groups]
+    found = [
+        _longer(_group(groups, requested, place), requested[place]["epochs"], made) for place in range(len(groups))
+    ]
+    further, heads = requested[len(groups) :], [group[0] for group in groups]
     claim, parts = _claim(job) or _claim(kept) or str(job["metadata"]["name"]), [longer.parts for longer in found]
-    wanted = _with_stages(job, [*_stages(asked, parts), *further], claim)
+    wanted = _with_stages(job, [*_stages(requested, parts), *further], claim)
     if len(wanted["spec"]["stages"]) > len(there):
         _check_whole(wanted)
-    told = [*(longer.told for longer in found if longer.told), *(f"stage {stage['name']} follows" for stage in further)]
+    notes = [
+        *(longer.note for longer in found if longer.note),
+        *(f"stage {stage['name']} follows" for stage in further),
+    ]
     return Extension(
         kept=_with_stages(kept, [*_stages(heads, parts), *further], claim),
         job=wanted,
         goes_on=tuple(longer.goes_on for longer in found if longer.goes_on),
-        told=tuple(told),
+        notes=tuple(notes),
     )
 
 
-def _group(groups: Sequence[list[Stage]], asked: Sequence[Stage], place: int) -> _Group:
+def _group(groups: Sequence[list[Stage]], requested: Sequence[Stage], place: int) -> _Group:
     later = [stage["name"] for stages in groups[place + 1 :] for stage in stages]
-    later += [stage["name"] for stage in asked[len(groups) :]]
-    return _Group(groups[place], later, f"stages[{place}].epochs: {asked[place]['epochs']}")
+    later += [stage["name"] for stage in requested[len(groups) :]]
+    return _Group(groups[place], later, f"stages[{place}].epochs: {requested[place]['epochs']}")
 
 
 def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
@@ -117,11 +122,11 @@ def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
         reason = f"{laid_out}, and stage {group.later[0]} follows it"
         raise UserError(f"{group.field}: {reason}; give that one more epochs, {_OTHERWISE}")
     following = f"{group.parts[0][0]}-{len(group.parts) + 1}"
-    told = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
-    return _Longer([*group.parts, (following, lacking)], told=told)
+    note = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
+    return _Longer([*group.parts, (following, lacking)], note=note)
 
 
-def _groups(stages: Sequence[Stage], asked: Sequence[str]) -> list[list[Stage]]:
+def _groups(stages: Sequence[Stage], requested: Sequence[str]) -> list[list[Stage]]:
     """Group the stages of a run by those of a job file; stages added by extensions belong to the one before.
 
     An added stage is recognized by its name and settings, and because the job file has no stage of that name there.
@@ -129,7 +134,7 @@ def _groups(stages: Sequence[Stage], asked: Sequence[str]) -> list[list[Stage]]:
     groups: list[list[Stage]] = []
     for stage in stages:
         own = groups and stage["name"] == f"{groups[-1][0]['name']}-{len(groups[-1]) + 1}"
-        named = asked[len(groups) : len(groups) + 1] == [stage["name"]]
+        named = requested[len(groups) : len(groups) + 1] == [stage["name"]]
         if own and not named and _follows(stage, groups[-1][-1]):
             groups[-1].append(stage)
         else:

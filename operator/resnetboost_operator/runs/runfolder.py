@@ -183,7 +183,7 @@ class RunFolder:
             )
         if longer.goes_on:  # before the job: a crash in between leaves a stage with nothing to do
             self.write_status(resumption.with_stages_that_go_on(self.read_status(), longer.goes_on))
-        for sentence in longer.told:
+        for sentence in longer.notes:
             report(sentence)
         return self._with_mutable_fields(kept, longer.job)
 
@@ -238,11 +238,11 @@ def write(path: Path, text: str | bytes) -> None:
 
 def _epochs(stage: Path) -> float:
     """Epochs that its attempts reached; infinite if no attempt reported any, since they may have trained."""
-    told = [epoch for path in stage.glob("attempt-*/metrics.csv") for epoch in _told(path)]
-    return max(told, default=math.inf)
+    epochs = [epoch for path in stage.glob("attempt-*/metrics.csv") for epoch in _recorded_epochs(path)]
+    return max(epochs, default=math.inf)
 
 
-def _told(metrics: Path) -> Iterator[float]:
+def _recorded_epochs(metrics: Path) -> Iterator[float]:
     with metrics.open(newline="", errors="replace") as file:
         for row in csv.DictReader(file):
             with contextlib.suppress(KeyError, TypeError, ValueError):  # a killed rank leaves half a line

@@ -38,13 +38,13 @@ class FileError(UserError):
 
 def generate(sources: Sequence[str], server_ids: Sequence[str], devices: str | None) -> ServerTable:
     """Generate the table of the servers whose addresses the sources contain."""
-    wanted = None if devices is None else hccn.device_ids(devices)
+    device_ids = None if devices is None else hccn.device_ids(devices)
     servers: dict[str, dict[int, str]] = {}
     for source, server_id in zip(sources, _server_ids(sources, server_ids), strict=True):
         if server_id in servers:
             raise FileError(f'{source}: another source has the server id "{server_id}" too; give each one --server-id')
         try:
-            servers[server_id] = hccn.read(_text(source), wanted)
+            servers[server_id] = hccn.read(_text(source), device_ids)
         except hccn.AddressError as error:
             raise FileError(f"{_named(source)}: {error}") from None
     return hccn.table(servers)
@@ -53,9 +53,9 @@ def generate(sources: Sequence[str], server_ids: Sequence[str], devices: str | N
 def _server_ids(sources: Sequence[str], given: Sequence[str]) -> Sequence[str]:
     if given:
         if len(given) != len(sources):
-            told = readable.plural(len(given), "--server-id")
+            count = readable.plural(len(given), "--server-id")
             raise FileError(
-                f"there are {told} for {readable.plural(len(sources), 'source')}; give one for each, in order"
+                f"there are {count} for {readable.plural(len(sources), 'source')}; give one for each, in order"
             )
         return given
     if len(sources) == 1:
@@ -88,10 +88,10 @@ def deliver(
     data = document.readable(table)
     verdict = checking.judge_bytes(data, chip)
     if not verdict.accepted:
-        problems = [text.told(held, verdict, origins) for held in grouped(errors(verdict.findings))]
+        problems = [text.finding(held, verdict, origins) for held in grouped(errors(verdict.findings))]
         refused = f"HCCL would refuse this table{_on(chip)}; it was not written"
         raise FileError("\n".join([*_few(problems), refused]))
-    notes = [_note(held, verdict) + text.told(held, verdict, origins) for held in grouped(verdict.findings)]
+    notes = [_note(held, verdict) + text.finding(held, verdict, origins) for held in grouped(verdict.findings)]
     for note in _few(notes):
         print(f"resnetboost: {note}", file=sys.stderr)
     if output is None:

@@ -16,13 +16,13 @@ from resnetboost_operator.ranktable.check.verdict import Verdict
 from resnetboost_operator.ranktable.chips import TITLES, Chip
 from resnetboost_operator.ranktable.tables import GroupTable, RankList, ServerTable
 
-__all__ = ["MOST_SHOWN", "ranks", "size", "told", "verdict"]
+__all__ = ["MOST_SHOWN", "finding", "ranks", "size", "verdict"]
 
 _STYLES = {"error": "bold red", "warning": "yellow"}
 MOST_SHOWN = 20  # a mistake may be repeated thousands of times
 _SHOWN_PLACES = 3
 _PLACES = re.compile(r'"[^"]*"|(?<![.\w])(?:server_list|rank_list)\[[0-9]+\](?:\.device\[[0-9]+\])?')
-_NOTE = "What HCCL would say by its public parser and documents; it was not asked."
+_NOTE = "Based on HCCL's public parser and documents; HCCL itself was not run."
 
 
 def verdict(name: str, found: Verdict) -> Iterator[RenderableType]:
@@ -131,7 +131,7 @@ def _places(held: Sequence[Sequence[Finding]]) -> str:
     return ", ".join(each[0].place for each in held[:_SHOWN_PLACES]) + more
 
 
-def told(held: Sequence[Finding], found: Verdict, origins: Mapping[str, str]) -> str:
+def finding(held: Sequence[Finding], found: Verdict, origins: Mapping[str, str]) -> str:
     """A sentence about one place, with its origin if the table was merged."""
     variants: dict[tuple[str, str], list[Finding]] = {}
     for finding in held:
@@ -152,8 +152,8 @@ def size(table: tables.Table) -> str:
     if isinstance(table, ServerTable):
         count = sum(len(server.device) for server in table.server_list)
         pods = table.super_pod_list or ()
-        told = [f"version {table.version}", readable.plural(len(table.server_list), "server")]
-        return ", ".join([*told, *([readable.plural(len(pods), "super pod")] if pods else []), _ranks(count)])
+        parts = [f"version {table.version}", readable.plural(len(table.server_list), "server")]
+        return ", ".join([*parts, *([readable.plural(len(pods), "super pod")] if pods else []), _ranks(count)])
     instances = [instance for group in table.group_list for instance in group.instance_list]
     return f"template 2, {_ranks(sum(len(instance.devices) for instance in instances))}"
 

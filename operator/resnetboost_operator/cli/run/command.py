@@ -60,17 +60,17 @@ def run(ctx: click.Context, file: Path, assignments: tuple[str, ...], out: Path 
 def run_job(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool) -> int:
     """Run or resume the job, print its summary and return the exit code."""
     began = time.monotonic()
-    wanted = job_file.with_absolute_paths(job_file.load(file, assignments))
-    check_device(wanted["spec"], len(machine.usable_cores()), machine.memory_bytes())
-    check_room(wanted["spec"], machine.memory_bytes())
-    check_starts(wanted["spec"])
-    for note in (*notes(wanted["spec"]), *data_notes.of(wanted["spec"])):
+    job = job_file.with_absolute_paths(job_file.load(file, assignments))
+    check_device(job["spec"], len(machine.usable_cores()), machine.memory_bytes())
+    check_room(job["spec"], machine.memory_bytes())
+    check_starts(job["spec"])
+    for note in (*notes(job["spec"]), *data_notes.of(job["spec"])):
         print(f"resnetboost: note: {readable.printable(note)}", file=sys.stderr, flush=True)
     output = standard_output()
     try:
-        folder = runfolder.open_for_run(out or Path("runs") / wanted["metadata"]["name"])
+        folder = runfolder.open_for_run(out or Path("runs") / job["metadata"]["name"])
         with folder.locked():
-            status, trained = _enter_and_train(folder, wanted, fresh, output)
+            status, trained = _enter_and_train(folder, job, fresh, output)
     except OSError as error:
         raise errors.storage_error(error) from None
     seconds = time.monotonic() - began if trained else summary.active_seconds(status, time.time())
@@ -135,11 +135,11 @@ def _largest_gang(spec: Manifest) -> tuple[int, str]:
     return max(found or (int(spec["device"]["count"]), "device.count") for found in given)
 
 
-def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:
+def _enter_and_train(folder: RunFolder, manifest: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:
     """Train unless the run is complete; return the last status and whether anything was trained."""
     if fresh or folder.is_barren():
         folder.clear()
-    job = api.parse(folder.enter(wanted, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
+    job = api.parse(folder.enter(manifest, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
     status = folder.read_status()
     if resumption.is_over(status, [stage.name for stage in job.spec.stages]):
         output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")

@@ -55,8 +55,8 @@ async def _answer(request: StatusRequest) -> int:
             return 0
         events = await cluster.events(namespace, found[0].uid) if request.target and request.form == "text" else []
         now = time.time()
-        told = tuple(job_facts.events(events, now)) if request.target else ()
-        following.screen.show(found, told)
+        facts = tuple(job_facts.events(events, now)) if request.target else ()
+        following.screen.show(found, facts)
         following.screen.close()
         return 0
 

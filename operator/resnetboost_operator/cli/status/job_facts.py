@@ -59,12 +59,12 @@ def _stage(stage: StageStatus, status: Status, algorithms: Mapping[str, str]) ->
 
 def _ranks(status: Status) -> str:
     found = status.ranks
-    told = [f"{found.running}/{found.desired} run", f"{found.ready} ready"]
+    parts = [f"{found.running}/{found.desired} run", f"{found.ready} ready"]
     if found.failed:
-        told.append(f"{found.failed} failed")
+        parts.append(f"{found.failed} failed")
     if found.succeeded:
-        told.append(f"done: {found.succeeded}")
-    return text.SEPARATOR.join(told)
+        parts.append(f"done: {found.succeeded}")
+    return text.SEPARATOR.join(parts)
 
 
 def _of_progress(found: Progress, view: JobView, now: float) -> Iterator[Fact]:
@@ -134,9 +134,9 @@ def events(found: Sequence[Event] | str, now: float) -> Iterator[Fact]:
         yield "events", " ".join(job_view.legible(f"could not be read: {found}").split())
         return
     for event in reversed(found[-EVENTS_SHOWN:]):
-        told = " ".join(job_view.legible(f"{event.reason}: {event.message}").split())
+        sentence = " ".join(job_view.legible(f"{event.reason}: {event.message}").split())
         moment = event.last_timestamp or event.event_time
-        yield "event", f"{told} ({_ago(moment, now)})" if moment else told
+        yield "event", f"{sentence} ({_ago(moment, now)})" if moment else sentence
 
 
 def _ago(moment: str, now: float) -> str:

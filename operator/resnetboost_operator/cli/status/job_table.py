@@ -60,18 +60,18 @@ _Cells = dict[_Column, list[str]]
 
 def _fitting(columns: Sequence[_Column], cells: _Cells, width: int) -> dict[_Column, int]:
     """The columns that fit and their widths; the name shrinks before a required column is dropped."""
-    wanted = {column: max(len(column.title), *map(len, cells[column])) for column in columns}
+    widths = {column: max(len(column.title), *map(len, cells[column])) for column in columns}
     if not width:
-        return wanted
+        return widths
     shown: set[_Column] = set()
     room = width + _GAP
     for column in sorted(columns, key=lambda column: column.order):
-        least = min(wanted[column], _LEAST_NAME) if column is _NAME else wanted[column]
+        least = min(widths[column], _LEAST_NAME) if column is _NAME else widths[column]
         if least + _GAP > room and shown:
             continue
         shown.add(column)
         room -= least + _GAP
-    found = {column: wanted[column] for column in columns if column in shown}
+    found = {column: widths[column] for column in columns if column in shown}
     excess = sum(found.values()) + _GAP * (len(found) - 1) - width
     return found | {_NAME: found[_NAME] - max(0, excess)}
 
@@ -128,9 +128,9 @@ def change(job: JobView, *, namespaces: bool) -> str:
     """A job in one line with everything that changes, except what changes with the clock alone."""
     progress = job.progress if job.status.phase in ("Running", "Complete", "Failed") else None
     running = job.status.phase == "Running"
-    told = [] if progress is None else [*run_text.position(progress), *run_text.figures(progress, running=running)]
+    phrases = [] if progress is None else [*run_text.position(progress), *run_text.figures(progress, running=running)]
     name = f"{job.namespace}/{job.name}" if namespaces else job.name
-    return "  ".join(filter(None, [name, job.status.phase, job.status.stage, *told, job_view.why(job)]))
+    return "  ".join(filter(None, [name, job.status.phase, job.status.stage, *phrases, job_view.why(job)]))
 
 
 def stage(job: JobView) -> str:

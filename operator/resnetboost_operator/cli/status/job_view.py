@@ -96,7 +96,7 @@ def why(view: JobView, now: float | None = None) -> str:
     """Why the job does not train, in a sentence; '' if it does or is complete. `now` None leaves durations out."""
     status = view.status
     if view.silence is not None:
-        return view.silence.told(now)
+        return view.silence.sentence(now)
     if view.deleting:
         return DELETING
     if not status.stage:

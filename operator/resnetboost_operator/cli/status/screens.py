@@ -114,19 +114,19 @@ class Lines:
 
     def __init__(self, *, all_spaces: bool) -> None:
         self._all_spaces = all_spaces
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._notice = ""
 
     def show(self, jobs: Sequence[JobView], events: tuple[Fact, ...]) -> None:
         """Print what changed."""
         there = {job.uid: job_table.change(job, namespaces=self._all_spaces) for job in jobs}
-        for uid in self._told.keys() - there.keys():
-            _line(f"{self._told[uid].split('  ')[0]}  is deleted")
+        for uid in self._printed.keys() - there.keys():
+            _line(f"{self._printed[uid].split('  ')[0]}  is deleted")
         for uid, line in there.items():
-            if self._told.get(uid) != line:
+            if self._printed.get(uid) != line:
                 _line(line)
-        self._told = there
+        self._printed = there
 
     def notice(self, text: str) -> None:
         """Print the message once."""
@@ -149,7 +149,7 @@ class Objects:
         self._form = form
         self._one = one
         self._follow = follow
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
 
     def show(self, jobs: Sequence[JobView], events: tuple[Fact, ...]) -> None:
         """Print what changed."""
@@ -160,8 +160,8 @@ class Objects:
             return
         for job, manifest in zip(jobs, manifests, strict=True):
             version = job.manifest["metadata"]["resourceVersion"]
-            if self._told.get(job.uid) != version:
-                self._told[job.uid] = version
+            if self._printed.get(job.uid) != version:
+                self._printed[job.uid] = version
                 self._print(manifest, indent=None)
 
     def _print(self, manifest: object, indent: int | None) -> None:

@@ -22,7 +22,7 @@ class Silence(msgspec.Struct, frozen=True):
     since: float
     leaderless: bool
 
-    def told(self, now: float | None) -> str:
+    def sentence(self, now: float | None) -> str:
         """A sentence, with the duration unless `now` is None."""
         lasting = "" if now is None else f" for {readable.duration(now - self.since)}"
         if self.leaderless:
@@ -44,7 +44,7 @@ def is_quiet(status: Status, created: float, now: float) -> bool:
     return not statuses.is_terminal(status) and now - heard_at(status, created) > QUIET_SECONDS
 
 
-def _is_asked(status: Status) -> bool:
+def _is_polled(status: Status) -> bool:
     """True if rank 0 has reported progress; an operator that cannot reach it says so itself."""
     return status.phase == "Running" and status.progress is not None and status.progress.heartbeat_time is not None
 
@@ -55,7 +55,7 @@ def of(status: Status, created: float, leases: Sequence[Lease] | None, now: floa
         return None
     heard = heard_at(status, created)
     if not leases:  # a waiting job has nothing to report; a training one has
-        return Silence(heard, False) if _is_asked(status) else None
+        return Silence(heard, False) if _is_polled(status) else None
     renewed = max(pods.seconds(found.renew_time or None) for found in leases)
     if any(found.holder for found in leases) and now - renewed < LEASE_SECONDS:
         return None

@@ -111,12 +111,12 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
         yield _line("why", failed.message)
     for stage in status.stages:
         progress = text.progress_of(stage, status)
-        told = text.result(stage)
+        phrases = text.result(stage)
         if stage.state != "Complete" and progress is not None:
             running = runs and status.phase == "Running"
-            told = [*text.position(progress), *text.figures(progress, running=running)]
-        told = [stage.state, *told, *text.skipped(stage)]
-        yield _line(f"stage {stage.name}", text.SEPARATOR.join(told))
+            phrases = [*text.position(progress), *text.figures(progress, running=running)]
+        phrases = [stage.state, *phrases, *text.skipped(stage)]
+        yield _line(f"stage {stage.name}", text.SEPARATOR.join(phrases))
     yield _line("restarts", status.restarts)
     for attempt in status.attempts:
         yield _line(f"attempt {attempt.attempt}", text.attempt(attempt))

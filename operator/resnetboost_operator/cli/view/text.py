@@ -51,8 +51,8 @@ def figures(progress: Progress, *, running: bool = True) -> list[str]:
 def result(stage: StageStatus) -> list[str]:
     """The result of a finished stage."""
     found = (("top-1", stage.top1, readable.share), ("top-5", stage.top5, readable.share))
-    told = [f"{name} {written(value)}" for name, value, written in found if value is not None]
-    return told if stage.test_loss is None else [*told, f"test loss {readable.quantity(stage.test_loss)}"]
+    phrases = [f"{name} {written(value)}" for name, value, written in found if value is not None]
+    return phrases if stage.test_loss is None else [*phrases, f"test loss {readable.quantity(stage.test_loss)}"]
 
 
 def skipped(stage: StageStatus) -> list[str]:
@@ -65,7 +65,7 @@ def curvature(updates: Updates) -> list[str]:
     failed = sum(updates.layers["failed"])
     return [
         f"{updates.stage}: {readable.plural(len(updates.steps), 'update')}",
-        cost.told([updates]),
+        cost.describe([updates]),
         f"{sum(updates.layers['updated'])} of {updates.candidates} layers updated",
         *([f"{failed} failed"] if failed else []),
     ]
@@ -76,7 +76,7 @@ def sums(found: Sums) -> list[str]:
     return [
         f"{found.stage}: gain {readable.quantity(found.gain)} of {found.summands}",
         f"cosine {readable.quantity(found.cosine)}, least {readable.quantity(found.least_cosine)}",
-        cost.told([found]),
+        cost.describe([found]),
     ]
 
 
@@ -87,7 +87,7 @@ def subspace(found: Descent) -> list[str]:
         f"{found.stage}: {readable.share(found.explained_variance)} of the variance explained",
         *([f"steps {outcomes}"] if found.searched else []),
         f"gradient share {readable.share(found.gradient_share)}",
-        cost.told([found]),
+        cost.describe([found]),
     ]
 
 
