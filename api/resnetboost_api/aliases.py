@@ -1,6 +1,6 @@
-"""What fields and values are called in other people's scripts, and what a bare number stands for; it judges nothing.
+"""Names of fields and values in other frameworks, and what a bare number in place of a block stands for.
 
-The names are those of MindSpore's model zoo, MindCV and PyTorch's reference scripts that do not resemble the job's own.
+The names come from MindSpore's model zoo, MindCV and PyTorch's reference scripts, if they do not resemble the job's.
 """
 
 import re
@@ -10,7 +10,7 @@ _STAGE = "spec.stages[]"
 _RATE = f"{_STAGE}.learningRate"
 _AUGMENTATION = "spec.dataset.augmentation"
 
-# Written without _, - and capitals. What differs in nothing else is found by its likeness.
+# Written without _, - and capitals. Similar names are found by their likeness and are not listed.
 MEANT = {
     "lr": f"{_RATE}.peak",
     "baselr": f"{_RATE}.peak",
@@ -68,7 +68,7 @@ NUMBER_OF = {
 }
 
 
-# What others call a value, written without _, -, . and capitals: of a field's own values, the one that is meant.
+# Other names of values, without _, -, . and capitals, each with the field's own value.
 _VALUES = {
     "fp16": "Float16",
     "half": "Float16",
@@ -135,7 +135,7 @@ _OFTEN_BEFORE = ("torchoptim", "mindsporenn", "torch", "nn", "ms", "lrscheduler"
 
 
 def value_meant(value: object, allowed: Sequence[object]) -> str | None:
-    """The one of a field's values that `value` is called elsewhere: Cosine for torch's CosineAnnealingLR."""
+    """The field's value that `value` is an alias of: Cosine for torch's CosineAnnealingLR."""
     word = re.sub("[^a-z0-9]", "", str(value).lower())
     for prefix in ("", *_OFTEN_BEFORE):
         found = _VALUES.get(word.removeprefix(prefix))
@@ -145,7 +145,7 @@ def value_meant(value: object, allowed: Sequence[object]) -> str | None:
 
 
 def meant(name: object, parent: str) -> str | None:
-    """The field that `name` is elsewhere, as seen from the block `parent` (`spec.stages[0]`); None for other names."""
+    """The field that `name` is an alias of, relative to the block `parent` (`spec.stages[0]`); None if unknown."""
     found = MEANT.get(re.sub("[_-]", "", str(name)).lower())
     return found and found.removeprefix(re.sub(r"\[\d+\]", "[]", parent) + ".")
 

@@ -1,4 +1,4 @@
-"""Checks a value against an OpenAPI schema as the API server does; it leaves combinations to the rules."""
+"""Checks a value against an OpenAPI schema like the API server; rules between fields are in `rules`."""
 
 import functools
 import math
@@ -16,7 +16,7 @@ _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing to correct: a field's path, the value found there and a sentence on what would be right."""
+    """A problem: the path of a field, its value and a sentence with the remedy."""
 
     field: str
     value: Any
@@ -27,18 +27,18 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Structure:
-    """A schema with an index of its fields, for hints on where a misplaced one belongs."""
+    """A schema with an index of its field names, for hints on where a misplaced field belongs."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
 
     def problems(self, value: Any, field: str = "") -> Iterator[Problem]:
-        """Everything about a value that does not fit the schema, in the order of the value."""
+        """All problems of a value, in the order of the value."""
         return self._check(value, self.schema, field)
 
     def _check(self, value: Any, schema: Schema, field: str) -> Iterator[Problem]:
         if schema.get("x-kubernetes-preserve-unknown-fields"):
-            return  # anything goes, at any depth
+            return  # anything is allowed, at any depth
         if not _is_type(value, schema):
             yield Problem(field, value, _wrong_type(value, schema, field))
         elif "enum" in schema and value not in schema["enum"]:
@@ -80,7 +80,7 @@ class Structure:
 
     @functools.cached_property
     def _places(self) -> dict[str, tuple[str, ...]]:
-        """Where under spec each field name exists."""
+        """The places under spec where each field name exists."""
         found: dict[str, tuple[str, ...]] = {}
         for name, place in _walk(self.schema.get("properties", {}).get("spec", {}), "spec"):
             found[name] = (*found.get(name, ()), place)
@@ -130,7 +130,7 @@ def _wrong_type(value: Any, schema: Schema, field: str) -> str:
 
 
 def _is_integer(value: Any) -> bool:
-    """1.0 has been made 1 by the defaulting, as on its way to the API server."""
+    """1.0 counts as the integer 1, since defaulting converts it as on the way to the API server."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= INT64_MAX
 
 

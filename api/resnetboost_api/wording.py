@@ -1,4 +1,4 @@
-"""Sentences about values that do not fit a schema: what is wrong, what would be right; it judges nothing."""
+"""Sentences about values that do not fit a schema: the problem and the remedy."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from resnetboost_api import aliases
 
 Schema = Mapping[str, Any]
 
-LIKELY = 0.7  # share of two words that must agree for one to be a misspelling of the other
+LIKELY = 0.7  # similarity of two words above which one is taken for a misspelling of the other
 
 _KINDS = {
     "integer": "a whole number",
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def shown(value: Any) -> str:
-    """The value as a user would recognize it, on one short line."""
+    """The value on one short line."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -42,7 +42,7 @@ def key(name: object) -> str:
 
 
 def wanted(schema: Schema) -> str:
-    """What the schema takes, to go after "use"."""
+    """What the schema accepts, to follow "use"."""
     if "enum" in schema:
         return _one_of(schema["enum"])
     if "title" in schema:
@@ -58,12 +58,12 @@ def wanted(schema: Schema) -> str:
 
 
 def missing(schema: Schema) -> str:
-    """Sentence for a required field that is not there."""
+    """Sentence for a required field that is missing."""
     return f"is missing; use {wanted(schema)}"
 
 
 def wrong_type(value: Any, schema: Schema) -> str:
-    """Sentence for a value of another type than the schema's."""
+    """Sentence for a value of the wrong type."""
     kind = schema.get("type")
     if value is None:
         return f"is empty; use {wanted(schema)}"
@@ -88,12 +88,12 @@ def not_in_enum(value: Any, allowed: Sequence[Any]) -> str:
 
 
 def too_small(value: float, least: float, exclusive: bool, unit: str = "") -> str:
-    """Sentence for a number below the least one; `unit` is what it counts, where that is not obvious."""
+    """Sentence for a number below the minimum; `unit` is what it counts, where that is not obvious."""
     return f"{shown(value)} is too small; use {'more than' if exclusive else 'at least'} {least}{_in(unit)}"
 
 
 def too_large(value: float, most: float, exclusive: bool, unit: str = "") -> str:
-    """Sentence for a number above the largest one."""
+    """Sentence for a number above the maximum."""
     return f"{shown(value)} is too large; use {'less than' if exclusive else 'at most'} {most}{_in(unit)}"
 
 
@@ -102,12 +102,12 @@ def _in(unit: str) -> str:
 
 
 def not_matching(value: str, schema: Schema) -> str:
-    """Sentence for a text that does not follow the pattern."""
+    """Sentence for a text that does not match the pattern."""
     return f"{shown(value)} does not fit; use {schema.get('title', 'text like ' + str(schema.get('pattern')))}"
 
 
 def bad_length(count: int, unit: str, least: int, most: float) -> str:
-    """Sentence for a text, list or mapping with too little or too much in it."""
+    """Sentence for a text, list or mapping that is too short or too long."""
     if count == 0:
         return f"is empty; give at least {least} {unit}{'' if least == 1 else 's'}"
     if count < least:
@@ -121,18 +121,18 @@ def duplicate(value: Any) -> str:
 
 
 def unknown(name: object, siblings: Iterable[str], elsewhere: Sequence[str]) -> str:
-    """Sentence for a field that does not exist; `elsewhere`: where fields of that very name do exist."""
+    """Sentence for an unknown field; `elsewhere`: places where a field of that name exists."""
     siblings = list(siblings)
     near = nearest(str(name), siblings)
     if near is not None:
         return f"no such field; did you mean {near}?"
-    if 0 < len(elsewhere) <= 2:  # more places would say nothing
+    if 0 < len(elsewhere) <= 2:  # more places would not help
         return f"no such field here; it belongs to {' or '.join(elsewhere)}"
     return f"no such field; use {_listed(siblings)}" if siblings else "no such field; nothing can be set here"
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
-    """The known word that was probably meant; None if no word, or more than one, is that close."""
+    """The known word that was probably meant; None if no word, or more than one, is that similar."""
     match = difflib.SequenceMatcher(b=word.lower())
     closeness = {item: _closeness(match, item.lower()) for item in known}
     best = [item for item in known if closeness[item] == max(closeness.values()) >= LIKELY]
@@ -140,7 +140,7 @@ def nearest(word: str, known: Sequence[str]) -> str | None:
 
 
 def _closeness(match: difflib.SequenceMatcher[str], item: str) -> float:
-    """The share that agrees, or 0 where its upper bounds, which cost far less, are too low already."""
+    """The similarity, or 0 if its cheap upper bounds are too low already."""
     match.set_seq1(item)
     likely = match.real_quick_ratio() >= LIKELY and match.quick_ratio() >= LIKELY
     return match.ratio() if likely else 0.0

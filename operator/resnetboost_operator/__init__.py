@@ -1,3 +1,3 @@
-"""Turns ResNetBoostJobs into gangs of training pods, on Kubernetes or on this machine; it trains nothing."""
+"""Runs ResNetBoostJobs as gangs of training pods, on Kubernetes or on this machine."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`python -m resnetboost_operator` runs the operator; the command line for people is `resnetboost`."""
+"""`python -m resnetboost_operator` runs the operator; the users' command line is `resnetboost`."""
 
 from resnetboost_operator.controller.main import main
 

@@ -1,4 +1,4 @@
-"""How a run's numbers and names read for people: durations, shares, counts; it formats and decides nothing."""
+"""Formats numbers, durations, lists and names for people, and makes text safe for terminals."""
 
 import codecs
 import io
@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-# What a stream of another encoding than Unicode's shows in place of a sign.
+# Replacements for characters that a stream's encoding lacks.
 _PLAIN = str.maketrans({"·": "-", "━": "=", "─": "-", "…": "...", "→": "->", "✓": "+", "✗": "x", "●": "*", "○": "o"})
 _AS_PLAIN = "resnetboost.plain"
 _PATH = re.compile(r"(?<![^\s'\"(=])[.~]{0,2}/[^\s:;,]+")
-_LEAST_PATH = 24  # characters of a path that still say which one it is
-_LEAST_REASON = 40  # characters before a remedy that still say what is wrong
+_LEAST_PATH = 24  # characters of a path that still identify it
+_LEAST_REASON = 40  # characters before a remedy that still state the problem
 
 
 def duration(seconds: float) -> str:
@@ -30,7 +30,7 @@ def share(value: float) -> str:
 
 
 def quantity(value: float) -> str:
-    """Three digits that say something: 0.871, 12.3, 1234."""
+    """Three significant digits: 0.871, 12.3, 1234."""
     magnitude = abs(value)
     if magnitude >= 100:
         return f"{value:.0f}"
@@ -56,12 +56,12 @@ def ranks(kind: str, counts: Iterable[int]) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The text within a width, its end marked where something is missing."""
+    """Cut the text to a width and mark the cut."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def shortened(text: str, width: int) -> str:
-    """A complaint within a width: first the middle of long paths goes, then that of what stands before the remedy.
+    """Shorten a message to a width: first the middle of long paths, then that of the text before the remedy.
 
     The remedy is what stands behind the last semicolon.
     """
@@ -76,13 +76,13 @@ def shortened(text: str, width: int) -> str:
 
 
 def _without_middle(text: str, width: int) -> str:
-    """More of the end is kept: there a path has its name and a sentence its point."""
+    """Cut the middle, with more of the end kept: it holds a path's file name and a sentence's point."""
     head = width // 3
     return text if len(text) <= width else f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
 
 
 def _as_plain(error: UnicodeError) -> tuple[str, int]:
-    """A handler of encoding errors: the nearest signs of ASCII, else a question mark for each."""
+    """Error handler of encodings: similar ASCII characters, else a question mark."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = error.object[error.start : error.end].translate(_PLAIN)
@@ -93,11 +93,11 @@ codecs.register_error(_AS_PLAIN, _as_plain)
 
 
 def make_plain(stream: TextIO) -> None:
-    """Let a stream show what its encoding has no sign for in signs that it has, instead of raising."""
+    """Make a stream replace characters that its encoding lacks, instead of raising."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors=_AS_PLAIN)
 
 
 def printable(text: str) -> str:
-    """One line that only shows what a file holds: what would move a cursor, change colours or end a line is escaped."""
+    """One line of printable text: control characters, colours and line ends are escaped."""
     return "".join(found if found.isprintable() else repr(found)[1:-1] for found in text)

@@ -1,4 +1,4 @@
-"""Objects as YAML that people like to read and every YAML parser reads the same; it reads nothing itself."""
+"""Writes objects as YAML that is readable and that every YAML parser reads the same way."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ import yaml
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that YAML 1.2 takes for a number: PyYAML knows 1.1, where 1e-4 is text."""
+    """Quotes text that YAML 1.2 reads as a number: in PyYAML's YAML 1.1, 1e-4 is text."""
 
 
 # PyYAML compares with the resolvers of plain scalars to decide what needs quotes.
@@ -25,16 +25,16 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
-# Aliases (&id001) are right but unreadable.
+# Aliases (&id001) would be valid but unreadable.
 _Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign]
 
 
 def dump(value: Any) -> str:
-    """One document, keys in their own order."""
+    """One document, with keys in their own order."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
     return text
 
 
 def dump_all(values: Iterable[Any]) -> str:
-    """Several documents, each behind its own marker, as kubectl apply takes them."""
+    """Several documents, each with its own marker, for kubectl apply."""
     return "".join(f"---\n{dump(value)}" for value in values)

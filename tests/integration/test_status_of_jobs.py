@@ -19,8 +19,8 @@ from beds.operator.proxy import Call, Trouble
 from beds.operator.space import JOB
 from beds.operator.waiting import eventually
 from resnetboost_operator import names
-from resnetboost_operator.controller import lease
-from resnetboost_operator.controller.lease import Lease
+from resnetboost_operator.kubeclient import lease
+from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.observed import pods
 from support import clusterjobs
 from support.pseudoterminal import Terminal

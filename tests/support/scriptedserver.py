@@ -27,7 +27,7 @@ class ScriptedServer:
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         host, port = self._runner.addresses[0][:2]
         configuration = Configuration(host=f"http://{host}:{port}")
-        self.client = Client(ApiClient(configuration), self.metrics)
+        self.client = Client(ApiClient(configuration), self.metrics.count_request)
         self.client.may_write = lambda: True
         return self
 

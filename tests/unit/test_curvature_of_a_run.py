@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator.cli.run import summary
-from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.cli.view import summary
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.status import Status
@@ -75,7 +75,7 @@ def test_the_cost_is_told_against_the_stages_own_steps_without_compiling(folder:
     killed_and_resumed(folder)
     (base,) = thor.by_stage(measured(folder))
     assert (base.seconds, base.stage_seconds) == pytest.approx((4 * 0.05, 20 * 0.1 + 4 * 0.05))
-    assert cost.told([base]) == "0.2 s, 9.1 % of the steps' time without compiling"
+    assert cost.describe([base]) == "0.2 s, 9.1 % of the steps' time without compiling"
     assert (base.with_seconds, base.without_seconds) == pytest.approx((0.15, 0.1))
 
 

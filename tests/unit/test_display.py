@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from resnetboost_operator import api
-from resnetboost_operator.cli.run import display, frame, text
+from resnetboost_operator.cli.view import display, frame, text
 from resnetboost_operator.planning.actions import Event
 from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
 from resnetboost_operator.validation import jobfile, schema

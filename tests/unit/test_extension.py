@@ -53,7 +53,7 @@ FREE: list[dict[str, Any]] = [
 def test_a_stage_whose_rate_does_not_depend_on_its_epochs_goes_on(rate: dict[str, Any], have: Made) -> None:
     found = extended(job(stage(**rate)), job(stage(epochs=9, **rate)), have)
     assert stages(found) == [("base", 9)]
-    assert (found.goes_on, found.told) == (("base",), ("stage base goes on, for 9 epochs in all",))
+    assert (found.goes_on, found.notes) == (("base",), ("stage base goes on, for 9 epochs in all",))
 
 
 @pytest.mark.parametrize("schedule", ["Cosine", "Linear", "Polynomial"])
@@ -63,7 +63,7 @@ def test_behind_one_that_was_annealed_another_stage_follows(schedule: str, have:
     assert stages(found) == [("base", 6), ("base-2", 3)]
     assert found.job["spec"]["stages"][1] | {"name": "base", "epochs": 6} == found.job["spec"]["stages"][0]
     assert found.goes_on == ()
-    assert found.told[0].endswith("stage base-2 follows, from its weights and with its settings, for 3 more")
+    assert found.notes[0].endswith("stage base-2 follows, from its weights and with its settings, for 3 more")
 
 
 def test_one_that_was_still_warming_up_goes_on() -> None:
@@ -74,13 +74,13 @@ def test_one_that_was_still_warming_up_goes_on() -> None:
 def test_one_that_has_not_begun_may_have_any_number() -> None:
     for epochs in (3, 9):
         found = extended(job(stage()), job(stage(epochs=epochs)), NOTHING)
-        assert (stages(found), found.told) == ([("base", epochs)], ())
+        assert (stages(found), found.notes) == ([("base", epochs)], ())
 
 
 def test_asking_again_changes_nothing_and_asking_for_more_goes_on_from_there() -> None:
     first = extended(job(stage()), job(stage(epochs=9)), made(("base",), base=6))
     again = extended(first.job, job(stage(epochs=9)), made(("base",), base=6))
-    assert (again.job, again.told) == (first.job, ())
+    assert (again.job, again.notes) == (first.job, ())
     before_it_began = extended(first.job, job(stage(epochs=10)), made(("base",), base=6))
     assert stages(before_it_began) == [("base", 6), ("base-2", 4)]
     third = extended(first.job, job(stage(epochs=14)), made(("base", "base-2"), base=6, **{"base-2": 3}))
@@ -101,7 +101,7 @@ def test_a_bfgs_stage_goes_on_in_its_subspace() -> None:
 
 def test_further_stages_may_follow() -> None:
     found = extended(job(stage()), job(stage(), stage("more", 2)), made(("base",), base=6))
-    assert (stages(found), found.told) == ([("base", 6), ("more", 2)], ("stage more follows",))
+    assert (stages(found), found.notes) == ([("base", 6), ("more", 2)], ("stage more follows",))
 
 
 def test_a_further_stage_may_follow_one_that_was_made_longer() -> None:
@@ -110,9 +110,9 @@ def test_a_further_stage_may_follow_one_that_was_made_longer() -> None:
     all_made = made(("base", "base-2"), base=6, **{"base-2": 3})
     asked = job(stage(epochs=9), stage("fine", 2))
     first = extended(longer, asked, all_made)
-    assert (stages(first), first.told) == ([("base", 6), ("base-2", 3), ("fine", 2)], ("stage fine follows",))
+    assert (stages(first), first.notes) == ([("base", 6), ("base-2", 3), ("fine", 2)], ("stage fine follows",))
     again = extended(first.job, asked, all_made)
-    assert (again.job, again.told) == (first.job, ())
+    assert (again.job, again.notes) == (first.job, ())
     begun = Made({**all_made.epochs, "fine": 2}, ("base", "base-2", "fine"))
     more = extended(first.job, job(stage(epochs=9), stage("fine", 5)), begun)
     assert stages(more) == [("base", 6), ("base-2", 3), ("fine", 2), ("fine-2", 3)]

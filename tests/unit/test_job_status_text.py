@@ -12,9 +12,9 @@ from resnetboost_operator.cli.status import job_facts, job_table, job_view, sile
 from resnetboost_operator.cli.status.job_page import JobPage
 from resnetboost_operator.cli.status.job_table import JobTable
 from resnetboost_operator.cli.status.job_view import JobView
-from resnetboost_operator.controller import lease as leases
-from resnetboost_operator.controller.lease import Lease
-from resnetboost_operator.kubeclient.reader import Happening
+from resnetboost_operator.kubeclient import lease as leases
+from resnetboost_operator.kubeclient.lease import Lease
+from resnetboost_operator.kubeclient.reader import Event
 from resnetboost_operator.observed import pods
 from support import clusterjobs
 from support.clusterjobs import KILLED, NOW, UNSCHEDULABLE, complete, condition, failed, job, running, waiting
@@ -252,7 +252,7 @@ def test_the_newest_attempts_are_shown_and_the_others_counted() -> None:
 
 
 def test_events_come_newest_first_and_harmless() -> None:
-    told = [Happening("Normal", "Old", "first"), Happening("Warning", "GangRestart", HOSTILE, "2023-11-14T22:13:10Z")]
+    told = [Event("Normal", "Old", "first"), Event("Warning", "GangRestart", HOSTILE, "2023-11-14T22:13:10Z")]
     facts = list(job_facts.events(told, NOW))
     assert facts == [("event", f"GangRestart: {HARMLESS} (0:10 ago)"), ("event", "Old: first")]
     assert list(job_facts.events("etcd\nis away", NOW)) == [("events", "could not be read: etcd is away")]

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnetboost_operator.cli.run import data_notes
-from resnetboost_operator.validation import jobfile, schema
+from resnetboost_operator.validation import data_notes, jobfile, schema
 from resnetboost_operator.validation.notes import notes, of_cluster
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "good"

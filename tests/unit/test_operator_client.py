@@ -9,15 +9,15 @@ import pytest
 from aiohttp import web
 
 from resnetboost_operator.kubeclient import client, reflector
-from resnetboost_operator.kubeclient.cache import Mirror
-from resnetboost_operator.kubeclient.client import Patience
+from resnetboost_operator.kubeclient.cache import Cache
+from resnetboost_operator.kubeclient.client import RetryPolicy
 from resnetboost_operator.kubeclient.errors import ApiError, Conflict, NotLeading, Refused, Unavailable
-from resnetboost_operator.kubeclient.reflector import Watch
+from resnetboost_operator.kubeclient.reflector import Reflector
 from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, LEASES, PODS, SERVICES, Verb
 from resnetboost_operator.kubeclient.retry import Backoff
 from support.scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
 
-TWICE = Patience(tries=2, timeout_seconds=5.0)
+TWICE = RetryPolicy(tries=2, timeout_seconds=5.0)
 Script = Callable[[ScriptedServer], Awaitable[Any]]
 
 
@@ -41,7 +41,7 @@ def played(script: Script, *answers: Answer) -> tuple[Any, ScriptedServer]:
 
 
 async def create(server: ScriptedServer) -> bytes:
-    return await server.client.request("create", PODS, "here", body={"kind": "Pod"}, patience=TWICE)
+    return await server.client.request("create", PODS, "here", body={"kind": "Pod"}, retries=TWICE)
 
 
 def counted(server: ScriptedServer, verb: str, resource: str, code: str) -> float | None:
@@ -107,7 +107,7 @@ def test_a_refusal_is_not_repeated_and_keeps_the_servers_words(code: int) -> Non
 
 def test_a_conflict_of_versions_is_not_repeated() -> None:
     async def update(server: ScriptedServer) -> bytes:
-        return await server.client.request("update", JOB_STATUS, "here", "digits", body={}, patience=TWICE)
+        return await server.client.request("update", JOB_STATUS, "here", "digits", body={}, retries=TWICE)
 
     answer, server = played(update, refuses(409, "Conflict"))
     assert isinstance(answer, Conflict)
@@ -138,7 +138,7 @@ def test_leadership_lost_while_waiting_ends_the_tries() -> None:
 
 def test_what_was_never_granted_is_never_asked() -> None:
     async def ask(server: ScriptedServer) -> None:
-        with pytest.raises(ValueError, match="nobody granted update on pods"):
+        with pytest.raises(ValueError, match="no right to update on pods"):
             await server.client.request("update", PODS, "here", "a", body={})
 
     assert played(ask)[1].requests == []
@@ -173,19 +173,19 @@ def watched(wanted: set[str], *answers: Answer) -> ScriptedServer:
     """The server after a watch has come to know exactly the wanted names."""
 
     async def script(server: ScriptedServer) -> None:
-        mirror: Mirror[str] = Mirror(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)
-        await until_known(Watch(server.client, PODS, mirror, labels="a=b"), mirror, wanted)
+        cache: Cache[str] = Cache(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)
+        await until_known(Reflector(server.client, PODS, cache, labels="a=b"), cache, wanted)
 
     result, server = played(script, *answers)
     assert result is None
     return server
 
 
-async def until_known(watch: Watch, mirror: Mirror[str], wanted: set[str]) -> None:
+async def until_known(watch: Reflector, cache: Cache[str], wanted: set[str]) -> None:
     """Run the watch until exactly these names are known."""
     task = asyncio.create_task(watch.run())
     async with asyncio.timeout(10):
-        while not mirror.filled or set(mirror) != wanted:
+        while not cache.synced or set(cache) != wanted:
             await asyncio.sleep(0.01)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -233,7 +233,7 @@ def test_a_trouble_is_over_once_the_server_listens_again_though_it_says_nothing(
         return opened
 
     async def script(server: ScriptedServer) -> None:
-        found = Watch(server.client, PODS, Mirror(dict, lambda before, after: None))
+        found = Reflector(server.client, PODS, Cache(dict, lambda before, after: None))
         task = asyncio.create_task(found.run())
         async with asyncio.timeout(10):
             for wanted in (True, False):
@@ -249,11 +249,11 @@ def test_a_trouble_is_over_once_the_server_listens_again_though_it_says_nothing(
 
 def test_a_watch_that_starts_over_lists_what_it_may_have_missed() -> None:
     async def script(server: ScriptedServer) -> None:
-        mirror: Mirror[str] = Mirror(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)
-        pods = Watch(server.client, PODS, mirror)
-        await until_known(pods, mirror, {"a"})
-        pods.start_over()
-        await until_known(pods, mirror, {"b"})
+        cache: Cache[str] = Cache(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)
+        pods = Reflector(server.client, PODS, cache)
+        await until_known(pods, cache, {"a"})
+        pods.reset()
+        await until_known(pods, cache, {"b"})
 
     pages = iter([page(7, "a"), page(20, "b")])
 

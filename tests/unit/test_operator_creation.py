@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import names
 from resnetboost_operator.controller import creation_pool
-from resnetboost_operator.controller.creation_pool import LEAST_IN_FLIGHT, PODS_PER_CONNECTION, Gangs
+from resnetboost_operator.controller.creation_pool import LEAST_IN_FLIGHT, PODS_PER_CONNECTION, CreationPool
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient import client
@@ -45,14 +45,14 @@ def existing(pod: dict[str, Any], version: int = 9, owner: dict[str, Any] | None
 
 
 class Bed:
-    """Gangs that are created, and a store. `wanted`: whether the jobs still want their gangs."""
+    """A creation pool and its store. `wanted`: whether the jobs still want their gangs."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.wanted = True
         self.calls: list[str] = []
         self._changed = asyncio.Event()
         self.store = Store((), lambda uid: None)
-        self.gangs = Gangs(server.client, self.store, lambda job: self.wanted, self._call)
+        self.gangs = CreationPool(server.client, self.store, lambda job: self.wanted, self._call)
 
     def _call(self, uid: str) -> None:
         self.calls.append(uid)
@@ -60,7 +60,7 @@ class Bed:
 
     async def created(self, manifests: Sequence[dict[str, Any]], record: JobRecord = RECORD) -> None:
         """Wait until nothing is under way for the job any more."""
-        self.gangs.want(record, manifests)
+        self.gangs.ensure(record, manifests)
         while self.gangs.busy(record.uid):
             self._changed.clear()
             await self._changed.wait()
@@ -196,7 +196,7 @@ def test_a_pod_that_has_to_wait_does_not_hold_up_those_of_other_jobs(monkeypatch
         answers = [refuses(429, Retry_After="60"), says(existing(other), 201)]
         async with ScriptedServer(answers) as server, asyncio.timeout(10):
             bed = Bed(server)
-            bed.gangs.want(RECORD, [POD])
+            bed.gangs.ensure(RECORD, [POD])
             while not server.requests:
                 await asyncio.sleep(0.01)
             await bed.created([other], record)
@@ -237,7 +237,7 @@ async def behind(hook: HangingWebhook, large: Sequence[str], script: Callable[[B
         for name in large:
             record, pod = of_another_job(name)
             assert record.job is not None
-            bed.gangs.want(record, [pod, *(gang.pod(record.job, STAGE, 0, index) for index in range(1, 1000))])
+            bed.gangs.ensure(record, [pod, *(gang.pod(record.job, STAGE, 0, index) for index in range(1, 1000))])
         while len(hook.hanging) < min(LEAST_IN_FLIGHT * len(large), creation_pool.IN_FLIGHT):
             await asyncio.sleep(0.01)
         await script(bed)
@@ -282,9 +282,9 @@ def test_what_is_wanted_no_more_is_called_back() -> None:
     async def play() -> tuple[list[str], list[str]]:
         async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(10):
             bed = Bed(server)
-            bed.gangs.want(RECORD, [gang.pod(JOB, STAGE, 0, index) for index in range(100)])
+            bed.gangs.ensure(RECORD, [gang.pod(JOB, STAGE, 0, index) for index in range(100)])
             await until(lambda: len(hook.hanging) == LEAST_IN_FLIGHT)
-            bed.gangs.want(following, pods)
+            bed.gangs.ensure(following, pods)
             await until(lambda: len(hook.hanging) == 3)
             now = sorted(hook.hanging)
             bed.gangs.forget(RECORD.uid)
@@ -315,12 +315,12 @@ def test_a_pass_that_asks_again_creates_nothing_twice() -> None:
 
         async with ScriptedServer([says(CONFIG, 201), *[late] * 3]) as server, asyncio.timeout(10):
             bed = Bed(server)
-            bed.gangs.want(RECORD, [CONFIG, *pods])
+            bed.gangs.ensure(RECORD, [CONFIG, *pods])
             await until(lambda: len(server.requests) == 4)
-            bed.gangs.want(RECORD, [CONFIG, *pods])
+            bed.gangs.ensure(RECORD, [CONFIG, *pods])
             asked_again.set()
             await until(lambda: not bed.gangs.busy(RECORD.uid))
-            assert bed.gangs.want(RECORD, [CONFIG]).done
+            assert bed.gangs.ensure(RECORD, [CONFIG]).done
             return bed.pods(), server.requests
 
     known, requests = asyncio.run(play())

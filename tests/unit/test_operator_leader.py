@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from resnetboost_operator.controller import leaderelection as leaders
-from resnetboost_operator.controller.leaderelection import Leader, LeaseLost
+from resnetboost_operator.controller.leaderelection import LeaderElector, LeaseLost
 from support.scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says
 
 NOBODY = refuses(404, "NotFound")
@@ -24,22 +24,22 @@ def lease(holder: str, version: int = 1, renewed: str = "2026-01-01T00:00:00.000
     return {"metadata": {"name": "lease", "resourceVersion": str(version)}, "spec": spec}
 
 
-async def acquire_and_keep(leader: Leader) -> str:
+async def acquire_and_keep(leader: LeaderElector) -> str:
     """Why it no longer leads, after it did."""
     await leader.acquire()
     assert leader.is_leading()
     try:
-        await leader.keep()
+        await leader.renew()
     except LeaseLost as error:
         return str(error)
 
 
-def played(script: Callable[[Leader], Awaitable[Any]], *answers: Answer) -> tuple[Any, list[str]]:
+def played(script: Callable[[LeaderElector], Awaitable[Any]], *answers: Answer) -> tuple[Any, list[str]]:
     """What the script returns, and the methods of the requests."""
 
     async def play() -> tuple[Any, list[str]]:
         async with ScriptedServer(answers) as server:
-            leader = Leader(server.client, "ops", "lease", "me")
+            leader = LeaderElector(server.client, "ops", "lease", "me")
             async with asyncio.timeout(10):
                 result = await script(leader)
             return result, [request.split()[0] for request in server.requests]
@@ -47,7 +47,7 @@ def played(script: Callable[[Leader], Awaitable[Any]], *answers: Answer) -> tupl
     return asyncio.run(play())
 
 
-async def acquire(leader: Leader) -> bool:
+async def acquire(leader: LeaderElector) -> bool:
     await leader.acquire()
     return leader.is_leading()
 
@@ -75,7 +75,7 @@ def test_who_comes_second_waits(answers: tuple[Answer, ...], methods: list[str])
 
 
 def test_a_lease_it_has_no_right_to_is_its_trouble_until_it_has() -> None:
-    async def script(leader: Leader) -> list[str]:
+    async def script(leader: LeaderElector) -> list[str]:
         found = [leader.trouble]
         acquiring = asyncio.create_task(leader.acquire())
         while not acquiring.done():
@@ -85,7 +85,7 @@ def test_a_lease_it_has_no_right_to_is_its_trouble_until_it_has() -> None:
 
     found, _ = played(script, refuses(403), refuses(503), says(lease("")), says(lease("me", 2)))
     assert len(found) == 3, "an answer that comes late is no trouble of its own"
-    assert (found[0], found[-1]) == ("not asked for yet", "")
+    assert (found[0], found[-1]) == ("not requested yet", "")
 
 
 @pytest.mark.parametrize("trouble", [refuses(403), refuses(503)], ids=["forbidden", "unavailable"])
@@ -196,7 +196,7 @@ def test_a_lease_that_is_given_up_is_nobodys() -> None:
         written.append(await request.json())
         return await says(lease("", 2))(request)
 
-    async def script(leader: Leader) -> bool:
+    async def script(leader: LeaderElector) -> bool:
         await leader.acquire()
         await leader.release()
         return leader.is_leading()

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator.controller import lease as leases
-from resnetboost_operator.controller.lease import Lease, Sighting
+from resnetboost_operator.controller.leaderelection import LeaseObservation
+from resnetboost_operator.kubeclient import lease as leases
+from resnetboost_operator.kubeclient.lease import Lease
 
 SECONDS = 15.0
 
@@ -15,30 +16,30 @@ def held(by: str, version: int = 1) -> Lease:
 
 
 def test_a_lease_that_nobody_holds_may_be_taken_at_once() -> None:
-    assert Sighting().is_free(held(""), "me", 0.0)
+    assert LeaseObservation().is_free(held(""), "me", 0.0)
 
 
 def test_ones_own_lease_of_a_former_life_may_be_taken_at_once() -> None:
-    assert Sighting().is_free(held("me"), "me", 0.0)
+    assert LeaseObservation().is_free(held("me"), "me", 0.0)
 
 
 def test_somebody_elses_may_be_taken_only_when_it_was_not_renewed_for_its_whole_duration() -> None:
-    sighting = Sighting()
-    assert not sighting.is_free(held("you"), "me", 100.0), "however old it says it is: clocks differ"
-    assert not sighting.is_free(held("you"), "me", 100.0 + SECONDS - 0.1)
-    assert sighting.is_free(held("you"), "me", 100.0 + SECONDS)
+    observation = LeaseObservation()
+    assert not observation.is_free(held("you"), "me", 100.0), "however old it says it is: clocks differ"
+    assert not observation.is_free(held("you"), "me", 100.0 + SECONDS - 0.1)
+    assert observation.is_free(held("you"), "me", 100.0 + SECONDS)
 
 
 def test_each_renewal_counts_anew() -> None:
-    sighting = Sighting()
+    observation = LeaseObservation()
     for renewal in range(10):
-        assert not sighting.is_free(held("you", version=renewal), "me", renewal * (SECONDS - 1))
+        assert not observation.is_free(held("you", version=renewal), "me", renewal * (SECONDS - 1))
 
 
 def test_a_new_holder_counts_anew() -> None:
-    sighting = Sighting()
-    assert not sighting.is_free(held("you", version=1), "me", 0.0)
-    assert not sighting.is_free(held("them", version=2), "me", SECONDS)
+    observation = LeaseObservation()
+    assert not observation.is_free(held("you", version=1), "me", 0.0)
+    assert not observation.is_free(held("them", version=2), "me", SECONDS)
 
 
 def test_what_is_written_is_what_is_read() -> None:
@@ -55,4 +56,4 @@ def test_a_new_lease_has_no_version() -> None:
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseDurationSeconds": None}])
 def test_a_lease_that_says_nothing_is_nobodys(spec: dict[str, Any] | None) -> None:
     found = leases.read({"metadata": {"resourceVersion": "1"}, "spec": spec})
-    assert Sighting().is_free(found, "me", 0.0)
+    assert LeaseObservation().is_free(found, "me", 0.0)

@@ -7,7 +7,7 @@ import pytest
 
 from resnetboost_operator.controller import workqueue
 from resnetboost_operator.controller.metrics import Metrics
-from resnetboost_operator.controller.workqueue import Queue
+from resnetboost_operator.controller.workqueue import WorkQueue
 from resnetboost_operator.kubeclient.errors import Unavailable
 from support import virtualtime
 
@@ -19,7 +19,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.queue = Queue(self.work, str, self.metrics)
+        self.queue = WorkQueue(self.work, str, self.metrics)
         self.begun: list[tuple[float, str]] = []
         self.running: list[str] = []
         self.most = 0

@@ -61,7 +61,7 @@ class Bed:
         self.called = asyncio.Event()
         self.cluster = Cluster(server.client, self.store, "me", lambda uid: self.called.set())
         self.reconciler = Reconciler(self.store, self.cluster, self.polling, server.metrics)
-        self.store.jobs.watched("ADDED", self.stored(OBJECT))
+        self.store.jobs.apply_event("ADDED", self.stored(OBJECT))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path}")
@@ -191,7 +191,7 @@ def test_a_refusal_is_forgotten_when_nothing_is_left_to_create() -> None:
         await bed.passed()
         await bed.passed()
         assert EARLIER in bed.running
-        bed.store.pods[""].watched("ADDED", bed.stored(POD))
+        bed.store.pods[""].apply_event("ADDED", bed.stored(POD))
         assert await bed.passed() == 0.0, "to tell people"
         assert await bed.passed() > 0.0
 
@@ -206,7 +206,7 @@ def test_conflicts_in_a_row_are_retried_ever_more_slowly_until_a_pass_succeeds()
         waits.extend([await bed.passed() for _ in range(6)])
         await bed.passed()
         bed.status_answers = [refuses(409, "Conflict")]
-        bed.store.pods[""].watched("MODIFIED", bed.stored(POD))
+        bed.store.pods[""].apply_event("MODIFIED", bed.stored(POD))
         waits.append(await bed.passed())
 
     played(script)
@@ -247,7 +247,7 @@ def test_a_job_is_deleted_at_its_end_only_in_the_version_that_was_looked_at() ->
 def test_pods_that_come_while_a_status_is_written_are_not_created_again() -> None:
     async def script(bed: Bed) -> None:
         async def late(request: web.Request) -> web.StreamResponse:
-            bed.store.pods[""].watched("ADDED", bed.stored(POD))
+            bed.store.pods[""].apply_event("ADDED", bed.stored(POD))
             return await says(bed.stored(OBJECT | {"status": bed.statuses[-1]}))(request)
 
         bed.status_answers = [late]

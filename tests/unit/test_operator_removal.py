@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from resnetboost_operator.controller.deletion import SWEEP_PODS, Removal
+from resnetboost_operator.controller.deletion import SWEEP_PODS, PodDeleter
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.manifests import gang as gang_manifests
@@ -49,7 +49,7 @@ def selectors(count: int) -> list[str]:
 
     async def play() -> list[str]:
         async with ScriptedServer([says({})] * requests) as server:
-            removal = Removal(server.client, Store((), lambda uid: None), lambda uid: None)
+            removal = PodDeleter(server.client, Store((), lambda uid: None), lambda uid: None)
             removal.remove(record, deletions(views), views)
             await until(lambda: len(server.requests) == requests)
             await removal.close()
@@ -87,8 +87,8 @@ def test_pods_whose_deletion_is_refused_are_decided_on_again() -> None:
     async def play() -> bool:
         async with ScriptedServer([refuses(403, "Forbidden")]) as server:
             store = Store((), lambda uid: None)
-            Removal(server.client, store, again.append).remove(record, deletions(views), views)
+            PodDeleter(server.client, store, again.append).remove(record, deletions(views), views)
             await until(lambda: bool(again))
-            return any(store.is_expected(deletion) for deletion in deletions(views))
+            return any(store.is_deletion_expected(deletion) for deletion in deletions(views))
 
     assert (asyncio.run(play()), again) == (False, ["u-1"])

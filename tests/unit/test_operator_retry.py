@@ -31,7 +31,7 @@ def test_a_back_off_doubles_up_to_its_most_and_half_of_it_is_chance(failures: in
     ],
 )
 def test_retry_after_is_taken_in_seconds_and_in_reason(told: str | None, seconds: float | None) -> None:
-    assert retry.asked_seconds(told) == seconds
+    assert retry.retry_after_seconds(told) == seconds
 
 
 @pytest.mark.parametrize(

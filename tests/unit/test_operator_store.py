@@ -44,7 +44,7 @@ class Known:
         return sorted(pod.name for pod in self.store.pods_of(self.record) if pod.deleting)
 
     def job_event(self, kind: str, wanted: api.Job, **metadata: Any) -> None:
-        self.store.jobs.watched(kind, self._versioned(obj(wanted, **metadata)))
+        self.store.jobs.apply_event(kind, self._versioned(obj(wanted, **metadata)))
 
     def pod(
         self,
@@ -58,7 +58,7 @@ class Known:
         pod = {**gang.pod(owner, owner.spec.stages[0], attempt, index), "status": status or {}}
         pod["metadata"] |= {"uid": f"pod-{index}", **metadata}
         pod["spec"]["nodeName"] = f"node-{index}"
-        self.store.pods[""].watched(kind, self._versioned(pod))
+        self.store.pods[""].apply_event(kind, self._versioned(pod))
 
     def node(
         self,
@@ -70,7 +70,7 @@ class Known:
     ) -> None:
         status = {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}]}
         node = {"metadata": {"name": name, "uid": uid or name}, "status": status}
-        self.store.nodes.watched(kind, self._versioned(node))
+        self.store.nodes.apply_event(kind, self._versioned(node))
 
     def _versioned(self, found: dict[str, Any]) -> dict[str, Any]:
         self.version += 1
@@ -121,7 +121,7 @@ def test_the_last_words_of_a_forged_pod_do_not_replace_those_of_the_rank(known: 
     known.pod("DELETED", 0, status=end)
     known.pod("DELETED", 0, status=end, **{"uid": "forged"} | forged)
     record = replace(known.record, status=Status(stage="base"))
-    assert [pod.uid for pod in known.store.departed_of(record)] == ["pod-0"]
+    assert [pod.uid for pod in known.store.tombstones_of(record)] == ["pod-0"]
 
 
 def ended(code: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_the_last_words_of_a_rank_are_not_replaced_by_those_of_another_attempts(
     known.pod("DELETED", 0, attempt=1, status=ended(10), uid="new")
     known.pod("DELETED", 0, status=ended(137))  # an old one that took its time to go
     record = replace(known.record, status=Status(stage="base", attempt=1))
-    (pod,) = known.store.departed_of(record)
+    (pod,) = known.store.tombstones_of(record)
     assert pod.termination is not None
     assert (pod.attempt, pod.termination.exit_code) == (1, 10)
 
@@ -142,7 +142,7 @@ def test_last_words_wait_for_a_status_that_is_behind_and_go_when_it_has_moved_on
     known.pod("ADDED", 0, attempt=1, uid="new")
     known.pod("DELETED", 0, attempt=1, status=ended(10), uid="new")
     heard = [
-        len(known.store.departed_of(replace(known.record, status=Status(stage="base", attempt=attempt))))
+        len(known.store.tombstones_of(replace(known.record, status=Status(stage="base", attempt=attempt))))
         for attempt in (0, 1, 1, 2, 1)
     ]
     assert heard == [0, 1, 1, 0, 0]
@@ -160,7 +160,7 @@ def test_a_pod_that_only_looks_like_ours_is_ignored(known: Known, metadata: dict
 
 
 def test_a_deletion_that_was_asked_for_shows_at_once(known: Known) -> None:
-    known.store.expect([Deletion("digits-base-0-0", "pod-0", 5)])
+    known.store.expect_deletions([Deletion("digits-base-0-0", "pod-0", 5)])
     assert known.going == ["digits-base-0-0"]
     known.pod("MODIFIED", 0, annotations={"what": "else"})
     assert known.going == ["digits-base-0-0"], "also when the pod changes in another way first"
@@ -171,40 +171,42 @@ def test_deletions_of_pods_that_went_unseen_are_forgotten_in_time(
 ) -> None:
     monkeypatch.setattr(stores, "EXPECTED_SECONDS", -1.0)
     for number in range(100):
-        known.store.expect([Deletion("digits-base-0-0", f"gone-{number}", 5)])
-    assert len(known.store._expected._until) == 1
+        known.store.expect_deletions([Deletion("digits-base-0-0", f"gone-{number}", 5)])
+    assert len(known.store._expectations._until) == 1
 
 
 def test_a_failed_deletion_no_longer_shows(known: Known) -> None:
     deletion = Deletion("digits-base-0-0", "pod-0", 5)
-    known.store.expect([deletion])
-    known.store.despair([deletion])
+    known.store.expect_deletions([deletion])
+    known.store.forget_deletions([deletion])
     assert known.going == []
-    assert not known.store.is_expected(deletion)
+    assert not known.store.is_deletion_expected(deletion)
 
 
 def test_a_deletion_that_never_shows_is_doubted_after_a_while(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "EXPECTED_SECONDS", -1.0)
     deletion = Deletion("digits-base-0-0", "pod-0", 5)
-    known.store.expect([deletion])
+    known.store.expect_deletions([deletion])
     assert known.going == []
-    assert not known.store.is_expected(deletion)
+    assert not known.store.is_deletion_expected(deletion)
 
 
 def test_a_pass_is_due_when_a_deletion_becomes_doubtful_but_not_for_one_that_takes_its_grace(known: Known) -> None:
-    assert known.store.expected_seconds(known.record) is None
-    known.store.expect([Deletion("digits-base-0-0", "pod-0", 60)])
-    wait = known.store.expected_seconds(known.record)
+    assert known.store.expectation_seconds(known.record) is None
+    known.store.expect_deletions([Deletion("digits-base-0-0", "pod-0", 60)])
+    wait = known.store.expectation_seconds(known.record)
     assert wait is not None
     assert stores.EXPECTED_SECONDS - 5 < wait <= stores.EXPECTED_SECONDS
     known.pod("MODIFIED", 0, deletionTimestamp="2026-01-01T00:00:00Z")
-    assert known.store.expected_seconds(known.record) is None
+    assert known.store.expectation_seconds(known.record) is None
 
 
 def test_a_shorter_grace_is_asked_for_again_a_longer_one_not(known: Known) -> None:
-    known.store.expect([Deletion("digits-base-0-0", "pod-0", 5)])
-    assert known.store.is_expected(Deletion("digits-base-0-0", "pod-0", 60))
-    assert not known.store.is_expected(Deletion("digits-base-0-0", "pod-0", 0)), "its node is lost: do not wait"
+    known.store.expect_deletions([Deletion("digits-base-0-0", "pod-0", 5)])
+    assert known.store.is_deletion_expected(Deletion("digits-base-0-0", "pod-0", 60))
+    assert not known.store.is_deletion_expected(Deletion("digits-base-0-0", "pod-0", 0)), (
+        "its node is lost: do not wait"
+    )
 
 
 def test_a_node_calls_for_the_jobs_with_pods_on_it_only_when_it_changes(known: Known) -> None:
@@ -248,7 +250,7 @@ def test_a_node_that_was_made_again_is_known_when_the_old_one_is_told_to_be_gone
 def test_an_answer_to_a_write_calls_for_no_pass_of_the_job_that_wrote(known: Known) -> None:
     written = {**obj(JOB), "status": {"phase": "Starting"}}
     written["metadata"]["resourceVersion"] = "100"
-    known.store.jobs.answered(written)
+    known.store.jobs.apply_response(written)
     assert known.record.status.phase == "Starting"
     assert known.calls == []
 

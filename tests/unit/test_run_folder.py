@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from resnetboost_operator import api, yamltext
-from resnetboost_operator.cli.run import summary
+from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.status import Attempt, Condition, Ranks, StageStatus, Status

@@ -18,9 +18,8 @@ from click.testing import CliRunner, Result
 from resnetboost_operator.cli.main import main
 from resnetboost_operator.cli.status import cluster as cluster_status
 from resnetboost_operator.cli.status import silence
-from resnetboost_operator.controller import lease
-from resnetboost_operator.controller.lease import Lease
-from resnetboost_operator.kubeclient import client, reflector
+from resnetboost_operator.kubeclient import client, lease, reflector
+from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.retry import Backoff
 from support.clusterjobs import complete, failed, job, running, waiting
 from support.scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams

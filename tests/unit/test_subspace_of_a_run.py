@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from resnetboost_operator import names
-from resnetboost_operator.cli.run import summary
-from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.cli.view import summary
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.runs import pca, report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.status import Status

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from resnetboost_operator import names
-from resnetboost_operator.cli.run import summary
-from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.cli.view import summary
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.runs import adasum as summing
 from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
@@ -145,7 +145,7 @@ def test_a_run_of_a_single_step_is_told_too(folder: RunFolder) -> None:
     attempt(folder, "base", 0, HEADER + rows(1, 1, gain="inf"))
     (base,) = sums(folder)
     assert math.isnan(base.gain)
-    assert cost.told([base]) == "0 s, 0.0 % of the steps' time without compiling"
+    assert cost.describe([base]) == "0 s, 0.0 % of the steps' time without compiling"
     report.write_report(folder)
     assert folder.report_png.exists()
 

@@ -1,1 +1,1 @@
-"""The `resnetboost` command line. Each command imports what it needs when it is called."""
+"""The `resnetboost` command line. `main` lists the commands; each one is a module or a folder of its own."""

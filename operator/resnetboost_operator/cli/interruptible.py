@@ -1,4 +1,4 @@
-"""Runs what looks at something until it is over or a signal comes, and tidies up; for commands that change nothing."""
+"""Runs a coroutine until it ends or a signal arrives; for commands that change nothing."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 async def until_interrupted(work: Coroutine[Any, Any, int]) -> int:
-    """The work's exit code, or that of a command ended by a signal, once the work has tidied up."""
+    """Run `work` and return its exit code, or that of a command ended by a signal, after its cleanup."""
     loop, task, caught = asyncio.get_running_loop(), asyncio.ensure_future(work), list[int]()
 
     def interrupt(number: int) -> None:

@@ -1,4 +1,4 @@
-"""A job file and `--set` into a checked, defaulted object, or sentences about mistakes; it runs nothing."""
+"""Loads a job file, applies `--set`, checks and defaults the job; mistakes become sentences."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,12 +11,12 @@ from resnetboost_operator.validation import jobfile, schema
 
 Manifest = dict[str, Any]
 
-MOST_TOLD = 20
-LONGEST = 1000  # characters of a sentence; it repeats what is in the file
+MOST_SHOWN = 20
+LONGEST = 1000  # characters of a sentence, which may repeat text of the file
 
 
 class JobError(UserError):
-    """A job that cannot be run; `problems` are sentences, one for each thing that is wrong."""
+    """An invalid job; `problems` has one sentence for each mistake."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(readable.printable(readable.cut(problem, LONGEST)) for problem in problems)
@@ -24,7 +24,7 @@ class JobError(UserError):
 
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
-    """The defaulted job."""
+    """Load the job of a file: checked and defaulted, with the assignments of `--set`."""
     try:
         written = jobfile.load(path)
     except jobfile.JobFileError as error:
@@ -32,12 +32,12 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
     job = overrides.apply(written, [_decoded(assignment) for assignment in assignments])
     problems = schema.check(job)
     if problems:
-        raise JobError(_told(path, problems))
+        raise JobError(_sentences(path, problems))
     return schema.defaulted(job)
 
 
 def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
-    """Each job of a file with how to name it, defaulted, or what is wrong with it; other objects are none of ours.
+    """Yield each job of a file with a name for messages, defaulted, or its problems; other objects are ignored.
 
     Raises `JobError` if the file cannot be read or has no job.
     """
@@ -50,19 +50,31 @@ def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
         raise JobError([f"{path}: none of its {len(documents)} documents is a {names.KIND}; add one"])
     for place, written in jobs:
         problems = schema.check(written)
-        yield place, JobError(_told(place, problems)) if problems else schema.defaulted(written)
+        yield place, JobError(_sentences(place, problems)) if problems else schema.defaulted(written)
 
 
 def _decoded(assignment: str) -> str:
-    """An argument in UTF-8, also where the locale is another: Python keeps what it cannot decode as half characters."""
+    """Decode an argument as UTF-8 in any locale: Python keeps undecodable bytes as surrogates."""
     try:
         return assignment.encode(errors="surrogateescape").decode()
     except UnicodeError:
         return assignment
 
 
-def _told(path: Path | str, problems: Sequence[schema.Problem]) -> list[str]:
-    """The first problems in a line each, and how many more there are."""
-    rest = len(problems) - MOST_TOLD
+def _sentences(path: Path | str, problems: Sequence[schema.Problem]) -> list[str]:
+    """The first problems, one per line, and how many more there are."""
+    rest = len(problems) - MOST_SHOWN
     more = [f"{path}: and {rest} more"] if rest > 0 else []
-    return [f"{path}: {problem}" for problem in problems[:MOST_TOLD]] + more
+    return [f"{path}: {problem}" for problem in problems[:MOST_SHOWN]] + more
+
+
+def with_absolute_paths(job: Manifest) -> Manifest:
+    """The job with absolute paths of data and weights: ranks run in folders of their own."""
+    spec = {**job["spec"], "dataset": _absolute(job["spec"]["dataset"])}
+    if "weights" in spec["model"]:
+        spec["model"] = {**spec["model"], "weights": _absolute(spec["model"]["weights"])}
+    return {**job, "spec": spec}
+
+
+def _absolute(place: Manifest) -> Manifest:
+    return {**place, "path": str(Path(place["path"]).expanduser().absolute())} if "path" in place else place

@@ -1,4 +1,4 @@
-"""Standard output for as long as somebody reads it: losing the reader must not end a training; it formats nothing."""
+"""Standard output that survives the loss of its reader: a closed terminal must not end a training."""
 
 import os
 import sys
@@ -10,14 +10,14 @@ from resnetboost_operator import readable
 
 
 class Output:
-    """A stream that falls silent when its reader is gone (a closed pipe or terminal) instead of raising."""
+    """A stream that discards output once its reader is gone (a closed pipe or terminal), instead of raising."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         readable.make_plain(stream)
 
     def write(self, text: str) -> int:
-        """Write, or pretend to."""
+        """Write, or discard the text if the reader is gone."""
         try:
             return self._stream.write(text)
         except OSError:
@@ -25,29 +25,29 @@ class Output:
             return len(text)
 
     def flush(self) -> None:
-        """Flush, or pretend to."""
+        """Flush, or do nothing if the reader is gone."""
         try:
             self._stream.flush()
         except OSError:
             self.close()
 
     def close(self) -> None:
-        """Write nowhere from now on; what Python still holds and flushes at its end goes there too."""
+        """Discard all further output, including what Python flushes at exit."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the stream's."""
+        """Delegate everything else to the stream."""
         return getattr(self._stream, name)
 
 
 def console(output: Output) -> Console:
-    """A console on it that shows text as it is."""
+    """A rich console on this output that prints text unchanged."""
     stream: Any = output
     return Console(file=stream, highlight=False, markup=False)
 
 
 def standard_output() -> Output:
-    """This process' own."""
+    """The standard output of this process."""
     return Output(sys.stdout)

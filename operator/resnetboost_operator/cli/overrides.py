@@ -1,4 +1,4 @@
-"""Changes fields of a job object as `--set a.b[0].c=value` says; the schema judges whether it may be so."""
+"""Applies `--set a.b[0].c=value` to a job object; the schema checks the result."""
 
 import copy
 import re
@@ -11,7 +11,7 @@ from resnetboost_operator.validation import jobfile
 
 Manifest = dict[str, Any]
 
-SHOWN = 80  # characters of an assignment that a sentence repeats
+SHOWN = 80  # characters of an assignment that a message repeats
 
 _ROOTS = ("apiVersion", "kind", "metadata", "spec")
 # A name, or after it .name, [3] or ["a name with dots"].
@@ -19,14 +19,14 @@ _PART = re.compile(r"""(?:^|\.)(?P<name>[^.\[\]"'=\s]+)|\[(?P<index>[0-9]{1,9})\
 
 
 class OverrideError(UserError):
-    """A `--set` that cannot be followed."""
+    """A `--set` that cannot be applied."""
 
     def __init__(self, assignment: str, reason: str) -> None:
         super().__init__(f"--set {readable.printable(readable.cut(assignment, SHOWN))}: {reason}")
 
 
 def apply(job: Manifest, assignments: Sequence[str]) -> Manifest:
-    """The job with each assignment followed, in order; the job itself stays as it is."""
+    """Return a copy of the job with all assignments applied in order."""
     changed = copy.deepcopy(job)
     for assignment in assignments:
         path, value = _split(assignment)
@@ -35,7 +35,7 @@ def apply(job: Manifest, assignments: Sequence[str]) -> Manifest:
 
 
 def _split(assignment: str) -> tuple[str, str]:
-    """The first `=` outside brackets separates path and value."""
+    """Split an assignment into path and value at the first `=` outside brackets."""
     end = _path_end(assignment)
     if end == 0 or assignment[end : end + 1] != "=":
         raise OverrideError(assignment, "write it as path=value, for example stages[0].epochs=3")
@@ -84,7 +84,7 @@ def _set(job: Manifest, parts: Sequence[str | int], value: Any, assignment: str)
 
 
 def _fill(job: Manifest, parts: Sequence[str | int]) -> Manifest:
-    """A field that is not there becomes an empty mapping: the schema tells if it must not be one."""
+    """Create an empty mapping for a missing field; the schema reports it if it must not be one."""
     holder: Any = job
     for part in parts[:-1]:
         holder = holder[part]
@@ -94,7 +94,7 @@ def _fill(job: Manifest, parts: Sequence[str | int]) -> Manifest:
 
 
 def _step(holder: Any, part: str | int, parts: Sequence[str | int], assignment: str) -> Any:
-    """What is at `part`, None if nothing; refuses indexes past the end and names in what holds none."""
+    """The value at `part`, or None; refuses indexes past the end and names in values without fields."""
     above = _written(parts[:-1])
     if isinstance(part, int):
         if not isinstance(holder, list):

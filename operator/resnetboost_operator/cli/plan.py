@@ -1,18 +1,42 @@
-"""The Kubernetes objects a job becomes first, without a cluster; what they are is the plan's business."""
+"""`resnetboost plan`: prints the Kubernetes objects of a job's first attempt, without a cluster."""
 
+from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import api
+import click
+
+from resnetboost_operator import api, yamltext
+from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.observed.state import Observed
-from resnetboost_operator.planning.plan import plan
+from resnetboost_operator.planning import plan as planning
 from resnetboost_operator.status import Status
+from resnetboost_operator.validation.notes import notes, of_cluster
 
 PLACEHOLDER_UID = "00000000-0000-0000-0000-000000000000"
 
 
+@click.command()
+@arguments.FILE
+@arguments.SET
+def plan(file: Path, assignments: tuple[str, ...]) -> None:
+    """Print the Kubernetes objects of the job's first attempt as YAML.
+
+    Creates nothing. The job's uid is a placeholder.
+
+    \b
+    Examples:
+      resnetboost plan examples/digits.yaml
+      resnetboost plan examples/digits.yaml --set device.count=4 | less
+    """
+    job = job_file.load(file, assignments)
+    for note in (*notes(job["spec"]), *of_cluster(job["spec"])):
+        click.echo(f"resnetboost: note: {note}", err=True)
+    click.echo(yamltext.dump_all(objects(job)), nl=False)
+
+
 def objects(job: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    """What a cluster would create for the defaulted `job`, in order; a suspended one as if resumed."""
+    """The objects that the operator would create for the defaulted `job`, in order; a suspended job as if resumed."""
     metadata = {"uid": PLACEHOLDER_UID, **job["metadata"]}
     policy = {**job["spec"]["runPolicy"], "suspend": False}
     spec = {**job["spec"], "runPolicy": policy}
-    return plan(api.parse({**job, "metadata": metadata, "spec": spec}), Status(), Observed(), now=0.0).create
+    return planning.plan(api.parse({**job, "metadata": metadata, "spec": spec}), Status(), Observed(), now=0.0).create

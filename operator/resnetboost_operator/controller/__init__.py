@@ -1,1 +1,1 @@
-"""The controller around the plan: watches the API server, carries plans out, is the only writer. No decisions."""
+"""The controller: watches the cluster, executes plans, and is the only writer. Decisions are in `planning`."""

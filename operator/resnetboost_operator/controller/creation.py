@@ -1,4 +1,4 @@
-"""Creates one object of a gang, and finds out what is in the way where it cannot; it deletes nothing."""
+"""Creates one object of a gang, or finds out why it cannot be created."""
 
 import contextlib
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ _decode = msgspec.json.Decoder(dict[str, Any])
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """Why an object is not there, in `words` for people.
+    """Why an object could not be created, with `words` for messages.
 
-    `passing`: what is in the way goes by itself soon (an older object of that name that is going). `invalid`: the API
-    server will never take it.
+    `passing`: the cause disappears soon by itself (an older object of that name is being deleted). `invalid`: the
+    object fails the API server's validation.
     """
 
     words: str
@@ -31,7 +31,7 @@ class Obstacle(msgspec.Struct, frozen=True):
 
 
 class Creation:
-    """Creates objects; `Store` learns of the pods at once."""
+    """Creates objects and applies the created pods to the store."""
 
     def __init__(self, client: Client, store: Store) -> None:
         self._client = client
@@ -40,20 +40,20 @@ class Creation:
     async def create(
         self, job: JobRecord, manifest: Manifest, slots: contextlib.AbstractAsyncContextManager[None]
     ) -> Obstacle | None:
-        """None once it is there, perhaps from before a crash. Raises `Unavailable` and the like."""
+        """Create an object; returns None once it exists, even from before a crash. Raises an `ApiError`."""
         resource = BY_KIND[manifest["kind"]]
         try:
             answer = await self._client.request("create", resource, job.namespace, body=manifest, slots=slots)
         except AlreadyExists:
-            return await self._look(job, manifest)
+            return await self._inspect_existing(job, manifest)
         except Refused as error:
             return Obstacle(error.words, invalid=isinstance(error, Invalid))
         if resource is PODS:
-            self._store.pod_answered(_decode.decode(answer))
+            self._store.apply_pod_response(_decode.decode(answer))
         return None
 
-    async def _look(self, job: JobRecord, manifest: Manifest) -> Obstacle | None:
-        """The name is taken: by ourselves before a crash, by something older that is going, or by a stranger."""
+    async def _inspect_existing(self, job: JobRecord, manifest: Manifest) -> Obstacle | None:
+        """Find out who took the name: this job before a crash, an older object in deletion, or a foreign object."""
         resource, name = BY_KIND[manifest["kind"]], manifest["metadata"]["name"]
         thing = f"{manifest['kind']} {name}"
         try:
@@ -67,24 +67,24 @@ class Creation:
         if not _is_current(found, manifest):
             return Obstacle(f"{thing} is still going", passing=True)
         if resource is PODS:
-            self._store.pod_answered(found)
+            self._store.apply_pod_response(found)
         return None
 
 
 def _controller(found: Manifest) -> Manifest:
-    """The owner that controls the object; empty if nobody does."""
+    """The controlling owner reference; empty if there is none."""
     owners = found["metadata"].get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def _is_ours(found: Manifest, job: JobRecord) -> bool:
-    """Whether the job, or an earlier one of its name, controls the object."""
+    """True if this job or an earlier one of the same name controls the object."""
     owner = _controller(found)
     return (owner.get("kind"), owner.get("name")) == (names.KIND, job.name)
 
 
 def _is_current(found: Manifest, wanted: Manifest) -> bool:
-    """Whether the job's object is the very one that was to be created: of the same attempt, not on its way out."""
+    """True if the existing object belongs to the same attempt and is not being deleted."""
     labels = found["metadata"].get("labels") or {}
     same_attempt = labels.get(names.LABEL_ATTEMPT) == wanted["metadata"]["labels"][names.LABEL_ATTEMPT]
     return same_attempt and "deletionTimestamp" not in found["metadata"]

@@ -1,4 +1,4 @@
-"""Tells people what happened, as Kubernetes Events; nothing waits for them and nothing depends on them."""
+"""Records Kubernetes Events about jobs, in the background."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from typing import Any
 
 from resnetboost_operator import names
 from resnetboost_operator.controller.jobs import JobRecord
-from resnetboost_operator.kubeclient.client import Client, Patience
+from resnetboost_operator.kubeclient.client import Client, RetryPolicy
 from resnetboost_operator.kubeclient.errors import ApiError
 from resnetboost_operator.kubeclient.resources import EVENTS
 from resnetboost_operator.observed import pods
@@ -18,19 +18,19 @@ from resnetboost_operator.planning.actions import Event
 logger = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 1024  # the API server's
-_PATIENCE = Patience(tries=3, timeout_seconds=10.0)
+_RETRIES = RetryPolicy(tries=3, timeout_seconds=10.0)
 
 
-class Events:
-    """Posts events in the background, those of one call in their order. `identity` is this process' name in them."""
+class EventRecorder:
+    """Posts events in the background, in order per call. `identity` is the reporting instance."""
 
     def __init__(self, client: Client, identity: str) -> None:
         self._client = client
         self._identity = identity
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def tell(self, job: JobRecord, events: Sequence[Event]) -> None:
-        """Post these about the job."""
+    def record(self, job: JobRecord, events: Sequence[Event]) -> None:
+        """Log and post events about the job."""
         for event in events:
             logger.info("%s: %s", event.reason, event.message)
         if events:
@@ -39,7 +39,7 @@ class Events:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self, seconds: float) -> None:
-        """Wait so long for those that are on their way."""
+        """Wait up to `seconds` for events in flight."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
@@ -47,7 +47,7 @@ class Events:
         for event in events:
             try:
                 body = manifest(job, event, self._identity, time.time())
-                await self._client.request("create", EVENTS, job.namespace, body=body, patience=_PATIENCE)
+                await self._client.request("create", EVENTS, job.namespace, body=body, retries=_RETRIES)
             except ApiError as error:
                 logger.info("event %s was not posted: %s", event.reason, error)
 

@@ -1,8 +1,8 @@
-"""What kopf calls: the operator's start and end, and every job it hears of; no logic.
+"""kopf's handlers: startup, login, job events and cleanup. No logic.
 
-`on.event` alone: kopf's other handlers write annotations and finalizers, and swallow or repeat work by rules that are
-not ours. Works in `kopf run -m resnetboost_operator.controller.handlers --all-namespaces` too, with options from the
-environment.
+Only `on.event` is used for jobs: kopf's other handlers write annotations and finalizers, and drop or repeat work by
+their own rules. `kopf run -m resnetboost_operator.controller.handlers --all-namespaces` works too, with options from
+the environment.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from resnetboost_operator.kubeclient.resources import JOBS
 from resnetboost_operator.kubeclient.retry import Backoff
 
 
-class _Patience:
-    """kopf's waits between tries of a request: without end, for an API server that is down comes back."""
+class _RetryDelays:
+    """Delays between kopf's retries of a request, without end: an API server that is down comes back."""
 
     def __iter__(self) -> Iterator[float]:
         backoff, failures = Backoff(first_seconds=0.5, most_seconds=10.0), 0
@@ -32,33 +32,33 @@ class _Patience:
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-    """Begin; ends once the jobs can be watched."""
+    """Start the operator; returns once jobs can be watched."""
     configure(settings)
     if "operator" not in memo:  # in `kopf run`
         memo.operator = await Operator.connected(options.from_environment())
     try:
         await memo.operator.start()
-    except asyncio.CancelledError:  # stopped before it had begun: kopf calls no `stop` then
+    except asyncio.CancelledError:  # cancelled during startup: kopf does not call `stop` then
         await memo.operator.stop()
         raise
 
 
 @kopf.on.login()
 async def log_in(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
-    """One way to the API server for kopf and for ourselves; called again when credentials have expired."""
+    """Give kopf a session with our credentials; called again after they expire."""
     operator: Operator = memo.operator
     return kopf.AiohttpSession(server=operator.host, aiohttp_session=await operator.session())
 
 
 @kopf.on.event(names.GROUP, names.VERSION, JOBS.plural)
 async def job(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A job was listed, has changed or is gone."""
+    """Pass on that a job was listed, changed or deleted."""
     memo.operator.job_event(event["type"], event["object"])
 
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
-    """End in good order; a second signal ends at once."""
+    """Shut down gracefully; a second signal exits at once."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
@@ -67,7 +67,7 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """kopf watches and does nothing else: it posts no events, looks for no peers and no new kinds."""
+    """Make kopf only watch: no events, no peering, no scan for new kinds."""
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True
@@ -79,4 +79,4 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.chunk_size = PAGE
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 10.0
-    settings.networking.error_backoffs = _Patience()
+    settings.networking.error_backoffs = _RetryDelays()

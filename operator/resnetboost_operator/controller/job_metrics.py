@@ -1,7 +1,7 @@
-"""Series of each job, made from the jobs there are whenever Prometheus asks, so that none outlives its job.
+"""Metrics of jobs in Prometheus' text format, generated at each scrape, so that no series outlives its job.
 
-They are written as text by ourselves: prometheus-client takes 50 µs a sample, which for a thousand jobs is a second in
-which the operator would do nothing else. A job that did not change since the last time costs no more than its copy.
+Written without prometheus-client, which takes 50 µs per sample: a thousand jobs would block the operator for a second.
+The text of an unchanged job is reused.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,25 +11,25 @@ from resnetboost_operator.controller.jobs import JobRecord
 
 
 class JobMetrics:
-    """The text of all families; `jobs` tells the jobs to speak of, none where another operator does."""
+    """The text of all metric families; `jobs` returns the jobs to report, none if another operator leads."""
 
     def __init__(self, jobs: Callable[[], Iterable[JobRecord]]) -> None:
         self._jobs = jobs
-        self._told: dict[str, tuple[JobRecord, tuple[str, ...]]] = {}
+        self._cached: dict[str, tuple[JobRecord, tuple[str, ...]]] = {}
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
-        self._told = {record.uid: (record, self._lines(record)) for record in self._jobs()}
-        blocks = ([lines[index] for _, lines in self._told.values()] for index in range(len(FAMILIES)))
+        """All series in Prometheus' text format."""
+        self._cached = {record.uid: (record, self._lines(record)) for record in self._jobs()}
+        blocks = ([lines[index] for _, lines in self._cached.values()] for index in range(len(FAMILIES)))
         return "".join(_head(family) + "".join(block) for family, block in zip(FAMILIES, blocks, strict=True)).encode()
 
     def _lines(self, record: JobRecord) -> tuple[str, ...]:
-        before = self._told.get(record.uid)
+        before = self._cached.get(record.uid)
         return before[1] if before is not None and before[0] is record else _text(record)
 
 
 def _text(record: JobRecord) -> tuple[str, ...]:
-    """The job's lines of each family."""
+    """The job's lines for each family."""
     job = _pairs({"job_name": record.name, "job_namespace": record.namespace})
     return tuple(_family_text(family, record, job) for family in FAMILIES)
 
@@ -47,7 +47,7 @@ def _pairs(labels: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Reasons may come from kubelet and from admission webhooks."""
+    """Escape a label value: reasons may come from kubelet and admission webhooks."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

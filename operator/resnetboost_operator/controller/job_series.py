@@ -1,4 +1,4 @@
-"""What Prometheus is told of one job: each family of series, read from the job as it is; how it is told is not here."""
+"""The metric families of jobs: names, help texts, and how to read the samples from a job."""
 
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -13,14 +13,14 @@ from resnetboost_operator.observed import failure, pods
 from resnetboost_operator.status import ATTEMPTS_KEPT, RANK_TABLE_READY, Goodput
 
 PREFIX = "resnetboost_job"
-# Nobody wants such a job to run, or nobody any more.
+# Phases of jobs that should not run (any more).
 AT_REST = frozenset({"Suspended", "Complete", "Failed"})
 
 Samples = Iterable[tuple[dict[str, str], float]]
 
 
 class Family(msgspec.Struct, frozen=True):
-    """All series of one name; `samples` tells those of one job, without the labels that name it."""
+    """A metric family; `samples` returns those of one job, without the labels that name the job."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -88,9 +88,9 @@ def _attempt_ends(record: JobRecord) -> Samples:
     return (({"reason": reason}, pods.seconds(time)) for reason, time in newest.items())
 
 
-def _goodput(tell: Callable[[Goodput], Samples]) -> Callable[[JobRecord], Samples]:
-    """What is known once an attempt has ended."""
-    return lambda record: () if record.status.goodput is None else tell(record.status.goodput)
+def _goodput(samples: Callable[[Goodput], Samples]) -> Callable[[JobRecord], Samples]:
+    """Samples of the goodput, which is known once an attempt has ended."""
+    return lambda record: () if record.status.goodput is None else samples(record.status.goodput)
 
 
 def _ratio(found: Goodput) -> Samples:
@@ -181,7 +181,7 @@ FAMILIES = (
     Family(
         f"{PREFIX}_heartbeat_timestamp_seconds",
         "gauge",
-        "When rank 0 last told of a step or of a batch evaluated.",
+        "When rank 0 last reported a step or an evaluated batch.",
         _heartbeat,
     ),
     Family(f"{PREFIX}_hang_timeout_seconds", "gauge", "hangTimeoutSeconds of a job that should run.", _hang_timeout),

@@ -1,4 +1,4 @@
-"""A ResNetBoostJob as the shell keeps it: read once, small, with what its next write needs; it decides nothing."""
+"""A ResNetBoostJob as the store keeps it: parsed once, with what the next status write needs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,9 @@ from resnetboost_operator.status import Status
 
 
 class JobRecord(msgspec.Struct, frozen=True):
-    """One version of a job. `deleting`: only the garbage collector still has business with it.
+    """One version of a job. `deleting` is True once it has a deletion timestamp.
 
-    `problem` says why `job` is None: definition and operator are of different versions. `created` is a time as
-    Kubernetes writes it.
+    `problem` says why `job` is None: CRD and operator are of different versions. `created` is a Kubernetes timestamp.
     """
 
     uid: str
@@ -31,12 +30,12 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """How people name it: namespace/name."""
+        """The job's name in messages: namespace/name."""
         return f"{self.namespace}/{self.name}"
 
 
 def read(obj: Mapping[str, Any], images: Images = PUBLISHED) -> JobRecord:
-    """Read a job; what this operator does not understand becomes its `problem` and raises nothing."""
+    """Read a job; one that cannot be parsed gets a `problem` instead of an exception."""
     metadata = obj["metadata"]
     job, status, problem = None, Status(), ""
     try:
@@ -58,7 +57,7 @@ def read(obj: Mapping[str, Any], images: Images = PUBLISHED) -> JobRecord:
 
 
 def with_status(record: JobRecord) -> dict[str, Any]:
-    """The object to be written to the job's status: for this very job and version, or the API server refuses it."""
+    """Body of a status update; the API server refuses it for another uid or resourceVersion of the job."""
     metadata = {
         "name": record.name,
         "namespace": record.namespace,

@@ -1,4 +1,4 @@
-"""How the operator's log lines look, and whose job they are about; it logs nothing itself."""
+"""Format of the operator's log lines, and the job that a line is about."""
 
 import contextlib
 import contextvars
@@ -20,7 +20,7 @@ _job: contextvars.ContextVar[str] = contextvars.ContextVar("job", default="")
 
 @contextlib.contextmanager
 def about(job: str) -> Iterator[None]:
-    """Every line logged inside, also by tasks begun there, names the job: namespace/name."""
+    """Make every line logged inside, also by tasks started there, name the job (namespace/name)."""
     token = _job.set(job)
     try:
         yield
@@ -29,18 +29,19 @@ def about(job: str) -> Iterator[None]:
 
 
 def configure(kind: Format, level: str) -> None:
-    """Log to stderr. kopf and aiohttp say more than anybody reads, so they have to have a reason."""
+    """Log to stderr; from kopf, aiohttp and others only warnings, except at level debug."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(kind))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     if level.upper() != "DEBUG":
         for name in ("kopf", "aiohttp", "asyncio", "kubernetes"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        logging.getLogger("kopf._cogs.clients").setLevel(logging.CRITICAL)  # what it says of requests, we say shorter
+        # `resync` logs failed requests, in one line each.
+        logging.getLogger("kopf._cogs.clients").setLevel(logging.CRITICAL)
 
 
 def formatter(kind: Format) -> logging.Formatter:
-    """Makes a line of a record."""
+    """The formatter of that kind."""
     return _Json() if kind == "json" else _Plain()
 
 
@@ -53,14 +54,14 @@ class _Plain(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(about)s%(message)s", _TIME)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """What ranks say is in some lines: it must not look like more lines, or worse, to a terminal."""
+        """Escape control characters, since some lines contain text from ranks."""
         record.about = f"{_job.get()}: " if _job.get() else ""
         record.message = readable.printable(record.message)
         return super().formatMessage(record)
 
 
 class _Json(logging.Formatter):
-    """One object a line; `job` is there where the line is about one."""
+    """One JSON object per line, with the key `job` if the line is about one."""
 
     converter = staticmethod(time.gmtime)
 

@@ -1,4 +1,4 @@
-"""`python -m resnetboost_operator`: the operator's command line; what it starts is kopf, which calls `handlers`."""
+"""`python -m resnetboost_operator`: the operator's command line. Starts kopf, which calls `handlers`."""
 
 import asyncio
 import logging
@@ -25,50 +25,49 @@ _SETTINGS = {
 @options.parameters
 @click.version_option(__version__, prog_name="resnetboost-operator")
 def main(**given: Any) -> None:
-    """Run the ResNetBoost operator: turn ResNetBoostJobs of a Kubernetes cluster into gangs of training pods.
+    """Run the ResNetBoost operator, which runs ResNetBoostJobs as gangs of training pods.
 
-    The cluster is the one around this process, or the one that $KUBECONFIG (else ~/.kube/config) names.
-    It needs the CRD (crds/resnetboostjobs.yaml) and the rights in charts/resnetboost/files/rbac.yaml, and
-    waits for both.
+    It uses the cluster it runs in, or the one in $KUBECONFIG (default: ~/.kube/config). It needs the CRD
+    (crds/resnetboostjobs.yaml) and the rights in charts/resnetboost/files/rbac.yaml, and waits for both.
 
-    Several operators may run: a lease makes one the leader, the others stand by. SIGTERM or Ctrl-C ends
-    it in good order: passes finish, the lease is given up. Jobs go on meanwhile, and the next operator
-    takes them up where they are. A second signal ends it at once.
+    Several operators may run: a Lease elects the leader, the others stand by. SIGTERM or Ctrl-C shuts down
+    gracefully: reconcile passes finish and the Lease is released. Jobs continue, and the next operator takes
+    over. A second signal exits at once.
 
-    Every option can be given in the environment: --log-level as RESNETBOOST_OPERATOR_LOG_LEVEL.
+    Every option can be set in the environment, for example --log-level as RESNETBOOST_OPERATOR_LOG_LEVEL.
 
     \b
-    Exit codes: 0 stopped on request, 1 lease lost or an error that a restart may mend,
-                2 or 10 an option or a kubeconfig that cannot work.
+    Exit codes: 0 stopped on request; 1 Lease lost, or an error that a restart may fix;
+                2 or 10 invalid option or kubeconfig.
 
     \b
     Examples:
       KUBECONFIG=~/.kube/config python -m resnetboost_operator
       python -m resnetboost_operator --namespace team-a --namespace team-b --listen 127.0.0.1:0
     """
-    wanted = options.parsed(**given)
-    logs.configure(wanted.log_format, wanted.log_level)
+    chosen = options.parsed(**given)
+    logs.configure(chosen.log_format, chosen.log_level)
     try:
-        asyncio.run(_run(wanted))
+        asyncio.run(_run(chosen))
     except UserError as error:
         click.echo(f"resnetboost-operator: {error}", err=True)
         sys.exit(error.exit_code)
-    except Exception as error:  # what kopf does not survive: the CRD was deleted, say
+    except Exception as error:  # kopf ends, for example, when the CRD is deleted
         details = logger.isEnabledFor(logging.DEBUG)
-        logger.critical("kopf has stopped: %r; leaving, to be started again", error, exc_info=details)
-        restart.leave(wanted.start_over)
+        logger.critical("kopf has stopped: %r; exiting, to be restarted", error, exc_info=details)
+        restart.leave(chosen.start_over)
 
 
-async def _run(wanted: Options) -> None:
+async def _run(chosen: Options) -> None:
     import kopf
 
     from resnetboost_operator.controller import handlers  # noqa: F401  registers itself with kopf
     from resnetboost_operator.controller.process import Operator
 
     await kopf.operator(
-        memo=kopf.Memo(operator=await Operator.connected(wanted)),
+        memo=kopf.Memo(operator=await Operator.connected(chosen)),
         standalone=True,
-        identity=wanted.identity,  # type: ignore[arg-type]  # its own begins with the user's name, and a uid may have none
-        clusterwide=not wanted.namespaces,
-        namespaces=wanted.namespaces,
+        identity=chosen.identity,  # type: ignore[arg-type]  # its own begins with the user's name, and a uid may have none
+        clusterwide=not chosen.namespaces,
+        namespaces=chosen.namespaces,
     )

@@ -1,4 +1,4 @@
-"""The operator's own metrics; no label names a job: what jobs have to tell is appended by who knows them."""
+"""The operator's own metrics. Those of jobs are appended (see `job_metrics`)."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from resnetboost_operator import failures
 
 PREFIX = "resnetboost_operator"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# A second series for each counter and histogram, which nobody asks for.
+# Without the `_created` series of each counter and histogram.
 disable_created_metrics()
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -23,7 +23,7 @@ _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 
 class Metrics:
-    """Everything the operator counts and measures, in a registry of its own."""
+    """Metrics of the operator, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -57,31 +57,35 @@ class Metrics:
         self.restarts = Counter(
             f"{PREFIX}_restarts", "Restarts of gangs by failure class.", ["reason"], registry=self.registry
         )
-        for verdict in failures.RESTARTING:  # a series that begins with its first restart hides it from increase()
+        for verdict in failures.RESTARTING:  # increase() does not see the first restart of a series that begins with it
             self.restarts.labels(verdict.name)
         self.leading = Gauge(f"{PREFIX}_leading", "1 while this process plans and writes.", registry=self.registry)
 
+    def count_request(self, verb: str, resource: str, code: str) -> None:
+        """Count one request to the API server; `code` is 'error' if no response arrived."""
+        self.requests.labels(verb, resource, code).inc()
+
     def watch_phases(self, phases: Callable[[], Iterable[str]]) -> None:
-        """Count the jobs by phase whenever somebody asks; `phases` tells one for each job."""
+        """Count jobs by phase at each scrape; `phases` returns the phase of each job."""
         self.registry.register(_Phases(phases))
 
     def append(self, text: Callable[[], bytes]) -> None:
-        """Tell that as well, in Prometheus' text format, whenever somebody asks."""
+        """Append this text, in Prometheus' format, to each scrape."""
         self._appended.append(text)
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return b"".join((generate_latest(self.registry), *(text() for text in self._appended)))
 
 
 class _Phases(Collector):
-    """Jobs by phase, from what is, so that no series outlives its jobs."""
+    """Jobs by phase, counted at each scrape, so that no series outlives its jobs."""
 
     def __init__(self, phases: Callable[[], Iterable[str]]) -> None:
         self._phases = phases
 
     def collect(self) -> Iterator[Metric]:
-        """One series for each phase that some job is in."""
+        """One series for each phase that has jobs."""
         family = GaugeMetricFamily(f"{PREFIX}_jobs", "ResNetBoostJobs by phase.", labels=["phase"])
         for phase, count in sorted(Tally(self._phases()).items()):
             family.add_metric([phase], count)

@@ -1,9 +1,8 @@
-"""What the operator can be told, on its command line or in the environment; nothing else reads either."""
+"""The operator's options, from the command line or the environment."""
 
 import os
 import socket
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -11,15 +10,15 @@ import msgspec
 
 from resnetboost_operator import api, names
 from resnetboost_operator.controller import logs
+from resnetboost_operator.kubeclient import in_cluster
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.devices import Images
 
 PREFIX = "RESNETBOOST_OPERATOR"
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of the operator. No namespaces: all of them."""
+    """Options of one start of the operator; empty `namespaces` means all."""
 
     namespaces: tuple[str, ...]
     host: str
@@ -61,16 +60,8 @@ class _TrainerImage(click.ParamType[tuple[api.DeviceType, str]]):
         return kind, image
 
 
-def own_namespace() -> str:
-    """The namespace of the pod this process runs in; `default` outside of one."""
-    try:
-        return _OWN_NAMESPACE.read_text().strip() or "default"
-    except OSError:
-        return "default"
-
-
 def own_identity() -> str:
-    """The same again after a container's restart (its process id is 1), so that its own old lease is no obstacle."""
+    """The default identity. A restarted container (process id 1) has the same one, and so still holds its lease."""
     return f"{socket.gethostname()}_{os.getpid()}"
 
 
@@ -81,7 +72,7 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         metavar="NAME",
         multiple=True,
         envvar=f"{PREFIX}_NAMESPACE",
-        help="Serve the jobs of this namespace alone; may be repeated.  [default: all namespaces]",
+        help="Serve the jobs of this namespace only. Repeatable.  [default: all namespaces]",
     ),
     click.option(
         "--listen",
@@ -89,39 +80,39 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         type=_Address(),
         default=":8080",
         show_default=True,
-        help="Where to serve /metrics, /healthz and /readyz; port 0 takes a free one and logs it.",
+        help="Address of /metrics, /healthz and /readyz; port 0 selects a free port and logs it.",
     ),
     click.option(
         "--lease-namespace",
         metavar="NAME",
-        default=own_namespace,
-        help="Namespace of the lease that makes one of several operators the leader.  [default: the pod's own]",
+        default=in_cluster.own_namespace,
+        help="Namespace of the Lease for leader election.  [default: the pod's own]",
     ),
     click.option(
-        "--lease-name", metavar="NAME", default=names.MANAGED_BY, show_default=True, help="Name of that lease."
+        "--lease-name", metavar="NAME", default=names.MANAGED_BY, show_default=True, help="Name of that Lease."
     ),
     click.option(
         "--identity",
         metavar="NAME",
         default=own_identity,
-        help="This process in the lease; no two may share it.  [default: HOSTNAME_PID]",
+        help="Unique name of this process in the Lease.  [default: HOSTNAME_PID]",
     ),
     click.option(
         "--pod",
         metavar="NAME",
         default="",
-        help="The pod this process runs in, in the lease's namespace: once it is gone nobody waits for the lease.",
+        help="Pod of this process, in the Lease's namespace. After it is deleted, others take the Lease over at once.",
     ),
     click.option(
         "--start-over",
         is_flag=True,
-        help="After an error begin anew within seconds, in this process, where kubelet would wait for minutes.",
+        help="After an error, restart within seconds in this process; kubelet would wait for minutes.",
     ),
     click.option(
         "--image-registry",
         metavar="NAME",
         default="",
-        help="Registry, with a path perhaps, that has the trainers' images under our names: registry.example/mirror.",
+        help="Registry, optionally with a path, of the trainers' images, for example registry.example/mirror.",
     ),
     click.option(
         "--trainer-image",
@@ -130,23 +121,27 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         type=_TrainerImage(),
         multiple=True,
         envvar=f"{PREFIX}_TRAINER_IMAGE",
-        help="Image for the jobs of a device type that name none; may be repeated.",
+        help="Image for jobs of a device type that name none. Repeatable.",
     ),
     click.option(
-        "--log-format", type=click.Choice(["plain", "json"]), default="plain", show_default=True, help="Log lines."
+        "--log-format",
+        type=click.Choice(["plain", "json"]),
+        default="plain",
+        show_default=True,
+        help="Format of log lines.",
     ),
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
         default="info",
         show_default=True,
-        help="The least severe lines to log.",
+        help="Minimum severity to log.",
     ),
 )
 
 
 def parameters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options, for a click command."""
+    """Add the options to a click command."""
     for parameter in reversed(_PARAMETERS):
         function = parameter(function)
     return function
@@ -159,13 +154,13 @@ def parsed(
     trainer_images: Iterable[tuple[api.DeviceType, str]],
     **given: Any,
 ) -> Options:
-    """What click has made of them."""
+    """Build `Options` from the values that click has parsed."""
     host, port = listen
     images = Images(image_registry.rstrip("/"), dict(trainer_images))
     return Options(host=host, port=port, images=images, **given)
 
 
 def from_environment() -> Options:
-    """The options of an operator that somebody else starts: `kopf run`."""
+    """Options from the environment alone, for an operator started by `kopf run`."""
     command = click.command(context_settings={"auto_envvar_prefix": PREFIX})(parameters(parsed))
     return cast(Options, command.main([], standalone_mode=False))

@@ -1,6 +1,6 @@
-"""One pass of one job: see what is, plan, write the status, then act; it decides nothing.
+"""One reconcile pass of a job: observe, plan, write the status, then execute the plan.
 
-What it remembers only saves requests: a process that knows nothing does the same.
+What is remembered between passes only saves requests; a new process reaches the same result.
 """
 
 import logging
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.cluster import Cluster, JobGone
-from resnetboost_operator.controller.creation_pool import Standing
+from resnetboost_operator.controller.creation_pool import CreationState
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.progress import Polling
@@ -25,16 +25,16 @@ from resnetboost_operator.status import Status
 
 logger = logging.getLogger(__name__)
 
-# Counts, progress and the words of conditions are written at most so often.
+# Minimum time between status writes that change only counts, progress or messages.
 SOFT_WRITE_SECONDS = 5.0
-# The watch brings the newer object at once; should it not, the pass is tried with what there is.
+# The watch delivers the newer object at once; if it does not, retry with the one in the cache.
 CONFLICT = Backoff(first_seconds=1.0, most_seconds=60.0)
-# While a gang is created each of its pods calls for a pass, which would find as much to do as the one before.
+# While a gang is created, each of its pods triggers a pass, which would find nothing new.
 CREATING_SECONDS = 5.0
 
 
-class _Memory:
-    """What the passes of one job know of each other."""
+class _PassMemory:
+    """What the passes of one job remember."""
 
     def __init__(self) -> None:
         self.written_at = float("-inf")
@@ -48,37 +48,37 @@ class _Memory:
         self.obsolete = ""
 
     def enter(self, attempt: int) -> None:
-        """What was remembered of an earlier attempt says nothing about this one."""
+        """Forget what was remembered of an earlier attempt."""
         if attempt != self.attempt:
             self.attempt, self.creating_since, self.refusal = attempt, None, ""
 
 
 class Reconciler:
-    """Carries plans out. `since` (unix seconds): nobody looked at the jobs before."""
+    """Executes plans. `since` (unix seconds) is when this process began to lead."""
 
     def __init__(self, store: Store, cluster: Cluster, polling: Polling, metrics: Metrics) -> None:
         self._store = store
         self._cluster = cluster
         self._polling = polling
         self._metrics = metrics
-        self._memories: dict[str, _Memory] = {}
+        self._memories: dict[str, _PassMemory] = {}
         self._problems: dict[str, str] = {}
         self.since = 0.0
 
     async def reconcile(self, uid: str) -> float | None:
-        """One pass. Returns after how many seconds the next one is due even if nothing happens; None: never."""
+        """Run one pass. Returns the seconds until the next one is due without a change, or None."""
         record = self._store.jobs.get(uid)
         if record is None:
             return None
         if record.deleting:
-            self.forget(uid)  # a job that goes must not get new pods while the garbage collector takes the old ones
+            self.forget(uid)  # no new pods while the garbage collector deletes the old ones
             return None
         if record.job is None:
             self._complain(record)
             return None
-        memory = self._memories.setdefault(uid, _Memory())
-        if (rest := self._seconds_to_rest(record, memory)) > 0:
-            return rest
+        memory = self._memories.setdefault(uid, _PassMemory())
+        if (debounce := self._debounce_seconds(record, memory)) > 0:
+            return debounce
         memory.enter(record.status.attempt)
         memory.refusal = self._cluster.obstacle(uid)
         pods = self._store.pods_of(record)
@@ -89,12 +89,12 @@ class Reconciler:
             nodes=self._store.nodes_of(pods),
             refusal=memory.refusal,
             invalid=self._cluster.invalid(uid),
-            departed=self._store.departed_of(record),
+            departed=self._store.tombstones_of(record),
             unreachable=self._polling.unreachable(uid),
         )
         decided = plan(record.job, record.status, observed, time.time())
         try:
-            wait = await self._carry_out(record, memory, pods, decided)
+            wait = await self._execute(record, memory, pods, decided)
         except Conflict:
             memory.conflicts += 1
             return CONFLICT.delay_seconds(memory.conflicts)
@@ -104,43 +104,43 @@ class Reconciler:
         memory.conflicts = 0
         return wait
 
-    def _seconds_to_rest(self, record: JobRecord, memory: _Memory) -> float:
-        """How long nothing but a few more pods is to be expected."""
+    def _debounce_seconds(self, record: JobRecord, memory: _PassMemory) -> float:
+        """Seconds to skip passes, because only more pods of a gang in creation are expected."""
         same = record.version == memory.looked_at_version and self._cluster.obstacle(record.uid) == memory.refusal
         if not same or not self._cluster.creates(record.uid):
             return 0.0
         return memory.looked_at + CREATING_SECONDS - time.monotonic()
 
     def forget(self, uid: str) -> None:
-        """The job is gone, or only the garbage collector's business."""
+        """Forget a job that is deleted or being deleted."""
         self._memories.pop(uid, None)
         self._problems.pop(uid, None)
         self._polling.forget(uid)
         self._cluster.forget(uid)
 
-    async def _carry_out(
-        self, record: JobRecord, memory: _Memory, pods: tuple[PodView, ...], decided: Plan
+    async def _execute(
+        self, record: JobRecord, memory: _PassMemory, pods: tuple[PodView, ...], decided: Plan
     ) -> float | None:
-        """The order matters: what is decided is written before anything is done about it."""
+        """Execute the plan. The status is written first: it records the decision before anything follows from it."""
         record, write_wait = await self._write(record, memory, decided)
         self._cluster.remove(record, decided.delete, pods)
         created = await self._create(record, memory, decided)
-        if created.done:  # pods are woken for what is there
+        if created.done:  # annotations wake pods, which need the other objects
             await self._cluster.annotate(record, decided.annotate)
         if decided.expire:
             await self._cluster.expire(record)
         self._polling.follow(record.uid, decided.poll, decided.poll_seconds)
         news, memory.refusal = created.obstacle != memory.refusal, created.obstacle
         memory.looked_at, memory.looked_at_version = time.monotonic(), record.version
-        tell = 0.0 if news else None  # for the plan to tell people
+        again = 0.0 if news else None  # so that the next plan reports it
         return sooner(
-            decided.wake_seconds, write_wait, created.wait_seconds, tell, self._store.expected_seconds(record)
+            decided.wake_seconds, write_wait, created.wait_seconds, again, self._store.expectation_seconds(record)
         )
 
-    async def _write(self, record: JobRecord, memory: _Memory, decided: Plan) -> tuple[JobRecord, float | None]:
-        """The job as it is then, and in how many seconds a write that may wait is due.
+    async def _write(self, record: JobRecord, memory: _PassMemory, decided: Plan) -> tuple[JobRecord, float | None]:
+        """Write the status if it changed. Returns the job, and the seconds until a postponed write is due.
 
-        A status that may wait holds no decision, so what the plan wants done besides does not wait for it.
+        A postponed status contains no decision, so the rest of the plan does not wait for it.
         """
         before, after, now = record.status, decided.status, time.monotonic()
         if after == before:
@@ -152,22 +152,22 @@ class Reconciler:
         memory.written_at = now
         self._measure(before, after, memory)
         memory.enter(after.attempt)
-        self._cluster.tell(written, decided.events)
+        self._cluster.record_events(written, decided.events)
         return written, None
 
-    async def _put(self, record: JobRecord, memory: _Memory) -> JobRecord:
-        """Progress is a rank's to tell: should the API server refuse it, the job goes on without."""
+    async def _put(self, record: JobRecord, memory: _PassMemory) -> JobRecord:
+        """Write the status. Progress comes from a rank: if the API server refuses it, write the status without."""
         try:
             return await self._cluster.write_status(record)
         except Refused as error:
             if record.status.progress is None:
                 raise
             if error.words != memory.status_refusal:
-                logger.error("the status is refused, trying it without progress: %s", error.words)
+                logger.error("the status is refused; writing it without progress: %s", error.words)
             memory.status_refusal = error.words
         return await self._cluster.write_status(replace(record, status=replace(record.status, progress=None)))
 
-    def _measure(self, before: Status, after: Status, memory: _Memory) -> None:
+    def _measure(self, before: Status, after: Status, memory: _PassMemory) -> None:
         if after.phase != before.phase:
             logger.info("phase %s, stage %s, attempt %d", after.phase, after.stage, after.attempt)
         if after.restarts > before.restarts:
@@ -176,18 +176,19 @@ class Reconciler:
             self._metrics.gang_creation_seconds.observe(time.monotonic() - memory.creating_since)
             memory.creating_since = None
 
-    async def _create(self, record: JobRecord, memory: _Memory, decided: Plan) -> Standing:
-        """Hand over what is missing; nobody waits until it is there."""
+    async def _create(self, record: JobRecord, memory: _PassMemory, decided: Plan) -> CreationState:
+        """Start to create what is missing, without waiting for it."""
+        # Only while pods are missing: a complete gang has no obsolete objects.
         if decided.create and decided.obsolete and decided.obsolete != memory.obsolete:
-            await self._cluster.clean(record, decided.obsolete)  # while pods are missing: later, nobody asks again
+            await self._cluster.clean(record, decided.obsolete)
             memory.obsolete = decided.obsolete
         if any(manifest["kind"] == "Pod" for manifest in decided.create):
             memory.creating_since = memory.creating_since or time.monotonic()
         return self._cluster.create(record, decided.create)
 
     def _complain(self, record: JobRecord) -> None:
-        """Once for each problem."""
+        """Log and record a problem once."""
         if self._problems.get(record.uid) != record.problem:
             self._problems[record.uid] = record.problem
             logger.error("%s", record.problem)
-            self._cluster.tell(record, (Event("Warning", "NotUnderstood", record.problem),))
+            self._cluster.record_events(record, (Event("Warning", "NotUnderstood", record.problem),))

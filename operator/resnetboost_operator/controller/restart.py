@@ -1,6 +1,6 @@
-"""Leaves after an error: to whoever started this process, or into the same process begun anew.
+"""Exits after an error, or restarts the program in the same process.
 
-Kubelet waits ever longer before it starts a container again, up to five minutes; meanwhile nobody leads.
+Kubelet's back-off before a container's restart grows to five minutes, during which no operator may lead.
 """
 
 import contextlib
@@ -13,21 +13,21 @@ from typing import NoReturn
 
 from resnetboost_operator.kubeclient.retry import Backoff
 
-# How often in a row this process has begun anew; what ran for so long counts as well.
+# Consecutive restarts of this process; a run of STABLE_SECONDS resets the count.
 _FAILURES = "_RESNETBOOST_OPERATOR_FAILURES"
 STABLE_SECONDS = 120.0
-# Less than a liveness probe waits: nothing answers it meanwhile.
+# Shorter than a liveness probe tolerates: nothing responds to it meanwhile.
 BACKOFF = Backoff(first_seconds=1.0, most_seconds=15.0)
 _begun = time.monotonic()
 
 
 def leave(start_over: bool) -> NoReturn:
-    """End at once, with nothing tidied up: what is half done is safe with the next process and nowhere else."""
+    """Exit or restart at once, without cleanup: only a new process can finish the work safely."""
     if not start_over:
         with contextlib.suppress(OSError):
             logging.shutdown()
         os._exit(1)
-    for number in (signal.SIGINT, signal.SIGTERM):  # the event loop, which would hear of it, does not run any more
+    for number in (signal.SIGINT, signal.SIGTERM):  # the event loop, which handled them, does not run any more
         signal.signal(number, lambda *_: os._exit(1))
     failures = failures_in_a_row(os.environ.get(_FAILURES, ""), time.monotonic() - _begun)
     time.sleep(BACKOFF.delay_seconds(failures))
@@ -38,5 +38,5 @@ def leave(start_over: bool) -> NoReturn:
 
 
 def failures_in_a_row(before: str, ran_seconds: float) -> int:
-    """With this one; `before` is what the last life left in the environment."""
+    """Consecutive failures including this one; `before` is the count from the environment."""
     return 1 if ran_seconds >= STABLE_SECONDS or not before.isdigit() else int(before) + 1

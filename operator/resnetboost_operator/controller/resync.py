@@ -1,8 +1,8 @@
-"""Finds out what kopf does not tell of jobs: when it has shown all there are, and which went while nobody watched.
+"""Keeps the cache of jobs complete where kopf does not: removes deleted jobs, and finds out when it is synced.
 
-kopf lists and watches them; a listing shows what is there, so a job deleted while the watch was broken is never heard
-of again. So whenever kopf has listed, the uids are listed once more and the others forgotten.
-A connection may also be dead without either end knowing: whoever begins to lead lists the jobs anew.
+kopf lists and watches jobs. A list shows only existing jobs, so a job deleted while the watch was broken would stay in
+the cache. After each list of kopf, the uids are listed again and jobs without one are removed.
+A connection may also be dead without either end noticing, so a new leader lists the jobs again.
 """
 
 import asyncio
@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 import aiohttp
 import msgspec
 
-from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.kubeclient.client import Client
+from resnetboost_operator.kubeclient.client import Client, RequestObserver
 from resnetboost_operator.kubeclient.errors import ApiError
 from resnetboost_operator.kubeclient.reflector import PAGE, Page
 from resnetboost_operator.kubeclient.resources import JOBS
@@ -25,7 +24,7 @@ from resnetboost_operator.kubeclient.retry import Backoff
 
 logger = logging.getLogger(__name__)
 
-# Until kopf has passed on all jobs that it has listed; then after errors.
+# Between checks whether kopf has delivered all jobs of its list, and after errors.
 AGAIN = Backoff(first_seconds=0.2, most_seconds=5.0)
 
 
@@ -42,27 +41,27 @@ _named = msgspec.json.Decoder(_Named)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-class Census:
-    """Listens to kopf's requests; `heard_at` (monotonic) is the last of them."""
+class Resync:
+    """Follows kopf's requests; `heard_at` (monotonic) is the time of the last response."""
 
-    def __init__(self, client: Client, store: Store, namespaces: Sequence[str], metrics: Metrics) -> None:
+    def __init__(self, client: Client, store: Store, namespaces: Sequence[str], observer: RequestObserver) -> None:
         self._client = client
         self._store = store
         self._namespaces = namespaces or ("",)
-        self._metrics = metrics
+        self._observer = observer
         self._listed = asyncio.Event()
         self._trouble = ""
         self.heard_at = time.monotonic()
 
     def trace(self) -> aiohttp.TraceConfig:
-        """For the session that kopf is given."""
+        """Trace for the session that kopf uses."""
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(self._answered)
         trace.on_request_exception.append(self._failed)
         return trace
 
     async def run(self) -> NoReturn:
-        """Take a census after each of kopf's listings."""
+        """Resync after each list of kopf."""
         self.heard_at = time.monotonic()
         while True:
             await self._listed.wait()
@@ -71,42 +70,42 @@ class Census:
             while not await self._is_complete():
                 await asyncio.sleep(AGAIN.delay_seconds(failures))
                 failures += 1
-            self._store.jobs.filled = True
+            self._store.jobs.synced = True
 
-    async def list_anew(self) -> None:
-        """Bring every job up to date; ends once it has been done, however often it takes."""
+    async def relist(self) -> None:
+        """List all jobs into the cache, with retries until it succeeds."""
         failures = 1
-        while not await self._has_listed():
+        while not await self._try_to_list():
             await asyncio.sleep(AGAIN.delay_seconds(failures))
             failures += 1
 
-    async def _has_listed(self) -> bool:
-        """Tell the store of all jobs; one that it knows in a newer version stays as it is."""
+    async def _try_to_list(self) -> bool:
+        """List all jobs into the cache, except those it has in a newer version; True on success."""
         try:
             items, version = await self._items()
         except ApiError as error:
             logger.warning("cannot list the jobs; trying again: %s", error)
             return False
         jobs = self._store.jobs
-        jobs.list_begins()
+        jobs.begin_list()
         for item in items:
-            jobs.listed(_object.decode(item))
-        jobs.list_ends(version)
+            jobs.add_listed(_object.decode(item))
+        jobs.end_list(version)
         return True
 
     async def _is_complete(self) -> bool:
-        """Forget the jobs that are gone; whether kopf has told of all others."""
+        """Remove deleted jobs from the cache; True if kopf has delivered all others."""
         try:
             items, version = await self._items()
         except ApiError as error:
             logger.warning("cannot list the jobs; trying again: %s", error)
             return False
         uids = {_named.decode(item).metadata.uid for item in items}
-        self._store.jobs.keep(uids, version)
+        self._store.jobs.retain(uids, version)
         return all(self._store.jobs.get(uid) is not None for uid in uids)
 
     async def _items(self) -> tuple[list[msgspec.Raw], int]:
-        """All jobs, and the version up to which they are all."""
+        """All jobs, and the resourceVersion of the list."""
         items: list[msgspec.Raw] = []
         versions = []
         for namespace in self._namespaces:
@@ -139,14 +138,14 @@ class Census:
         self._complain(f"{type(params.exception).__name__} {params.exception}")
 
     def _complain(self, trouble: str) -> None:
-        """Say a trouble once, however long it lasts; kopf tries again."""
+        """Log a problem once, however long it lasts; kopf retries."""
         if trouble != self._trouble:
             logger.warning("cannot watch the jobs; trying again: no answer from %s: %s", self._client.host, trouble)
         self._trouble = trouble
 
     def _count(self, params: aiohttp.TraceRequestEndParams | aiohttp.TraceRequestExceptionParams, code: str) -> None:
-        """kopf asks for jobs and, when it starts, for what kinds there are."""
+        """Report a request of kopf: for jobs or, at its start, for the API's resources."""
         self.heard_at = time.monotonic()
         known = params.url.path.endswith(f"/{JOBS.plural}")
         verb = "watch" if "watch" in params.url.query else "list" if known else "get"
-        self._metrics.requests.labels(verb, JOBS.plural if known else "discovery", code).inc()
+        self._observer(verb, JOBS.plural if known else "discovery", code)

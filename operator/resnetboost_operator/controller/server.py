@@ -1,4 +1,4 @@
-"""Serves /metrics, /healthz and /readyz over HTTP; what they say is for others to know."""
+"""HTTP server of /metrics, /healthz and /readyz."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from resnetboost_operator.errors import UserError
 
 
 class Server:
-    """`stuck` and `unready` tell a reason, or '' if all is well; `role` adds to good news."""
+    """`stuck` and `unready` return a problem or ''; `role` is added to the response of /readyz."""
 
     def __init__(
         self, metrics: Metrics, stuck: Callable[[], str], unready: Callable[[], str], role: Callable[[], str]
@@ -30,7 +30,7 @@ class Server:
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> str:
-        """Listen; returns the addresses that it is bound to, IPv4 first. Raises `UserError` if one is taken."""
+        """Listen; returns the bound addresses, IPv4 first. Raises `UserError` if the address is in use."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host or None, port).start()
@@ -38,12 +38,12 @@ class Server:
             raise UserError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with --listen"
             ) from error
-        # asyncio binds the families in no order, and port 0 gives each a port of its own.
+        # asyncio binds the address families in any order, and port 0 gives each its own port.
         bound = sorted(self._runner.addresses, key=lambda found: ":" in found[0])
         return " and ".join(_written(found[0], found[1]) for found in bound)
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         await self._runner.cleanup()
 
     async def _show_metrics(self, request: web.Request) -> web.Response:

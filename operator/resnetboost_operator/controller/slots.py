@@ -1,4 +1,4 @@
-"""Who may ask the API server now: so many requests at once for all keys together, shared fairly; it asks nothing."""
+"""Limits concurrent requests to the API server and shares them fairly between keys (jobs)."""
 
 import asyncio
 import contextlib
@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 
 class Slots:
-    """`total` places. A free one goes to the waiting key that has the fewest.
+    """`total` slots. A free one goes to the waiting key that holds the fewest.
 
-    Keys whose requests are not answered are slow: all of them together take at most `slow_total`, so however many
-    there are and however long they hang, the others get on.
+    Keys whose requests get no response are marked slow. All slow keys together hold at most `slow_total`, so that they
+    cannot block the others.
     """
 
     def __init__(self, total: int, slow_total: int) -> None:
@@ -21,11 +21,11 @@ class Slots:
         self._slow: set[str] = set()
 
     def is_slow(self, key: str) -> bool:
-        """Whether the key counts as slow."""
+        """True if the key is marked slow."""
         return key in self._slow
 
     def mark(self, key: str, slow: bool) -> None:
-        """Count the key as slow, or no longer."""
+        """Mark the key slow, or no longer."""
         if slow:
             self._slow.add(key)
         else:
@@ -34,7 +34,7 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def of(self, key: str) -> AsyncIterator[None]:
-        """Wait for a place, and give it back."""
+        """Hold a slot for the key."""
         await self._take(key)
         try:
             yield
@@ -74,7 +74,7 @@ class Slots:
             key = min(entitled, key=lambda found: self._held[found])
             place = self._waiting[key][0]
             self._leave(key, place)
-            if place.cancelled():  # its task has yet to run and find out
+            if place.cancelled():  # cancelled, but its task has not run yet
                 continue
             self._free -= 1
             self._held[key] += 1

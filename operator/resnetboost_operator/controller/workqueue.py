@@ -1,4 +1,4 @@
-"""Who is to be looked at and when: one pass at a time for each key, many keys at once; what a pass does is not its."""
+"""Work queue: one pass at a time per key, many keys at once, with spacing and back-off."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ from resnetboost_operator.kubeclient.retry import Backoff
 
 logger = logging.getLogger(__name__)
 
-# Passes at once; most of their time is waiting for answers.
+# Concurrent passes; most of their time is spent waiting for responses.
 LIMIT = 32
-# After a pass the next one of that key waits so long: what a thousand pods do in that time is looked at once.
+# Minimum time between passes of a key, so that the events of a thousand pods share a pass.
 SPACING_SECONDS = 0.2
 BACKOFF = Backoff(first_seconds=0.5, most_seconds=60.0)
 
 
 class _Entry:
-    """One key: idle with or without a timer, due, or running."""
+    """State of a key: idle with or without a timer, due, or running."""
 
     __slots__ = ("again", "dropped", "due_since", "failures", "not_before", "since", "timer", "timer_at")
 
@@ -35,11 +35,12 @@ class _Entry:
         self.timer_at = 0.0
 
 
-class Queue:
-    """`work(key)` is called for each key that was added; it returns after how many seconds to call it again, or None.
+class WorkQueue:
+    """Calls `work(key)` for each added key; its result is the seconds until the next call, or None.
 
-    If it raises, it is called again after a back-off that grows with each failure in a row; nothing hastens that.
-    Calls of `add` meanwhile are not lost: they become one. Nothing happens before `start`. `label` names a key in logs.
+    If it raises, it is called again after a back-off that grows with each consecutive failure; `add` does not shorten
+    it. Calls of `add` during a pass are merged into one further pass. Keys are ignored before `start`. `label` names a
+    key in logs.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class Queue:
         self._open = False
 
     def start(self) -> None:
-        """From now on keys are taken."""
+        """Accept keys from now on."""
         self._open = True
 
     def add(self, key: str) -> None:
-        """Look at the key as soon as may be."""
+        """Queue the key as soon as its spacing or back-off allows."""
         if not self._open:
             return
         entry = self._entries.setdefault(key, _Entry())
@@ -68,7 +69,7 @@ class Queue:
             self._at(key, entry, _now())
 
     def forget(self, key: str) -> None:
-        """There is nothing to look at any more; a pass that runs goes on."""
+        """Drop the key; a running pass continues."""
         entry = self._entries.get(key)
         if entry is None:
             return
@@ -83,7 +84,7 @@ class Queue:
             self._measure()
 
     async def stop(self, seconds: float) -> None:
-        """Begin nothing any more and let what runs finish, for so long."""
+        """Start no further pass and wait up to `seconds` for the running ones."""
         self._open = False
         for key in list(self._entries):
             self.forget(key)
@@ -95,12 +96,12 @@ class Queue:
         await asyncio.gather(*late, return_exceptions=True)
 
     def longest_seconds(self) -> float:
-        """How long the oldest of the passes has been running."""
+        """Seconds since the start of the oldest running pass."""
         now = _now()
         return max((now - entry.since for entry in self._entries.values() if entry.since is not None), default=0.0)
 
     def _at(self, key: str, entry: _Entry, time: float) -> None:
-        """Be due at that time if the key may be so soon, or before if a timer says so already."""
+        """Make the key due at that time, or later if its spacing or back-off requires it; an earlier timer stays."""
         time = max(time, entry.not_before)
         if entry.timer is not None:
             if entry.timer_at <= time:
@@ -120,7 +121,7 @@ class Queue:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin as many passes as may run at once."""
+        """Start as many passes as the limit allows."""
         while self._due and len(self._running) < LIMIT:
             key = self._due.popleft()
             entry = self._entries[key]
@@ -132,7 +133,7 @@ class Queue:
 
     async def _run(self, key: str, entry: _Entry) -> None:
         wait: float | None = None
-        entry.again = False  # only now does the pass look: what was added until here, it sees
+        entry.again = False  # the pass observes from here on, so it covers keys added before
         try:
             with logs.about(self._label(key)):
                 wait = await self._pass(key, entry)
@@ -140,7 +141,7 @@ class Queue:
             self._end(key, entry, wait)
 
     async def _pass(self, key: str, entry: _Entry) -> float | None:
-        """One call of `work`; what it raises is logged here, once."""
+        """Call `work` once; log what it raises."""
         try:
             wait = await self._work(key)
         except Exception as error:

@@ -1,1 +1,1 @@
-"""A client of the Kubernetes API: requests, watches and caches. The controller and the command line share it."""
+"""Client of the Kubernetes API: requests, watches and caches, shared by the controller and the command line."""

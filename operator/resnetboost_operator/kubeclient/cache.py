@@ -1,4 +1,4 @@
-"""One collection as its watch tells it: the newest version of each object and no ghosts; it asks nobody."""
+"""In-memory cache of one collection, fed by lists, watch events and responses to writes. Makes no requests."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -10,7 +10,7 @@ View = TypeVar("View")
 
 
 def version_of(obj: Manifest) -> int:
-    """The object's or list's resourceVersion; within one kind of object a larger one is newer."""
+    """The resourceVersion of an object or a list; within one kind, a larger one is newer."""
     return int(obj["metadata"]["resourceVersion"])
 
 
@@ -19,11 +19,12 @@ class _Row(msgspec.Struct, Generic[View], frozen=True):
     view: View
 
 
-class Mirror(Generic[View]):
+class Cache(Generic[View]):
     """Views of objects by uid.
 
-    `read` makes a view of an object, or None of one that is not ours; only views are kept: an object is ten times as
-    large. `changed` is told the view before and the one after, None where there is none, of what lists and watches say.
+    `read` converts an object to a view, or returns None for an object that is not ours. Only views are kept; an object
+    is ten times as large. `changed` is called with the views before and after each change that a list or the watch
+    brings; None stands for a missing object. `synced` is True after the first complete list.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Mirror(Generic[View]):
         self._rows: dict[str, _Row[View]] = {}
         self._listed: set[str] = set()
         self._reached = 0
-        self.filled = False
+        self.synced = False
 
     def __iter__(self) -> Iterator[View]:
         """All views."""
@@ -44,47 +45,47 @@ class Mirror(Generic[View]):
         return len(self._rows)
 
     def get(self, uid: str) -> View | None:
-        """That object's view, if it is there."""
+        """The view of that object, or None."""
         row = self._rows.get(uid)
         return row.view if row is not None else None
 
-    def list_begins(self) -> None:
-        """A complete list follows, object by object."""
+    def begin_list(self) -> None:
+        """Begin a complete list."""
         self._listed.clear()
 
-    def listed(self, obj: Manifest) -> None:
-        """One object of the list."""
+    def add_listed(self, obj: Manifest) -> None:
+        """Add one object of the list."""
         self._listed.add(obj["metadata"]["uid"])
-        self._told(obj)
+        self._apply(obj)
 
-    def list_ends(self, version: int) -> None:
-        """The list of that version is complete: what is not in it is gone, unless it came later."""
-        self.keep(self._listed, version)
+    def end_list(self, version: int) -> None:
+        """End the list of that version: remove objects that are not in it, except newer ones."""
+        self.retain(self._listed, version)
         self._listed.clear()
-        self.reached(version)
-        self.filled = True
+        self.advance(version)
+        self.synced = True
 
-    def keep(self, uids: set[str], version: int) -> None:
-        """Forget all objects but these and those that are newer than the version."""
+    def retain(self, uids: set[str], version: int) -> None:
+        """Remove all objects except these and those newer than the version."""
         gone = [uid for uid, row in self._rows.items() if uid not in uids and row.version <= version]
         for uid in gone:
             self.remove(uid)
 
-    def watched(self, kind: str, obj: Manifest) -> None:
-        """An event of the watch: ADDED, MODIFIED or DELETED."""
-        self._told(obj)  # also of a deletion: a pod may end and go between two events
+    def apply_event(self, kind: str, obj: Manifest) -> None:
+        """Apply a watch event: ADDED, MODIFIED or DELETED."""
+        self._apply(obj)  # for a deletion too: a pod may terminate and be deleted between two events
         if kind == "DELETED":
             self.remove(obj["metadata"]["uid"])
-        self.reached(version_of(obj))
+        self.advance(version_of(obj))
 
-    def reached(self, version: int) -> None:
-        """The watch has told everything up to that version."""
+    def advance(self, version: int) -> None:
+        """Record that the watch has delivered everything up to that version."""
         self._reached = max(self._reached, version)
 
-    def answered(self, obj: Manifest) -> View | None:
-        """The answer to a write of ours, which may come before the watch's event or after it; its view if it is news.
+    def apply_response(self, obj: Manifest) -> View | None:
+        """Apply the response to our own write, which may arrive before or after its watch event; return a changed view.
 
-        An object that is not here although the watch is past its version has been deleted since: it stays away.
+        An object that is missing although the watch is past its version has been deleted since, and is not added.
         """
         if obj["metadata"]["uid"] not in self._rows and version_of(obj) <= self._reached:
             return None
@@ -92,18 +93,18 @@ class Mirror(Generic[View]):
         return found[1] if found is not None else None
 
     def remove(self, uid: str) -> None:
-        """The object is gone."""
+        """Remove the object."""
         row = self._rows.pop(uid, None)
         if row is not None:
             self._changed(row.view, None)
 
-    def _told(self, obj: Manifest) -> None:
+    def _apply(self, obj: Manifest) -> None:
         found = self._put(obj)
         if found is not None:
             self._changed(*found)
 
     def _put(self, obj: Manifest) -> tuple[View | None, View | None] | None:
-        """The views before and after; None if nothing is new about it."""
+        """Store the object; return its views before and after, or None if the view did not change."""
         uid, version = obj["metadata"]["uid"], version_of(obj)
         row = self._rows.get(uid)
         if row is not None and row.version >= version:

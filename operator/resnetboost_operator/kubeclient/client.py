@@ -1,18 +1,17 @@
-"""Sends requests to the API server, patiently, and counts them; what is asked and why is for others to know."""
+"""Sends requests to the API server and retries them."""
 
 import asyncio
 import contextlib
 import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.client.rest import RESTResponse
 
-from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.kubeclient import connection, errors, lines, resources, retry
 from resnetboost_operator.kubeclient.errors import ApiError, Conflict, NotLeading, Unauthorized, Unavailable
 from resnetboost_operator.kubeclient.resources import Resource, Verb
@@ -28,25 +27,40 @@ _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 _MERGE_PATCH = {**_JSON, "Content-Type": "application/merge-patch+json"}
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """How often a request is tried when there is no answer or a 'later', and how long each try may take."""
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """How often a request is tried if there is no response or a 429 or 5xx, and the timeout of each try."""
 
     tries: int
     timeout_seconds: float
 
 
-PATIENT = Patience(tries=6, timeout_seconds=30.0)
-# The API server takes up to a minute over a collection, one object after the other.
-COLLECTION = Patience(tries=6, timeout_seconds=70.0)
-ONCE = Patience(tries=1, timeout_seconds=10.0)
+DEFAULT_RETRIES = RetryPolicy(tries=6, timeout_seconds=30.0)
+# The API server deletes a collection one object after the other, which takes up to a minute.
+COLLECTION_RETRIES = RetryPolicy(tries=6, timeout_seconds=70.0)
+NO_RETRIES = RetryPolicy(tries=1, timeout_seconds=10.0)
+
+
+class RequestObserver(Protocol):
+    """Called after each request, whatever its outcome."""
+
+    def __call__(self, verb: str, resource: str, code: str) -> None:
+        """`code` is the HTTP status, or 'error' if no response arrived."""
+
+
+def ignore(verb: str, resource: str, code: str) -> None:
+    """The observer of a client whose requests nobody counts."""
 
 
 class Client:
-    """One API server. `may_write` is asked before every write but a lease's: it says whether this process leads."""
+    """Client of one API server.
 
-    def __init__(self, api: ApiClient, metrics: Metrics) -> None:
+    `may_write` says whether this process leads; every write but a lease's checks it first. `observer` is called after
+    each request, for metrics.
+    """
+
+    def __init__(self, api: ApiClient, observer: RequestObserver = ignore) -> None:
         self._api = api
-        self._metrics = metrics
+        self._observer = observer
         self.may_write: Callable[[], bool] = lambda: False
 
     @property
@@ -59,7 +73,7 @@ class Client:
         await self._api.close()
 
     async def session(self, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
-        """A session for somebody else, with the same credentials, read anew."""
+        """A session for another library (kopf), with the same credentials, read again."""
         await connection.log_in(self._api.configuration)
         return await connection.session(self._api, trace)
 
@@ -72,14 +86,14 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        patience: Patience = PATIENT,
+        retries: RetryPolicy = DEFAULT_RETRIES,
         slots: contextlib.AbstractAsyncContextManager[None] = _UNLIMITED,
     ) -> bytes:
-        """The answer's body. Raises one of `apierrors`; what may pass is waited for first.
+        """Send a request and return the response's body. Raises an `ApiError` once the retries are used up.
 
-        Each try takes one of the `slots`; the waits between tries take none.
+        Each try takes one of the `slots`; waiting between tries takes none.
         """
-        timeout = aiohttp.ClientTimeout(total=patience.timeout_seconds, sock_connect=CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=retries.timeout_seconds, sock_connect=CONNECT_SECONDS)
         request = _Request(verb, resource, resource.path(namespace, name), name, query, body, timeout)
         for tries in itertools.count(1):
             self._check(request)
@@ -87,9 +101,9 @@ class Client:
                 async with slots:
                     return await self._try(request)
             except Unavailable as error:
-                if tries >= patience.tries:
+                if tries >= retries.tries:
                     raise
-                logger.debug("%s; try %d of %d", error, tries, patience.tries)
+                logger.debug("%s; try %d of %d", error, tries, retries.tries)
                 await self._wait(error, tries)
         raise AssertionError("count() never ends")
 
@@ -97,13 +111,13 @@ class Client:
         verb, resource = request.verb, request.resource
         if verb not in resource.verbs:
             raise ValueError(
-                f"nobody granted {verb} on {resource.plural}: add it to the table and to the chart's rbac.yaml"
+                f"no right to {verb} on {resource.plural}: add it to the table and to the chart's rbac.yaml"
             )
-        if verb in resources.OF_ONE and not request.name:
+        if verb in resources.NAMED_VERBS and not request.name:
             raise ValueError(f"{verb} of {resource.plural} without a name: it would concern all of them")
         if verb == "deletecollection" and not (request.query or {}).get("labelSelector", "").strip():
             raise ValueError(f"{request} without a label selector: it would delete every one of them")
-        if verb not in resources.READING and resource is not resources.LEASES and not self.may_write():
+        if verb not in resources.READ_VERBS and resource is not resources.LEASES and not self.may_write():
             raise NotLeading(f"{request}: this process does not lead")
 
     async def _try(self, request: "_Request") -> bytes:
@@ -125,9 +139,9 @@ class Client:
         timeout: aiohttp.ClientTimeout,
         opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch, until the server ends it; `opened` is called once it has agreed to tell.
+        """Yield the lines of a watch until the server ends it; `opened` is called once the server has accepted it.
 
-        Raises one of `apierrors`; tries once. Credentials that were not taken are read anew for the next time.
+        Raises an `ApiError` without a retry. After a 401 the credentials are read again for the next call.
         """
         request = _Request("watch", resource, resource.path(namespace), "", query, None, timeout)
         self._check(request)
@@ -146,7 +160,7 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def _exchange(self, request: "_Request") -> AsyncIterator[RESTResponse]:
-        """A good answer, its body not read yet; whatever goes wrong until it is becomes one of `apierrors`."""
+        """A successful response whose body is not read yet; any failure until it is closed becomes an `ApiError`."""
         code = "error"
         try:
             answer = await self._send(request)
@@ -156,17 +170,17 @@ class Client:
                     raise await _error(request, answer)
                 yield answer
             finally:
-                answer.response.close()  # a connection whose answer was read to its end is back in the pool by now
+                answer.response.close()  # a connection whose response was read completely is back in the pool by now
         except (aiohttp.ClientError, TimeoutError, OSError, lines.LineTooLong) as error:
             why = f"{type(error).__name__} {error}".rstrip()
             raise Unavailable(f"{request}: no answer from {self.host}: {why}") from error
         finally:
-            self._metrics.requests.labels(request.verb, request.resource.plural, code).inc()
+            self._observer(request.verb, request.resource.plural, code)
 
     async def _send(self, request: "_Request") -> RESTResponse:
-        """Past the generated methods, whose models check each of a thousand pods again.
+        """Send the request without the generated methods, whose models validate each of a thousand pods again.
 
-        The body goes past `param_serialize` too, which would copy it looking for what is not JSON.
+        The body bypasses `param_serialize`, which would copy it.
         """
         method, url, headers, _, _ = await self._api.param_serialize(
             resources.METHODS[request.verb],
@@ -179,15 +193,15 @@ class Client:
 
 
 async def _error(request: "_Request", answer: RESTResponse) -> ApiError:
-    asked = retry.asked_seconds(answer.headers.get("Retry-After"))
-    error = errors.from_answer(str(request), answer.status, await answer.read(), asked)
+    retry_after = retry.retry_after_seconds(answer.headers.get("Retry-After"))
+    error = errors.from_answer(str(request), answer.status, await answer.read(), retry_after)
     if request.verb == "create" and isinstance(error, Conflict):
-        return Unavailable(str(error))  # two pods were counted into a quota at the same time
+        return Unavailable(str(error))  # concurrent creations update the same quota
     return error
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """One question to the API server."""
+    """One request to the API server."""
 
     verb: Verb
     resource: Resource

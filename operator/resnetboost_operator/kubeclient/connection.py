@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there, from the cluster or a kubeconfig; it sends no request."""
+"""Address and credentials of the API server, from the pod's service account or a kubeconfig. Sends no request."""
 
 import os
 import urllib.request
@@ -13,18 +13,18 @@ from resnetboost_operator import __version__
 from resnetboost_operator.errors import UserError
 
 USER_AGENT = f"resnetboost-operator/{__version__}"
-# Every request in flight has a connection, watches too; the writers bound themselves.
+# Every request in flight and every watch has a connection; writers limit themselves.
 MOST_CONNECTIONS = 512
 _KUBECONFIG = "KUBECONFIG"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _DEFAULT_KUBECONFIG = Path("~/.kube/config")
-# What the loader raises for YAML that is something else.
+# What the loader raises for a file that is not a kubeconfig.
 _NO_KUBECONFIG = (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError)
 _REMEDY = f"set {_KUBECONFIG}, or run in a pod with a service account"
 
 
 async def connect(user_agent: str = USER_AGENT) -> ApiClient:
-    """A client of the cluster around this process, or of the one that $KUBECONFIG or ~/.kube/config names."""
+    """Connect to the cluster this process runs in, or to the one in $KUBECONFIG (default: ~/.kube/config)."""
     configuration = Configuration(connection_pool_maxsize=MOST_CONNECTIONS)
     configuration.client_session_kwargs = {"trust_env": _behind_proxy()}
     await log_in(configuration)
@@ -34,12 +34,12 @@ async def connect(user_agent: str = USER_AGENT) -> ApiClient:
 
 
 def _behind_proxy() -> bool:
-    """Whether the environment names a proxy: aiohttp would look again, in a thread, for each of a thousand pods."""
+    """True if the environment names a proxy. aiohttp would check for each of a thousand pods again, in a thread."""
     return any(scheme != "no" for scheme in urllib.request.getproxies_environment())
 
 
 async def log_in(configuration: Configuration) -> None:
-    """Read address and credentials, again too: tokens expire. Raises `UserError` if there are none."""
+    """Read address and credentials; again after a token expired. Raises `UserError` if there are none."""
     try:
         if _in_cluster():
             config.load_incluster_config(client_configuration=configuration)
@@ -67,7 +67,7 @@ def _misread(error: Exception) -> UserError:
 
 
 def is_configured() -> bool:
-    """Whether anything says which cluster to ask: somebody without any is not told that there is none."""
+    """True if a cluster is configured; without one, `resnetboost status` shows local runs only."""
     return _KUBECONFIG in os.environ or _IN_CLUSTER in os.environ or _DEFAULT_KUBECONFIG.expanduser().is_file()
 
 
@@ -76,7 +76,7 @@ def _in_cluster() -> bool:
 
 
 def _kubeconfig() -> str:
-    """The kubeconfig's path, or several, as kubectl has it."""
+    """The path or paths of the kubeconfig, like kubectl's."""
     paths = os.environ.get(_KUBECONFIG) or str(_DEFAULT_KUBECONFIG.expanduser())
     if not any(Path(path).is_file() for path in paths.split(os.pathsep)):
         raise UserError(f"there is no kubeconfig {paths}; {_REMEDY}")
@@ -84,7 +84,7 @@ def _kubeconfig() -> str:
 
 
 async def session(client: ApiClient, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
-    """A session for somebody else (kopf) with the same credentials as they are now."""
+    """A session for kopf with the current credentials."""
     configuration = client.configuration
     headers = {"User-Agent": USER_AGENT}
     token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")

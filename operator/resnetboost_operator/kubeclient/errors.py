@@ -1,14 +1,14 @@
-"""What an API server's refusals mean to the operator, as exceptions; what follows from them is for others to say."""
+"""Exceptions for failed requests to the API server, by what the caller can do about them."""
 
 import msgspec
 
 
 class ApiError(Exception):
-    """A request failed; the message says which one and why, in the server's words."""
+    """A failed request; the message names the request and repeats the server's reason."""
 
 
 class Unavailable(ApiError):
-    """No answer, or one that says: later (429, 5xx). `retry_after_seconds`: how much later, if it was said."""
+    """No response, or a temporary failure (429, 5xx). `retry_after_seconds` is the server's Retry-After, if any."""
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -16,15 +16,15 @@ class Unavailable(ApiError):
 
 
 class Unauthorized(Unavailable):
-    """The credentials are not taken (401): they have expired, and the next ones may do."""
+    """The credentials are not accepted (401). They may have expired; a retry reads them again."""
 
 
 class NotFound(ApiError):
-    """There is no such object, or no such kind (404)."""
+    """The object or its kind does not exist (404)."""
 
 
 class Conflict(ApiError):
-    """The object is not the one that was meant: it has changed meanwhile, or has another uid (409)."""
+    """The object changed in the meantime, or has another uid (409)."""
 
 
 class AlreadyExists(ApiError):
@@ -32,13 +32,13 @@ class AlreadyExists(ApiError):
 
 
 class Gone(ApiError):
-    """The server no longer remembers that version: list again (410)."""
+    """The requested resourceVersion is too old; list again (410)."""
 
 
 class Refused(ApiError):
-    """The server does not want it: quota, admission, missing rights, an invalid object (other 4xx).
+    """The server refuses the request: quota, admission, missing rights or an invalid object (other 4xx).
 
-    `words` are the server's alone.
+    `words` is the server's message alone.
     """
 
     def __init__(self, message: str, words: str) -> None:
@@ -47,15 +47,15 @@ class Refused(ApiError):
 
 
 class Invalid(Refused):
-    """The server's validation says that the object can never be: asking again would not help (422)."""
+    """The object fails the server's validation; a retry would fail too (422)."""
 
 
 class NotLeading(ApiError):
-    """Another operator may be at work: nothing is written any more."""
+    """This process does not lead, so it must not write."""
 
 
 class _Status(msgspec.Struct):
-    """Kubernetes' own account of a failure."""
+    """A Kubernetes Status object."""
 
     message: str = ""
     reason: str = ""
@@ -63,7 +63,7 @@ class _Status(msgspec.Struct):
 
 
 _KINDS: dict[int, type[ApiError]] = {404: NotFound, 410: Gone}
-# In the words of validation; a policy that denies with the same code may be changed.
+# In messages of the API validation. An admission policy may use the same code, but its decision may change.
 _INVALID = " is invalid: "
 _LATER = frozenset({408, 425, 429})
 
@@ -93,5 +93,5 @@ def from_watch(what: str, body: bytes) -> ApiError:
 def _status(body: bytes) -> _Status:
     try:
         return msgspec.json.decode(body, type=_Status)
-    except (msgspec.MsgspecError, ValueError):  # a proxy's page
+    except (msgspec.MsgspecError, ValueError):  # a page of a proxy
         return _Status()

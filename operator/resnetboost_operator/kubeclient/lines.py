@@ -1,14 +1,14 @@
-"""Cuts a stream of bytes into lines of bounded length; it knows nothing of what they say."""
+"""Splits a stream of bytes into lines of bounded length."""
 
 from collections.abc import AsyncIterator
 
 
 class LineTooLong(Exception):
-    """A line is longer than anything an API server has a reason to send."""
+    """A line is longer than any object of an API server."""
 
 
 async def split(chunks: AsyncIterator[bytes], limit_bytes: int) -> AsyncIterator[bytes]:
-    """The lines, without their ends; an unfinished last one is no line."""
+    """Yield the lines without line ends; drop an incomplete last line."""
     rest = bytearray()
     async for chunk in chunks:
         *lines, last = chunk.split(b"\n")

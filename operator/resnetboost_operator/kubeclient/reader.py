@@ -1,6 +1,6 @@
-"""What a person may look at in a cluster: jobs, and what happened to them; it writes nothing, its errors are sentences.
+"""Reads jobs, their events and leases for the command line; its errors are sentences for a user.
 
-It needs `list` on resnetboostjobs, `watch` to follow them, and can do without `list` on events and leases.
+Needs `list` on resnetboostjobs, and `watch` to follow them. The right to list events and leases is optional.
 """
 
 import contextlib
@@ -10,28 +10,26 @@ from typing import Any
 import msgspec
 
 from resnetboost_operator import __version__, names
-from resnetboost_operator.controller import lease as leases
-from resnetboost_operator.controller import options
-from resnetboost_operator.controller.lease import Lease
-from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.kubeclient import connection, errors
-from resnetboost_operator.kubeclient.cache import Mirror, View
-from resnetboost_operator.kubeclient.client import Client, Patience
-from resnetboost_operator.kubeclient.reflector import Watch
+from resnetboost_operator.kubeclient import connection, errors, in_cluster
+from resnetboost_operator.kubeclient import lease as leases
+from resnetboost_operator.kubeclient.cache import Cache, View
+from resnetboost_operator.kubeclient.client import Client, RetryPolicy
+from resnetboost_operator.kubeclient.lease import Lease
+from resnetboost_operator.kubeclient.reflector import Reflector
 from resnetboost_operator.kubeclient.resources import JOBS, Resource
 
 USER_AGENT = f"resnetboost/{__version__}"
-# Somebody waits for the answer.
-_PATIENCE = Patience(tries=2, timeout_seconds=30.0)
-# The operator only creates events; the API server keeps them for an hour.
+# A user waits for the response.
+_RETRIES = RetryPolicy(tries=2, timeout_seconds=30.0)
+# The operator itself only creates events; the API server keeps them for an hour.
 _EVENTS = Resource("", "v1", "events", frozenset({"list"}))
 _MOST_EVENTS = 500
 _LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"list"}))
 _OF_OPERATORS = f"{names.LABEL_LEASE}={names.LEASE_OF_OPERATOR}"
 
 
-class Happening(msgspec.Struct, frozen=True, rename="camel"):
+class Event(msgspec.Struct, frozen=True, rename="camel"):
     """A Kubernetes Event; `last_timestamp` is missing in those of the newer API."""
 
     type: str = ""
@@ -41,41 +39,41 @@ class Happening(msgspec.Struct, frozen=True, rename="camel"):
     event_time: str | None = None
 
 
-class _Happenings(msgspec.Struct):
-    items: list[Happening]
+class _EventList(msgspec.Struct):
+    items: list[Event]
 
 
-_happenings = msgspec.json.Decoder(_Happenings)
+_event_list = msgspec.json.Decoder(_EventList)
 
 
 class Reader:
-    """One cluster; `namespace` is the one that people mean who name none."""
+    """Reads one cluster; `namespace` is the default namespace."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self.namespace = namespace
 
-    def jobs(self, mirror: Mirror[View], namespace: str, name: str = "") -> Watch:
-        """A watch, not begun yet, of the jobs of a namespace (all: ''), or of one job."""
-        return Watch(self._client, JOBS, mirror, namespace, fields=f"metadata.name={name}" if name else "")
+    def jobs(self, cache: Cache[View], namespace: str, name: str = "") -> Reflector:
+        """A reflector, not started yet, of the jobs of a namespace ('' for all) or of one job."""
+        return Reflector(self._client, JOBS, cache, namespace, fields=f"metadata.name={name}" if name else "")
 
-    async def fill(self, jobs: Watch) -> None:
-        """Fill the watch's mirror. Raises `UserError`: what is wrong and what would be right."""
-        with _sentences(self._client.host):
-            await jobs.fill(_PATIENCE)
+    async def fill(self, jobs: Reflector) -> None:
+        """List once, into the reflector's cache. Raises `UserError`, which names the problem and the remedy."""
+        with _as_user_errors(self._client.host):
+            await jobs.fill(_RETRIES)
 
     async def names(self, namespace: str) -> list[str]:
         """The names of all jobs of a namespace. Raises `UserError`."""
-        found: Mirror[str] = Mirror(_name, _nothing)
+        found: Cache[str] = Cache(_name, _nothing)
         await self.fill(self.jobs(found, namespace))
         return sorted(found)
 
-    async def events(self, namespace: str, uid: str) -> list[Happening] | str:
-        """What was told of the object with that uid, oldest first; or why that could not be read."""
+    async def events(self, namespace: str, uid: str) -> list[Event] | str:
+        """The events of the object with that uid, oldest first; or why they could not be read."""
         query = {"fieldSelector": f"involvedObject.uid={uid}", "limit": str(_MOST_EVENTS)}
         try:
-            answer = await self._client.request("list", _EVENTS, namespace, query=query, patience=_PATIENCE)
-            found = _happenings.decode(answer).items
+            answer = await self._client.request("list", _EVENTS, namespace, query=query, retries=_RETRIES)
+            found = _event_list.decode(answer).items
         except errors.Refused as error:
             return error.words
         except (errors.ApiError, msgspec.MsgspecError) as error:
@@ -83,10 +81,10 @@ class Reader:
         return sorted(found, key=lambda event: event.last_timestamp or event.event_time or "")
 
     async def leases(self) -> list[Lease] | None:
-        """The leases by which operators lead, in all namespaces; None where they may not be looked at."""
+        """The operators' leases in all namespaces; None if they may not be listed."""
         query = {"labelSelector": _OF_OPERATORS}
         try:
-            answer = await self._client.request("list", _LEASES, query=query, patience=_PATIENCE)
+            answer = await self._client.request("list", _LEASES, query=query, retries=_RETRIES)
             return [leases.read(found) for found in msgspec.json.decode(answer)["items"]]
         except (errors.ApiError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
             return None
@@ -95,16 +93,16 @@ class Reader:
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[Reader]:
     """A reader of the cluster that the kubeconfig names. Raises `UserError` if there is none."""
-    client = Client(await connection.connect(USER_AGENT), Metrics())
+    client = Client(await connection.connect(USER_AGENT))
     try:
-        yield Reader(client, connection.namespace() or options.own_namespace())
+        yield Reader(client, connection.namespace() or in_cluster.own_namespace())
     finally:
         await client.close()
 
 
 @contextlib.contextmanager
-def _sentences(host: str) -> Iterator[None]:
-    """What a refusal means to a person."""
+def _as_user_errors(host: str) -> Iterator[None]:
+    """Turn API errors into `UserError`s."""
     try:
         yield
     except errors.Unauthorized:
@@ -127,4 +125,4 @@ def _name(obj: Mapping[str, Any]) -> str:
 
 
 def _nothing(before: str | None, after: str | None) -> None:
-    """The names are read when all are there."""
+    """Ignore changes: the names are read after the list."""

@@ -1,4 +1,4 @@
-"""Lists a collection and watches it for ever after, through everything that may happen to a connection."""
+"""Lists a collection and watches it, again and again, so that a cache follows it through any loss of connection."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import msgspec
 
 from resnetboost_operator.kubeclient import errors
 from resnetboost_operator.kubeclient.cache import version_of
-from resnetboost_operator.kubeclient.client import CONNECT_SECONDS, PATIENT, Client, Patience
+from resnetboost_operator.kubeclient.client import CONNECT_SECONDS, DEFAULT_RETRIES, Client, RetryPolicy
 from resnetboost_operator.kubeclient.errors import ApiError, Gone
 from resnetboost_operator.kubeclient.resources import Resource
 from resnetboost_operator.kubeclient.retry import Backoff
@@ -20,32 +20,32 @@ from resnetboost_operator.kubeclient.retry import Backoff
 logger = logging.getLogger(__name__)
 
 PAGE = 500
-# The server ends a watch after this long; not all watches at the same time.
+# The server ends a watch after a random time in this range, so that not all watches end at once.
 LEAST_SECONDS, MOST_SECONDS = 480, 600
-# Bookmarks come about once a minute, also while nothing changes: a silent connection is a dead one.
+# Bookmarks arrive about once a minute even if nothing changes, so a silent connection is a dead one.
 SILENCE_SECONDS = 150.0
-# Neither a server that ends each watch at once nor one that is down is asked without pause.
+# Pause before the next request, in case the server ends each watch at once.
 PAUSE_SECONDS = 0.1
 BACKOFF = Backoff(first_seconds=1.0, most_seconds=10.0)
 
 
 class Sink(Protocol):
-    """Who is told what there is (see `Mirror`)."""
+    """Receives lists and watch events (see `Cache`)."""
 
-    def list_begins(self) -> None:
-        """A complete list follows."""
+    def begin_list(self) -> None:
+        """Begin a complete list."""
 
-    def listed(self, obj: dict[str, Any]) -> None:
-        """One object of it."""
+    def add_listed(self, obj: dict[str, Any]) -> None:
+        """Add one object of the list."""
 
-    def list_ends(self, version: int) -> None:
-        """It is complete, as of that version."""
+    def end_list(self, version: int) -> None:
+        """End the list, which is complete as of that version."""
 
-    def watched(self, kind: str, obj: dict[str, Any]) -> None:
-        """ADDED, MODIFIED or DELETED."""
+    def apply_event(self, kind: str, obj: dict[str, Any]) -> None:
+        """Apply an event: ADDED, MODIFIED or DELETED."""
 
-    def reached(self, version: int) -> None:
-        """Everything up to that version has been told."""
+    def advance(self, version: int) -> None:
+        """Record that everything up to that version was delivered."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -54,7 +54,7 @@ class _ListMeta(msgspec.Struct, rename="camel"):
 
 
 class Page(msgspec.Struct):
-    """One page of a list; its items stay bytes until each has its turn, or a thousand pods are 40 MiB of dicts."""
+    """One page of a list. Items are decoded one at a time: a thousand pods would be 40 MiB of dicts."""
 
     metadata: _ListMeta
     items: list[msgspec.Raw]
@@ -70,10 +70,11 @@ _event = msgspec.json.Decoder(_Event)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-class Watch:
-    """One collection, in one namespace or all, by label or field.
+class Reflector:
+    """Follows one collection, in one namespace or all, selected by label or field.
 
-    `heard_at` (monotonic) is its last sign of life, `trouble` what keeps it from being up to date, or ''.
+    `heard_at` (monotonic) is the time of the last response or event; `trouble` is the reason why the sink is not up to
+    date, or ''.
     """
 
     def __init__(
@@ -90,13 +91,13 @@ class Watch:
         self.heard_at = time.monotonic()
         self.trouble = "not listed yet"
 
-    def start_over(self) -> None:
-        """The next `run` lists first, however well the last one was informed."""
+    def reset(self) -> None:
+        """Make the next `run` list first."""
         self._version = 0
         self.trouble = "not listed yet"
 
     async def run(self) -> NoReturn:
-        """List and watch, and again."""
+        """List and watch, for ever."""
         failures, self.heard_at = 0, time.monotonic()
         while True:
             began, version = time.monotonic(), self._version
@@ -106,36 +107,36 @@ class Watch:
                 await self._watch()
             except Gone:
                 self._version = 0
-            except (ApiError, msgspec.MsgspecError) as error:  # or something that is no API server answers
+            except (ApiError, msgspec.MsgspecError) as error:  # what responds may not be an API server
                 self._complain(error)
             self.heard_at = time.monotonic()
-            # A busy API server ends watches too: that of a thousand pods that start, every few seconds.
+            # A busy API server also ends watches early, every few seconds while a thousand pods start.
             useful = self._version > version or self.heard_at - began > BACKOFF.most_seconds
             failures = 0 if useful else failures + 1
             logger.debug("the watch of the %s ended after %.1f s", self.name, self.heard_at - began)
             await asyncio.sleep(BACKOFF.delay_seconds(failures) if failures else PAUSE_SECONDS)
 
     def _complain(self, error: Exception) -> None:
-        """Say a trouble once, however long it lasts."""
+        """Log a problem once, however long it lasts."""
         level = logging.DEBUG if self.trouble == str(error) else logging.WARNING
         logger.log(level, "cannot watch the %s; trying again: %s", self.name, error)
         self.trouble = str(error)
 
-    async def fill(self, patience: Patience = PATIENT) -> None:
-        """List once; `run` goes on from there. Raises one of `apierrors`."""
-        self._sink.list_begins()
+    async def fill(self, retries: RetryPolicy = DEFAULT_RETRIES) -> None:
+        """List once; `run` continues from there. Raises an `ApiError`."""
+        self._sink.begin_list()
         query = {**self._selector, "limit": str(PAGE)}
         while True:
-            answer = await self._client.request("list", self._resource, self._namespace, query=query, patience=patience)
+            answer = await self._client.request("list", self._resource, self._namespace, query=query, retries=retries)
             page = _page.decode(answer)
             for item in page.items:
-                self._sink.listed(_object.decode(item))
+                self._sink.add_listed(_object.decode(item))
             self.heard_at = time.monotonic()
             if not page.metadata.continue_:
                 break
             query["continue"] = page.metadata.continue_
         self._version = int(page.metadata.resource_version)
-        self._sink.list_ends(self._version)
+        self._sink.end_list(self._version)
         self.trouble = ""
 
     async def _watch(self) -> None:
@@ -151,19 +152,19 @@ class Watch:
         lines = self._client.lines(self._resource, self._namespace, query, timeout, self._heard)
         async with contextlib.aclosing(lines):
             async for line in lines:
-                self._told(_event.decode(line))
+                self._apply(_event.decode(line))
                 self._heard()
 
     def _heard(self) -> None:
         self.heard_at = time.monotonic()
         self.trouble = ""
 
-    def _told(self, event: _Event) -> None:
+    def _apply(self, event: _Event) -> None:
         if event.type == "ERROR":
             raise errors.from_watch(f"watch {self.name}", bytes(event.object))
         obj = _object.decode(event.object)
         if event.type == "BOOKMARK":
-            self._sink.reached(version_of(obj))
+            self._sink.advance(version_of(obj))
         else:
-            self._sink.watched(event.type, obj)
+            self._sink.apply_event(event.type, obj)
         self._version = version_of(obj)

@@ -1,4 +1,4 @@
-"""Which resources the operator asks for, with which verbs and under which paths; the chart grants the same."""
+"""The resources the operator uses, with their verbs and paths. The chart's RBAC rules grant the same."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from resnetboost_operator import names
 
 Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
 
-# A watch is a list that does not end; its query says so.
+# A watch is a list request with a query parameter.
 METHODS: dict[Verb, str] = {
     "get": "GET",
     "list": "GET",
@@ -19,13 +19,13 @@ METHODS: dict[Verb, str] = {
     "delete": "DELETE",
     "deletecollection": "DELETE",
 }
-READING: frozenset[Verb] = frozenset({"get", "list", "watch"})
-# Their path without a name is that of a collection.
-OF_ONE: frozenset[Verb] = frozenset({"get", "update", "patch", "delete"})
+READ_VERBS: frozenset[Verb] = frozenset({"get", "list", "watch"})
+# Verbs that need an object's name: without it, the path is that of the collection.
+NAMED_VERBS: frozenset[Verb] = frozenset({"get", "update", "patch", "delete"})
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """One resource of the API; `plural` may name a subresource (jobs/status) and is as RBAC writes it."""
+    """One resource of the API; `plural` may name a subresource (jobs/status), as in RBAC rules."""
 
     group: str
     version: str
@@ -43,18 +43,18 @@ class Resource(msgspec.Struct, frozen=True):
 
 JOBS = Resource(names.GROUP, names.VERSION, "resnetboostjobs", frozenset({"list", "watch", "delete"}))
 JOB_STATUS = Resource(names.GROUP, names.VERSION, "resnetboostjobs/status", frozenset({"update"}))
-PODS = Resource("", "v1", "pods", READING | {"create", "patch", "delete", "deletecollection"})
+PODS = Resource("", "v1", "pods", READ_VERBS | {"create", "patch", "delete", "deletecollection"})
 CONFIG_MAPS = Resource("", "v1", "configmaps", frozenset({"get", "create", "deletecollection"}))
 SERVICES = Resource("", "v1", "services", frozenset({"get", "create", "deletecollection"}))
 NODES = Resource("", "v1", "nodes", frozenset({"list", "watch"}))
 EVENTS = Resource("", "v1", "events", frozenset({"create"}))
 LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"get", "create", "update"}))
 
-# Whether the holder of a lease is still there.
+# The pod of a lease's holder, to see whether it still exists.
 HOLDERS = Resource("", "v1", "pods", frozenset({"get"}))
 
 EVERYWHERE = (JOBS, JOB_STATUS, PODS, CONFIG_MAPS, SERVICES, NODES, EVENTS)
 IN_OWN_NAMESPACE = (LEASES, HOLDERS)
 
-# What a manifest of the plan is created as.
+# The resource of each kind that a plan creates.
 BY_KIND = {"Pod": PODS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES}

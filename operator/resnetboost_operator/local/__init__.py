@@ -1,1 +1,1 @@
-"""This machine as a cluster: pods as processes, and the passes over them; nothing here decides what should run."""
+"""This machine as a cluster: runs pods as processes and executes plans on them. Decisions are in `planning`."""

@@ -1,4 +1,4 @@
-"""This machine as a cluster: runs pods as processes, as a kubelet would; it never decides what should run."""
+"""This machine as a cluster: runs pods as processes, like a kubelet."""
 
 import asyncio
 import platform
@@ -16,8 +16,7 @@ Manifest = dict[str, Any]
 class LocalCluster:
     """The pods, config maps and services of one run, in `folder`.
 
-    `changed` is called whenever what `observe` returns may have changed. Nothing outlives `close`, nor this
-    process.
+    `changed` is called whenever the result of `observe` may have changed. No pod outlives `close` or this process.
     """
 
     def __init__(self, folder: Path, changed: Callable[[], None], cores: Sequence[int] | None = None) -> None:
@@ -31,11 +30,11 @@ class LocalCluster:
 
     @property
     def running(self) -> bool:
-        """Whether any pod's process has not ended yet."""
+        """True while the process of any pod runs."""
         return any(pod.running for pod in self._pods.values())
 
     def observe(self) -> tuple[Manifest, ...]:
-        """All pods in Kubernetes' form. A deleted pod shows its end once, as in a watch, and is then gone."""
+        """All pods as manifests. A deleted pod shows its end once, as in a watch, and is then gone."""
         seen = tuple(pod.to_dict() for pod in self._pods.values())
         gone = [pod for pod in self._pods.values() if pod.deleting_since is not None and not pod.running]
         for pod in gone:
@@ -45,7 +44,7 @@ class LocalCluster:
         return seen
 
     def create(self, manifests: Iterable[Manifest]) -> None:
-        """Create what is not there yet; a service has the address that the pod it selects will have."""
+        """Create missing objects; a service gets the address of the pod that it selects, even before that exists."""
         for manifest in manifests:
             name = manifest["metadata"]["name"]
             if manifest["kind"] == "ConfigMap":
@@ -67,43 +66,43 @@ class LocalCluster:
         self._pods[pod.name] = pod
 
     def _address(self, pod: Manifest) -> str:
-        """Pods are found by a name that may be asked for before they are there."""
+        """The address of a pod, reserved if it does not exist yet."""
         selecting = (address for service, address in self._services.values() if _selects(service, pod))
         return next(selecting, None) or self._addresses.next()
 
     def _hosts(self) -> dict[str, str]:
-        """The cluster's DNS: the address behind each service's name."""
+        """The cluster's DNS: addresses by service name."""
         return {
             names.service_host(name, service["metadata"].get("namespace", "default")): address
             for name, (service, address) in self._services.items()
         }
 
     def delete(self, name: str, uid: str, grace_seconds: float) -> None:
-        """Delete that very pod: SIGTERM, after the grace SIGKILL."""
+        """Delete the pod with that uid: SIGTERM, and SIGKILL after the grace period."""
         pod = self._pods.get(name)
         if pod is not None and pod.uid == uid:
             pod.delete(grace_seconds)
             self._changed()
 
     def kill(self) -> None:
-        """SIGKILL to everything that runs, without grace."""
+        """Kill all processes at once."""
         for pod in self._pods.values():
             pod.kill()
 
     async def close(self) -> None:
-        """Kill what is left and wait until it is gone."""
+        """Kill all processes and wait for their end."""
         self.kill()
         await asyncio.gather(*(pod.gone.wait() for pod in self._pods.values()))
         self._addresses.close()
 
 
 def _bound(manifest: Manifest, node: str) -> Manifest:
-    """The pod as the scheduler leaves it: on this node."""
+    """The pod after scheduling: bound to this node."""
     return {**manifest, "spec": {**manifest["spec"], "nodeName": node}}
 
 
 def _place(pod: Manifest) -> tuple[int, int]:
-    """(index, number of ranks) of a pod: its share of the cores is the same whenever it comes."""
+    """(index, number of ranks) of a pod, which determine its share of the cores."""
     environment = {
         variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0].get("env") or ()
     }

@@ -1,4 +1,4 @@
-"""What the results of a run depend on beside its job: machine and versions; it changes nothing."""
+"""Describes this machine and the installed versions, on which the results of a run depend."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ _PACKAGES = ("resnetboost-operator", "resnetboost-trainer", "mindspore", "numpy"
 
 
 def describe() -> dict[str, str]:
-    """Names and values for people, in the order a report shows them."""
+    """Names and values in the order of the report."""
     found = {
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -1,4 +1,4 @@
-"""What this machine has to give to pods: cores and addresses of its own; it starts nothing."""
+"""This machine's resources for pods: cores, memory and addresses."""
 
 import math
 import os
@@ -10,12 +10,14 @@ from pathlib import Path
 from resnetboost_operator import names
 from resnetboost_operator.errors import AddressError
 
+# Resident memory of a rank that trains a small network, with its share of the coordinator.
+RANK_BYTES = 600 << 20
 _LAST_ADDRESS = "255.254"
 _ATTEMPTS = 100
 
 
 def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> tuple[int, ...]:
-    """The cores this process may use: its affinity, cut to the CPU quota of a surrounding container."""
+    """The cores this process may use: its affinity, limited by the CPU quota of a container."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
     try:
         quota, period = quota_file.read_text().split()
@@ -25,21 +27,21 @@ def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> tuple[int
 
 
 def memory_bytes() -> int:
-    """This machine's memory."""
+    """This machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def share(cores: Sequence[int], index: int, count: int) -> tuple[int, ...]:
-    """Cores of rank `index` of `count`: equally many each, because the slowest rank sets the pace of all."""
+    """Cores of rank `index` of `count`: the same number for each, since the slowest rank sets the pace."""
     each = max(1, len(cores) // count)
     return tuple(cores[(index * each + offset) % len(cores)] for offset in range(each))
 
 
 class Addresses:
-    """Loopback addresses for the pods of one run, a fresh one for each, so that all may use the same ports.
+    """Loopback addresses for the pods of one run: a new one for each, so that all may use the same ports.
 
-    The run owns 127.x.0.0/16 for as long as it listens on the last address of it: two runs cannot pick the
-    same x, and the kernel gives it back however the run ends.
+    The run owns 127.x.0.0/16 while it listens on the last address of that range: no two runs can have the same x, and
+    the kernel releases it however the run ends.
     """
 
     def __init__(self) -> None:
@@ -47,13 +49,13 @@ class Addresses:
         self._prefix, self._claim = _claim_range()
 
     def next(self) -> str:
-        """An address nobody has had in this run: no connection of an earlier pod lingers on it."""
+        """An address not used before in this run, so that no connection of an earlier pod lingers on it."""
         self._given += 1
         high, low = divmod(self._given, 250)
         return f"{self._prefix}.{high}.{low + 1}"
 
     def close(self) -> None:
-        """Give the range back."""
+        """Release the address range."""
         self._claim.close()
 
 

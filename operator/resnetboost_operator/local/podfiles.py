@@ -1,4 +1,4 @@
-"""A pod's files and environment on this machine: volumes become folders, values follow; it runs nothing."""
+"""Volumes and environment of a pod on this machine: volumes become folders, and values that name them are adapted."""
 
 import os
 import re
@@ -12,18 +12,18 @@ from resnetboost_operator.errors import UserError
 Manifest = Mapping[str, Any]
 Mounts = Mapping[str, Path]
 
-# What the trainer reads must come from its pod alone, not from the shell that happens to run the command.
+# Variables of the trainer must come from the pod alone, not from the user's shell.
 _NOT_INHERITED = ("RESNETBOOST_", "MS_", "OMP_", "RANK_")
 
 
 class VolumeError(UserError):
-    """A volume this machine cannot provide; says which and what to do in one sentence."""
+    """A volume that this machine cannot provide; the message names it and the remedy."""
 
 
 def mount(pod: Manifest, config_maps: Mapping[str, Manifest], own: Path, run: Path) -> dict[str, Path]:
-    """Give the container its volumes: the folder (or file) behind each mount path.
+    """Create the container's volumes: the folder or file behind each mount path.
 
-    `own` is the pod's folder, gone with the run; `run` the run's, where claims live: they outlast their pods.
+    `own` is the pod's folder, deleted with the run; `run` is the run's folder, with the claims, which outlive pods.
     """
     sources = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
     container = pod["spec"]["containers"][0]
@@ -71,10 +71,10 @@ def _config_folder(config_map: str, volume: str, config_maps: Mapping[str, Manif
 
 
 def environment(pod: Manifest, address: str, threads: int, mounts: Mounts, hosts: Mapping[str, str]) -> dict[str, str]:
-    """The container's environment: this shell's, as an image would have it, under the pod's own."""
+    """The container's environment: the pod's own over this shell's, which stands for the image's."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
-    variables["PYTHONUNBUFFERED"] = "1"  # the log must hold the last words of a killed rank
-    variables["PYTHONUTF8"] = "1"  # whatever the shell's locale: an image has UTF-8, and paths may need it
+    variables["PYTHONUNBUFFERED"] = "1"  # the log must contain the last lines of a killed rank
+    variables["PYTHONUTF8"] = "1"  # as in an image, whatever the shell's locale
     for item in pod["spec"]["containers"][0].get("env") or ():
         variables[item["name"]] = rewrite(_value(item, pod, address, threads), mounts, hosts)
     variables[names.ENV_BIND_ADDRESS] = address
@@ -98,7 +98,7 @@ def _value(item: Manifest, pod: Manifest, address: str, threads: int) -> str:
 
 
 def rewrite(value: str, mounts: Mounts, hosts: Mapping[str, str]) -> str:
-    """What mounts and the cluster's DNS would do to a value: its path or service name becomes a local one."""
+    """Replace mount paths and service names in a value by local paths and addresses."""
     for path in sorted(mounts, key=len, reverse=True):
         if value == path or value.startswith(f"{path}/"):
             return str(mounts[path]) + value[len(path) :]

@@ -1,4 +1,4 @@
-"""A pod as a process of this machine, told in Kubernetes' words; it never decides whether to run."""
+"""A pod as a process of this machine, with its state in Kubernetes' form."""
 
 import asyncio
 import os
@@ -16,17 +16,17 @@ from resnetboost_operator.observed import pods
 
 Manifest = dict[str, Any]
 
-MESSAGE_LIMIT_BYTES = 4096  # kubelet's limits for a termination message and for the log tail in its place
+MESSAGE_LIMIT_BYTES = 4096  # kubelet's limits of a termination message and of the log tail in its place
 LOG_TAIL_BYTES = 2048
 LOG_TAIL_LINES = 80
 _SHIM = Path(__file__).with_name("container.py")
 
 
 class PodProcess:
-    """One pod from its start to its end.
+    """One pod, from start to end.
 
-    `ended` is called when the process is gone. It is watched through a pidfd: no thread, no polling, and no
-    signal can reach a stranger that was given the same pid.
+    `ended` is called after the process has ended. A pidfd watches it: no thread, no polling, and no signal can reach
+    another process that was given the same pid.
     """
 
     def __init__(self, manifest: Manifest, address: str, ended: Callable[[], None]) -> None:
@@ -44,23 +44,23 @@ class PodProcess:
 
     @property
     def running(self) -> bool:
-        """Whether its process has not ended yet."""
+        """True while the process runs."""
         return self._terminated is None
 
     def start(self, environment: Mapping[str, str], cores: Sequence[int], log: Path, message: Path) -> None:
-        """Start the container's command in a session of its own: a terminal's Ctrl-C must not reach it."""
+        """Start the container's command in its own session, so that Ctrl-C does not reach it."""
         self._log, self._message = log, message
         command = [*self._container.get("command", ()), *self._container.get("args", ())]
         if tuple(command) == names.TRAINER_COMMAND and names.ENV_CONFIG in environment:
-            command.append(environment[names.ENV_CONFIG])  # the same once more: ps shows whose rank it is
+            command.append(environment[names.ENV_CONFIG])  # once more, so that ps shows whose rank it is
         if command[0] in ("python", "python3"):
-            command[0] = sys.executable  # the image's Python is the one that runs us
+            command[0] = sys.executable  # the image's Python is this one
         shim = [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), ",".join(map(str, cores))]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*shim, *command],
                 env=dict(environment),
-                cwd=message.parent,  # MindSpore leaves files where it runs
+                cwd=message.parent,  # MindSpore writes files to its working directory
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -70,7 +70,7 @@ class PodProcess:
         asyncio.get_running_loop().add_reader(self._pidfd, self._end)
 
     def delete(self, grace_seconds: float) -> None:
-        """SIGTERM now, SIGKILL to all that is left after the grace; a later, shorter grace counts."""
+        """Send SIGTERM now and SIGKILL after the grace period; a later call may shorten it."""
         if not self.running:
             self.deleting_since = self.deleting_since or time.time()
             return
@@ -83,12 +83,12 @@ class PodProcess:
         self._kill_timer = asyncio.get_running_loop().call_later(grace_seconds, self.kill)
 
     def kill(self) -> None:
-        """SIGKILL to the container's processes."""
+        """Send SIGKILL to the container's processes."""
         if self.running:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _end(self) -> None:
-        """The process is a zombie: nobody else can have its pid before `wait`, so its group is its own."""
+        """Reap the process. While it is a zombie its pid is not reused, so its process group can be killed safely."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
@@ -100,7 +100,7 @@ class PodProcess:
         self._notify()
 
     def _termination(self, code: int) -> Manifest:
-        """Kubernetes' account of the end; `code` is negative for a signal, as subprocess has it."""
+        """The container's terminated state; `code` is negative for a signal, as in subprocess."""
         exit_code = code if code >= 0 else 128 - code
         ended: Manifest = {
             "exitCode": exit_code,
@@ -123,7 +123,7 @@ class PodProcess:
         return container
 
     def to_dict(self) -> Manifest:
-        """The pod as an API server would show it."""
+        """The pod as a manifest of the API server."""
         return {
             **self.manifest,
             "metadata": self._metadata(),

@@ -1,4 +1,4 @@
-"""Runs one job on the local cluster: observe, plan, write, delete, create, wait; it never decides."""
+"""Runs one job on the local cluster: observe, plan, write, delete, create, wait."""
 
 import asyncio
 import time
@@ -23,17 +23,17 @@ ASLEEP_SECONDS = 5.0
 
 
 class Audience(Protocol):
-    """Whoever is told what happens."""
+    """Receives status and events of the run."""
 
     def show(self, status: Status) -> None:
-        """The newest status."""
+        """Show the newest status."""
 
     def event(self, event: Event) -> None:
-        """Something that happened, as it happens."""
+        """Show an event."""
 
 
 class RunLoop:
-    """One run of one job. Each pass looks at everything there is, so one too many does no harm."""
+    """One run of one job. Each pass observes everything, so additional passes do no harm."""
 
     def __init__(self, job: api.Job, folder: RunFolder, audience: Audience) -> None:
         self._job = job
@@ -48,18 +48,18 @@ class RunLoop:
         self._since = self._awake = 0.0
 
     def suspend(self) -> None:
-        """Let every rank stop after its step and keep a checkpoint."""
+        """Stop all ranks after their step, with a checkpoint."""
         policy = replace(self._job.spec.run_policy, suspend=True)
         self._job = replace(self._job, spec=replace(self._job.spec, run_policy=policy))
         self._changed.set()
 
     def kill(self) -> None:
-        """Stop without grace: what was not checkpointed is lost."""
+        """Stop without grace; steps since the last checkpoint are lost."""
         self.suspend()
         self._cluster.kill()
 
     async def run(self) -> Status:
-        """Bring the job to its end, or to Suspended; returns the last status."""
+        """Run the job until it ends or is suspended; return the last status."""
         try:
             while not self._over(decided := self._pass()):
                 self._poll(decided.poll)
@@ -72,7 +72,7 @@ class RunLoop:
         return self._status
 
     def _pass(self) -> Plan:
-        """The order matters: what is decided is written before anything is done about it."""
+        """Execute the plan. The status is written first: it records the decision before anything follows from it."""
         self._changed.clear()
         now = time.time()
         views = tuple(pods.view(pod) for pod in self._cluster.observe())
@@ -88,8 +88,8 @@ class RunLoop:
         return decided
 
     def _watching_since(self, now: float) -> float:
-        """Since when somebody looks: since the start, or since this machine last woke up from sleep."""
-        awake = now - time.monotonic()  # the monotonic clock stands still in sleep
+        """When observation began: at the start, or when this machine woke up from sleep."""
+        awake = now - time.monotonic()  # the monotonic clock stops during sleep
         if self._since == 0.0 or awake - self._awake > ASLEEP_SECONDS:
             self._since = now
         self._awake = awake
@@ -100,11 +100,11 @@ class RunLoop:
         if status != before:
             self._folder.write_status(status)
         if len(status.attempts) != len(before.attempts) or status.stage != before.stage:
-            metricsfile.merge(self._folder)  # before anything prunes what an ended attempt has left
+            metricsfile.merge(self._folder)  # before an ended attempt's files are pruned
         self._audience.show(status)
 
     def _over(self, decided: Plan) -> bool:
-        """Whether nothing is left to do and nothing runs."""
+        """True if the plan has nothing left to do and no process runs."""
         status = decided.status
         at_rest = statuses.is_terminal(status) or statuses.is_true(status, "Suspended")
         return at_rest and not self._cluster.running
@@ -118,9 +118,9 @@ class RunLoop:
         try:
             self._progress = await progress_client.progress(pod.address) or self._progress
         except progress_client.Unreachable:
-            pass  # no answer, like any other: on one machine there is always a way
+            pass  # on one machine rank 0 is always reachable, so this is no more than a missing answer
         finally:
-            self._changed.set()  # whatever happens, the next pass asks again
+            self._changed.set()  # in any case, the next pass polls again
 
     async def _wait(self, seconds: float | None) -> None:
         try:

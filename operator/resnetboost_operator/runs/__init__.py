@@ -1,1 +1,1 @@
-"""The folder a run leaves behind: its files, what a later run may do with them, its report; nothing runs here."""
+"""The folder of a run: its files, its report, and what a later run of the folder may change."""

@@ -1,4 +1,4 @@
-"""What Adasum made of the vectors it summed and what that cost, by stage, from a run's metrics and its job."""
+"""Adasum's results and costs by stage, from a run's metrics and job."""
 
 import math
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ from resnetboost_operator.runs.metricsfile import Measured
 
 
 class Sums(Cost, frozen=True, kw_only=True):
-    """The sums of one stage, one a step.
+    """The sums of one stage, one per step.
 
-    Of `summands` vectors, those of the nodes or of the ranks. `gain` is the length of the sum over that of the mean, 1
+    Each sum is of `summands` vectors, one per node or rank. `gain` is the length of the sum over that of the mean, 1
     for vectors that agree and `summands` for independent ones. `cosine` is between the two vectors of a pair, tensor by
     tensor, `least_cosine` the smallest. All three are those of the whole stage, nan where no step has them.
     """
@@ -26,12 +26,12 @@ class Sums(Cost, frozen=True, kw_only=True):
 
 
 def by_stage(measured: Measured, job: dict[str, Any]) -> list[Sums]:
-    """The stages that have sums, in their order. The job is one that is checked and defaulted."""
+    """Sums of the stages that have any, in order. The job must be checked and defaulted."""
     summed = {
         stage for stage, gain in zip(measured.stages, measured.column("adasum_gain"), strict=True) if gain == gain
     }
     if not summed:
-        return []  # also of a run whose job an older version wrote
+        return []  # the run of an older version may lack the field
     spec = api.parse(job).spec
     return [
         _of(measured, stage.name, stage.device_count // api.ranks_per_summand(spec.device, stage))
@@ -58,5 +58,5 @@ def _of(measured: Measured, stage: str, summands: int) -> Sums:
 
 
 def _finite(values: Iterable[float]) -> list[float]:
-    """What is there: a sum of opposite vectors is no multiple of their mean, which is 0."""
+    """The finite values: a sum of opposite vectors has no ratio to their mean, which is 0."""
     return [value for value in values if math.isfinite(value)]

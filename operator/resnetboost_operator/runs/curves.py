@@ -1,4 +1,4 @@
-"""Draws report.png from a run's metrics: loss, accuracy, a step's time, and what its algorithms did."""
+"""Draws report.png from a run's metrics: loss, accuracy, step time and the algorithms' figures."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from resnetboost_operator.runs.thor import Updates
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette: distinct to colour-blind readers too.
+# Okabe and Ito's palette, distinct for colour-blind readers.
 _TRAIN, _TEST, _MARK = "#0072B2", "#D55E00", "#7f7f7f"
 _PARTS = (
     ("compute_seconds", "compute", "#56B4E9"),
@@ -44,7 +44,7 @@ STYLE: Any = {
 
 
 class Did(msgspec.Struct, frozen=True):
-    """What the algorithms of a run did, each by stage; nothing of an algorithm that no stage used."""
+    """Figures of the algorithms of a run, by stage; empty for an algorithm that no stage used."""
 
     updates: Sequence[Updates] = ()
     sums: Sequence[Sums] = ()
@@ -52,13 +52,13 @@ class Did(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """Of the panels there are beside those of every run, in their order."""
+        """The optional panels, in order."""
         panels = {"curvature": self.updates, "adaptive sums": self.sums, "subspace": self.descents}
         return [name for name, stages in panels.items() if stages]
 
 
 def draw(measured: Measured, title: str, did: Did) -> bytes:
-    """The picture as PNG, with a panel for what each of the algorithms did."""
+    """Draw the picture as PNG, with a panel for each algorithm."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -116,7 +116,7 @@ def _draw_accuracy(axes: "Axes", measured: Measured) -> None:
 def _plot_by_stage(
     axes: "Axes", measured: Measured, values: Sequence[float], label: str, smooth: bool = False, color: str = _TRAIN
 ) -> None:
-    """A line for each stage: between the end of one and the beginning of the next there is no trend."""
+    """Draw a line for each stage, without a connection between stages."""
     window = max(1, len(values) // 100)
     style: Any = {"color": color} if smooth else {"color": _TEST, "marker": "o", "markersize": 3.5}
     for stage in dict.fromkeys(measured.stages):
@@ -126,11 +126,11 @@ def _plot_by_stage(
         points = [(measured.steps[index], value) for index, value in zip(places, shown, strict=True)]
         known = [point for point in points if point[1] == point[1]] or [(0, float("nan"))]
         axes.plot(*zip(*known, strict=True), label=label, **style)
-        label = "_"  # one entry in the legend for all stages
+        label = "_"  # one legend entry for all stages
 
 
 def _moving_mean(values: Sequence[float], window: int) -> list[float]:
-    """Mean over `window` values on either side; nan is passed over."""
+    """Mean over `window` values on either side, without nan."""
     sums = list(accumulate((or_zero(value) for value in values), initial=0.0))
     counts = list(accumulate((value == value for value in values), initial=0))
     result = []
@@ -142,11 +142,11 @@ def _moving_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def _draw_step_time(axes: "Axes", measured: Measured) -> None:
-    """Stacked parts of a step. What no part explains is shown too, so that nothing hides."""
+    """Stack the parts of a step, including the time that no part explains."""
     axes.set_title("Time of a step")
     axes.set_ylabel("ms")
     whole = [1000 * value for value in measured.column("step_seconds")]
-    top = 1.45 * _quantile(whole, 0.95)  # a first step compiles for seconds and would flatten all others
+    top = 1.45 * _quantile(whole, 0.95)  # a first step compiles for seconds and would flatten the others
     known = [part for part in _PARTS if any(value == value for value in measured.column(part[0]))]
     parts = [[1000 * or_zero(value) for value in measured.column(name)] for name, _, _ in known]
     rest = [max(0.0, all_ - sum(some)) for all_, *some in zip(whole, *parts, strict=True)]
@@ -165,18 +165,18 @@ def _draw_step_time(axes: "Axes", measured: Measured) -> None:
 
 
 def _draw_curvature(axes: "Axes", updates: Sequence[Updates]) -> None:
-    """What each update did with the layers, which holds until the next one; and the damping it did it with."""
+    """Draw what each update did with the layers, which holds until the next one, and its damping."""
     axes.set_title("Curvature: what updates did with the layers")
     axes.set_ylabel("layers")
     damping = _second_scale(axes, "damping")
     for index, stage in enumerate(updates):
-        _draw_updates(axes, damping, stage, mark="_" if index else "")  # one entry in the legend for all stages
+        _draw_updates(axes, damping, stage, mark="_" if index else "")  # one legend entry for all stages
     room = 1.3  # for the legend
     axes.set_ylim(0, room * max(sum(counts[0] for counts in stage.layers.values()) for stage in updates))
     damping.set_ylim(0, room * (max(max(stage.damping) for stage in updates) or 1))
     _legend(axes, damping)
     count = sum(len(stage.steps) for stage in updates)
-    _note(axes, f"{readable.plural(count, 'update')} took {cost.told(updates)}")
+    _note(axes, f"{readable.plural(count, 'update')} took {cost.describe(updates)}")
 
 
 def _draw_updates(layers: "Axes", damping: "Axes", stage: Updates, mark: str) -> None:
@@ -193,12 +193,12 @@ def _draw_updates(layers: "Axes", damping: "Axes", stage: Updates, mark: str) ->
 
 
 def _lasting(values: Sequence[float]) -> list[float]:
-    """With the last value once more, for the end of the stage."""
+    """Repeat the last value at the end of the stage."""
     return [*values, values[-1]]
 
 
 def _draw_sums(axes: "Axes", measured: Measured, sums: Sequence[Sums]) -> None:
-    """How much longer than the mean each sum was, and how much its summands agreed, which is why."""
+    """Draw the gain of each sum, and the cosine of its summands, which explains it."""
     axes.set_title("Adasum: gain over the mean")
     axes.set_ylabel("gain")
     cosine = _second_scale(axes, "cosine")
@@ -211,17 +211,17 @@ def _draw_sums(axes: "Axes", measured: Measured, sums: Sequence[Sums]) -> None:
     for scale, values, label, color in lines:
         scale.plot(measured.steps, values, color=color, alpha=0.25, linewidth=0.8)
         _plot_by_stage(scale, measured, values, f"{label}; moving mean", smooth=True, color=color)
-    # A pair whose mean is near 0 has any gain at all, and would flatten the others.
+    # A pair with a mean near 0 has an arbitrary gain, which would flatten the others.
     axes.set_ylim(0, 1.4 * max(1.0, _quantile(gains, 0.99)))
-    cosine.set_ylim(-1.05, 1.9)  # with room for the legend, as on the other side
+    cosine.set_ylim(-1.05, 1.9)  # with room for the legend, as on the other axis
     cosine.set_yticks([-1, -0.5, 0, 0.5, 1])
     _legend(axes, cosine)
     count = sum(stage.steps for stage in sums)
-    _note(axes, f"{readable.plural(count, 'sum')} took {cost.told(sums)}")
+    _note(axes, f"{readable.plural(count, 'sum')} took {cost.describe(sums)}")
 
 
 def _draw_descent(axes: "Axes", measured: Measured, descents: Sequence[Descent]) -> None:
-    """How long the steps in the subspace were, 0 where none helped, and how much of the gradient lay in it."""
+    """Draw the step lengths in the subspace, 0 for rejected steps, and the share of the gradient in it."""
     axes.set_title("Subspace: steps and share of the gradient")
     axes.set_ylabel("step length")
     share = _second_scale(axes, "% of the squared gradient")
@@ -231,12 +231,12 @@ def _draw_descent(axes: "Axes", measured: Measured, descents: Sequence[Descent])
     _plot_by_stage(axes, measured, lengths, "step length; moving mean", smooth=True)
     share.plot(measured.steps, shares, color=_GRADIENT_SHARE, alpha=0.25, linewidth=0.8)
     _plot_by_stage(share, measured, shares, "gradient share; moving mean", smooth=True, color=_GRADIENT_SHARE)
-    axes.set_ylim(-0.05, 1.3)  # with room for the legend, and for the dots at 0; the longest step is 1
+    axes.set_ylim(-0.05, 1.3)  # room for the legend and for the dots at 0; the longest step is 1
     share.set_ylim(-5, 130)
     share.set_yticks([0, 25, 50, 75, 100])
     _legend(axes, share)
     count = sum(stage.steps for stage in descents)
-    _note(axes, f"{readable.plural(count, 'step')} in the subspace took {cost.told(descents)}")
+    _note(axes, f"{readable.plural(count, 'step')} in the subspace took {cost.describe(descents)}")
 
 
 def _finite(values: Sequence[float]) -> list[float]:
@@ -252,7 +252,7 @@ def _second_scale(axes: "Axes", label: str) -> "Axes":
 
 
 def _legend(axes: "Axes", second: "Axes") -> None:
-    """One for the lines of both scales, above both."""
+    """One legend for the lines of both axes, above them."""
     first, more = axes.get_legend_handles_labels(), second.get_legend_handles_labels()
     second.legend(first[0] + more[0], first[1] + more[1], loc="upper right", ncols=5, fontsize=9)
 
@@ -268,7 +268,7 @@ def _note(axes: "Axes", text: str) -> None:
 
 
 def _binned(values: Sequence[float]) -> list[float]:
-    """Means of neighbours, so that a long run is not a block of noise."""
+    """Average neighbours, so that a long run is not a block of noise."""
     size = _bin_size(values)
     bins = [values[first : first + size] for first in range(0, len(values), size)]
     return [sum(some) / len(some) for some in bins]

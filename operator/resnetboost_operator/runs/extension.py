@@ -1,8 +1,8 @@
-"""More epochs for a run that is there: its stage goes on, or another one follows; pure, it reads and writes nothing.
+"""More epochs for an existing run: its last stage is extended, or another stage follows it.
 
-A stage goes on where the steps it has made are those it would have made had it been given more epochs from the start:
-where its learning rate does not depend on how many there are, or was still rising. Elsewhere the stage stays what it
-is, and another one with its settings follows from its weights, for the epochs that it lacks.
+A stage is extended if its steps so far would have been the same with more epochs from the start: if its learning rate
+does not depend on their number, or was still in the warm-up. Otherwise the stage stays as it is, and another one with
+its settings continues from its weights for the missing epochs.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,36 +17,36 @@ from resnetboost_operator.validation import schema
 Manifest = dict[str, Any]
 Stage = Mapping[str, Any]
 
-# Name and epochs of the stages that stand for one of the job file: itself, and those that follow it.
+# Name and epochs of the stages that stand for one of the job file: itself and its continuations.
 _Parts = list[tuple[str, int]]
 
-_LAID_OUT = ("Cosine", "Linear", "Polynomial")  # over the epochs of the stage, unless scheduleEpochs says otherwise
+_LAID_OUT = ("Cosine", "Linear", "Polynomial")  # schedules over the epochs of the stage, unless scheduleEpochs is set
 _OTHERWISE = "choose another folder with --out, or start over with --fresh"
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What a run has made of its stages: epochs by stage that left checkpoints, and the stages that are complete."""
+    """What a run has trained: epochs of stages with checkpoints, and the names of complete stages."""
 
     epochs: Mapping[str, float]
     complete: Collection[str] = ()
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """The `kept` job and the one that is wanted with the same stages, and what to tell of it, in sentences.
+    """The `kept` job and the new one with the same stages, and sentences about the changes.
 
-    Stages of `goes_on` have more epochs than before, whether they were complete or not.
+    The stages in `goes_on` have more epochs than before, whether they were complete or not.
     """
 
     kept: Manifest
     job: Manifest
     goes_on: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class _Group(msgspec.Struct, frozen=True):
-    """What a run has for the stage at a place of the job file: a stage and those that follow for more of its epochs.
+    """The stages of a run for one stage of the job file: the stage itself and its continuations.
 
-    `later` are the names of what comes after it, and `field` says what is asked for.
+    `later` are the names of the stages after it; `field` is the field with the requested epochs.
     """
 
     stages: list[Stage]
@@ -63,45 +63,51 @@ class _Group(msgspec.Struct, frozen=True):
 
 
 class _Longer(msgspec.Struct, frozen=True):
-    """What becomes of a group: whether its last stage goes on, or else what is to be told of the one that follows."""
+    """The result for a group: its last stage is extended, or another stage continues it, with a sentence about it."""
 
     parts: _Parts
     goes_on: str = ""
-    told: str = ""
+    note: str = ""
 
 
 def extended(kept: Manifest, job: Manifest, made: Made) -> Extension:
-    """What `job` makes of the `kept` one if it is the same but for more epochs, or further stages at its end.
+    """Extend the `kept` job if `job` differs from it only by more epochs or by further stages at the end.
 
-    Whatever else differs is left for others to refuse. Raises UserError for epochs that it cannot have.
+    Other differences are ignored here and refused elsewhere. Raises `UserError` for a number of epochs that is not
+    possible.
     """
-    there, asked = kept["spec"]["stages"], job["spec"]["stages"]
-    groups = _groups(there, [stage["name"] for stage in asked])
-    if [group[0]["name"] for group in groups] != [stage["name"] for stage in asked[: len(groups)]]:
+    there, requested = kept["spec"]["stages"], job["spec"]["stages"]
+    groups = _groups(there, [stage["name"] for stage in requested])
+    if [group[0]["name"] for group in groups] != [stage["name"] for stage in requested[: len(groups)]]:
         return Extension(kept, job)
-    found = [_longer(_group(groups, asked, place), asked[place]["epochs"], made) for place in range(len(groups))]
-    further, heads = asked[len(groups) :], [group[0] for group in groups]
+    found = [
+        _longer(_group(groups, requested, place), requested[place]["epochs"], made) for place in range(len(groups))
+    ]
+    further, heads = requested[len(groups) :], [group[0] for group in groups]
     claim, parts = _claim(job) or _claim(kept) or str(job["metadata"]["name"]), [longer.parts for longer in found]
-    wanted = _with_stages(job, [*_stages(asked, parts), *further], claim)
+    wanted = _with_stages(job, [*_stages(requested, parts), *further], claim)
     if len(wanted["spec"]["stages"]) > len(there):
         _check_whole(wanted)
-    told = [*(longer.told for longer in found if longer.told), *(f"stage {stage['name']} follows" for stage in further)]
+    notes = [
+        *(longer.note for longer in found if longer.note),
+        *(f"stage {stage['name']} follows" for stage in further),
+    ]
     return Extension(
         kept=_with_stages(kept, [*_stages(heads, parts), *further], claim),
         job=wanted,
         goes_on=tuple(longer.goes_on for longer in found if longer.goes_on),
-        told=tuple(told),
+        notes=tuple(notes),
     )
 
 
-def _group(groups: Sequence[list[Stage]], asked: Sequence[Stage], place: int) -> _Group:
+def _group(groups: Sequence[list[Stage]], requested: Sequence[Stage], place: int) -> _Group:
     later = [stage["name"] for stages in groups[place + 1 :] for stage in stages]
-    later += [stage["name"] for stage in asked[len(groups) :]]
-    return _Group(groups[place], later, f"stages[{place}].epochs: {asked[place]['epochs']}")
+    later += [stage["name"] for stage in requested[len(groups) :]]
+    return _Group(groups[place], later, f"stages[{place}].epochs: {requested[place]['epochs']}")
 
 
 def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
-    """What becomes of a group that is to have so many epochs. Raises UserError."""
+    """Give a group that many epochs. Raises `UserError`."""
     lacking, (name, so_far) = epochs - group.epochs, group.parts[-1]
     if lacking == 0:
         return _Longer(group.parts)
@@ -116,19 +122,19 @@ def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
         reason = f"{laid_out}, and stage {group.later[0]} follows it"
         raise UserError(f"{group.field}: {reason}; give that one more epochs, {_OTHERWISE}")
     following = f"{group.parts[0][0]}-{len(group.parts) + 1}"
-    told = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
-    return _Longer([*group.parts, (following, lacking)], told=told)
+    note = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
+    return _Longer([*group.parts, (following, lacking)], note=note)
 
 
-def _groups(stages: Sequence[Stage], asked: Sequence[str]) -> list[list[Stage]]:
-    """The stages of a run by those of a job file; what an extension has added belongs to the stage before it.
+def _groups(stages: Sequence[Stage], requested: Sequence[str]) -> list[list[Stage]]:
+    """Group the stages of a run by those of a job file; stages added by extensions belong to the one before.
 
-    It is known by its name and settings, and by the job file not having a stage of that name in its place.
+    An added stage is recognized by its name and settings, and because the job file has no stage of that name there.
     """
     groups: list[list[Stage]] = []
     for stage in stages:
         own = groups and stage["name"] == f"{groups[-1][0]['name']}-{len(groups[-1]) + 1}"
-        named = asked[len(groups) : len(groups) + 1] == [stage["name"]]
+        named = requested[len(groups) : len(groups) + 1] == [stage["name"]]
         if own and not named and _follows(stage, groups[-1][-1]):
             groups[-1].append(stage)
         else:
@@ -137,23 +143,23 @@ def _groups(stages: Sequence[Stage], asked: Sequence[str]) -> list[list[Stage]]:
 
 
 def _follows(stage: Stage, before: Stage) -> bool:
-    """Whether it has the settings of the one before it and no other start."""
+    """True if the stage has the settings of the previous one and no other start."""
     own = ("name", "epochs", "startFrom")
     return "startFrom" not in stage and _without(stage, own) == _without(before, own)
 
 
 def _has_no_other_past(stage: Stage, epochs: float) -> bool:
-    """Whether all that a stage did in so many epochs is what it would have done with more epochs before it."""
+    """True if the epochs so far would have been the same in a longer stage."""
     rate = stage["learningRate"]
     if stage["algorithm"] == "PCA" and stage.get("pca", {}).get("solver", "BFGS") == "BFGS":
-        return True  # it looks for the length of each step by itself
+        return True  # it searches the length of each step
     if rate["schedule"] not in _LAID_OUT or "scheduleEpochs" in rate:
         return True
     return epochs <= float(rate["warmupEpochs"])
 
 
 def _check(group: _Group, lacking: int, made: Made) -> None:
-    """Refuse what no run can have."""
+    """Refuse changes that no run can have."""
     (stage, _), has = group.parts[-1], group.epochs
     started = [name for name in group.later if name in made.epochs or name in made.complete]
     if stage in made.complete and stage not in made.epochs:
@@ -166,7 +172,7 @@ def _check(group: _Group, lacking: int, made: Made) -> None:
 
 
 def _check_whole(job: Manifest) -> None:
-    """Refuse a stage that cannot follow as it would have to be."""
+    """Refuse a continuation that is not possible."""
     problems = schema.check(job)
     if problems:
         remedy = "ask for another number of epochs, or write the stage that is to follow at the end of the job file"
@@ -184,7 +190,7 @@ def _claim(job: Manifest) -> str:
 
 
 def _with_stages(job: Manifest, stages: Sequence[Stage], claim: str) -> Manifest:
-    """Several stages need a claim; here any name will do, for their checkpoints lie in the run's folder."""
+    """A claim, which several stages require. Any name will do: their checkpoints are in the run folder."""
     spec = {**job["spec"], "stages": list(stages)}
     if len(stages) > 1:
         spec["checkpoint"] = {**spec["checkpoint"], "claimName": claim}

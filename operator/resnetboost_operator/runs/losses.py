@@ -1,4 +1,4 @@
-"""What loss each stage was trained with: how labels were smoothed, by what it was scaled, and what that left out."""
+"""The loss settings of each stage: label smoothing, loss scale and steps skipped for overflow."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _AMONG = {"AllClasses": "all classes", "OtherClasses": "the other classes"}
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Of one stage. `scales` are the least and the greatest factor, nan where no step told one."""
+    """Loss settings of one stage. `scales` are the least and the greatest loss scale, nan if none was recorded."""
 
     stage: str
     smoothing: str
@@ -23,7 +23,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def by_stage(measured: Measured, job: Mapping[str, Any]) -> list[Loss]:
-    """The stages that have steps. The job may be one that an older version wrote."""
+    """The stages that have steps. The job may be of an older version."""
     return [_of(measured, stage) for stage in job["spec"]["stages"] if stage["name"] in measured.stages]
 
 

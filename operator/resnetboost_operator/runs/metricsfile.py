@@ -1,4 +1,4 @@
-"""Merges what the attempts of a run measured into metrics.csv, and reads that; it computes nothing."""
+"""Merges the metrics of a run's attempts into metrics.csv, and reads that file."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ Row = dict[str, str]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The columns of metrics.csv, one value a step, absent ones as nan; `steps` counts over all stages."""
+    """The columns of metrics.csv, one value per step, nan if absent; `steps` counts over all stages."""
 
     steps: Sequence[int]
     stages: Sequence[str]
@@ -21,12 +21,12 @@ class Measured(msgspec.Struct, frozen=True):
     columns: dict[str, Sequence[float]]
 
     def column(self, name: str) -> Sequence[float]:
-        """That column, or nothing but nan where the file has none."""
+        """The values of a column; all nan if the file does not have it."""
         return self.columns.get(name) or [float("nan")] * len(self.steps)
 
 
 def read(path: Path) -> Measured:
-    """The merged metrics of a run; empty without a file."""
+    """Read the merged metrics of a run; empty without a file."""
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
     names = [name for name in (rows[0] if rows else ()) if name not in ("stage", "attempt", "step")]
     return Measured(
@@ -38,7 +38,7 @@ def read(path: Path) -> Measured:
 
 
 def or_zero(value: float) -> float:
-    """0 for what is absent."""
+    """An integer column, with 0 for absent values."""
     return value if value == value else 0.0
 
 
@@ -50,20 +50,20 @@ def _number(text: str | None) -> float:
 
 
 def merge(folder: RunFolder) -> None:
-    """Write metrics.csv: every stage in its order, every step once, from the last attempt that made it."""
+    """Write metrics.csv: stages in order, and each step once, from the last attempt that made it."""
     job = folder.read_job()
     root = folder.checkpoints / job["metadata"]["uid"]
     stages = [stage["name"] for stage in job["spec"]["stages"]]
     rows = [row for stage in stages for row in merged(_attempts(root / stage, stage))]
     if rows:
-        columns = list(dict.fromkeys(column for row in rows for column in row))  # attempts of two versions differ
+        columns = list(dict.fromkeys(column for row in rows for column in row))
         write(folder.metrics_file, _csv(columns, rows))
 
 
 def merged(attempts: Iterable[Sequence[Row]]) -> list[Row]:
     """Rows of one stage over its attempts: a later one replaces the same and all later steps before it.
 
-    An attempt that was killed may have gone on after its last checkpoint; those steps were done again.
+    A killed attempt may have trained beyond its last checkpoint; the next one repeated those steps.
     """
     result: list[Row] = []
     for rows in attempts:
@@ -81,7 +81,7 @@ def _attempts(stage: Path, name: str) -> Iterable[list[Row]]:
 
 
 def _read(path: Path, labels: Row) -> list[Row]:
-    """The rows of one file; a line that a killed rank left half written is left out."""
+    """The rows of one file, without an incomplete last line."""
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         reader = csv.reader(file)
         header = next(reader, [])

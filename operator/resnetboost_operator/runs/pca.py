@@ -1,20 +1,20 @@
-"""What PCA did in the subspace of snapshots and what that cost, by stage, from a run's metrics; it draws nothing."""
+"""PCA's steps in the subspace of snapshots and their costs by stage, from a run's metrics."""
 
 from resnetboost_operator.runs import cost
 from resnetboost_operator.runs.cost import Cost
 from resnetboost_operator.runs.metricsfile import Measured
 
-# A step of the whole length, as a decimal of few digits may tell it.
+# A step of full length, rounded to a few decimals.
 WHOLE = 1 - 1e-6
 
 
 class Descent(Cost, frozen=True, kw_only=True):
     """The steps of one stage in the subspace; `searched` of them had a line search, none of the solver SGD.
 
-    `explained_variance` is the share of the snapshots' variance that the subspace holds. Of the searched steps the
-    `full` ones kept the length 1, the `shortened` ones less of it and the `rejected` ones nothing, after
-    `evaluations` of the loss each in the mean. `gradient_share` is how much of the squared length of the gradient lay
-    in the subspace: the mean of all steps, and of the first and the last tenth of them. nan where no step has it.
+    `explained_variance` is the share of the snapshots' variance that the subspace holds. Of the searched steps,
+    `full` kept the length 1, `shortened` had less and `rejected` 0, after `evaluations` of the loss on average.
+    `gradient_share` is the share of the gradient's squared length in the subspace: the mean of all steps, and of the
+    first and the last tenth of them. nan if no step has it.
     """
 
     steps: int
@@ -29,12 +29,12 @@ class Descent(Cost, frozen=True, kw_only=True):
 
     @property
     def searched(self) -> int:
-        """Steps with a line search."""
+        """Number of steps with a line search."""
         return self.full + self.shortened + self.rejected
 
 
 def by_stage(measured: Measured) -> list[Descent]:
-    """The stages that trained in a subspace, in their order."""
+    """The stages that trained in a subspace, in order."""
     variances = measured.column("pca_explained_variance")
     stages = dict.fromkeys(name for name, value in zip(measured.stages, variances, strict=True) if value == value)
     return [_of(measured, stage) for stage in stages]

@@ -1,4 +1,4 @@
-"""Writes report.html and report.png of a run from its folder alone; it never runs or changes the run."""
+"""Writes report.html and report.png of a run from its folder."""
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -96,7 +96,7 @@ _DESCENT_ROWS = (
 
 
 def write_report(folder: RunFolder) -> None:
-    """Both files, anew. Without any measured step there is no picture, but still a page."""
+    """Write both files. Without a measured step there is no picture."""
     metricsfile.merge(folder)
     job, status = folder.read_job(), folder.read_status()
     measured = metricsfile.read(folder.metrics_file)
@@ -104,8 +104,8 @@ def write_report(folder: RunFolder) -> None:
     png = _drawn(measured, title(job), did)
     if png:
         write(folder.report_png, png)
-    told = losses.by_stage(measured, job)
-    write(folder.report_html, page(job, status, folder.read_environment(), png, did, told))
+    loss = losses.by_stage(measured, job)
+    write(folder.report_html, page(job, status, folder.read_environment(), png, did, loss))
 
 
 def _drawn(measured: metricsfile.Measured, heading: str, did: Did) -> bytes:
@@ -116,7 +116,7 @@ def _drawn(measured: metricsfile.Measured, heading: str, did: Did) -> bytes:
 
 
 def title(job: Manifest) -> str:
-    """The job in a line."""
+    """One line about the job."""
     spec = job["spec"]
     counts = [stage.get("deviceCount", spec["device"]["count"]) for stage in spec["stages"]]
     ranks = readable.ranks(spec["device"]["type"], counts)
@@ -129,12 +129,12 @@ def page(
     environment: Mapping[str, str],
     png: bytes,
     did: Did,
-    told: Sequence[Loss] = (),
+    loss: Sequence[Loss] = (),
 ) -> str:
-    """The whole document. Everything in it that is not ours is escaped: messages and logs are untrusted."""
+    """The HTML document. All text of jobs, messages and logs is escaped: it is untrusted."""
     sections = (
         _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
-        _section("Loss", _by_stage(_LOSS_ROWS, told, _loss_cells)),
+        _section("Loss", _by_stage(_LOSS_ROWS, loss, _loss_cells)),
         _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, did.updates, _curvature_cells)),
         _section("Adaptive sums", _by_stage(_SUMS_ROWS, did.sums, _sums_cells)),
         _section("Descent in a subspace", _by_stage(_DESCENT_ROWS, did.descents, _descent_cells)),
@@ -152,7 +152,7 @@ def page(
 
 
 def result(status: Status) -> str:
-    """How the run came out, in a line."""
+    """One line about the result of the run."""
     restarts = readable.plural(status.restarts, "restart")
     if status.phase == "Complete" and status.stages:
         top1 = status.stages[-1].top1
@@ -200,7 +200,7 @@ def _attempt_cells(attempt: Attempt) -> Sequence[object]:
 
 
 def _by_stage(rows: Sequence[str], stages: Sequence[_Found], cells: Callable[[_Found], Cells]) -> str:
-    """A column for each of these stages."""
+    """A table column for each of these stages."""
     columns = map(cells, stages)
     return _table(("", *(found.stage for found in stages)), zip(rows, *columns, strict=True)) if stages else ""
 
@@ -217,7 +217,7 @@ def _curvature_cells(updates: Updates) -> Sequence[object]:
     renewed = sum(layers["updated"])
     return (
         len(updates.steps),
-        cost.told([updates]),
+        cost.describe([updates]),
         f"{_milliseconds(updates.with_seconds)} with an update, {_milliseconds(updates.without_seconds)} without",
         f"{renewed} of {updates.candidates}, {readable.share(renewed / max(1, updates.candidates))}",
         f"{max(layers['stopped'])} of {sum(counts[-1] for counts in layers.values())}",
@@ -230,7 +230,7 @@ def _sums_cells(sums: Sums) -> Sequence[object]:
     least = readable.quantity(sums.least_cosine)
     return (
         f"{sums.steps} of {readable.plural(sums.summands, 'summand')}",
-        cost.told([sums]),
+        cost.describe([sums]),
         f"{readable.quantity(sums.gain)}; 1 if all agree, {sums.summands} if they are independent",
         f"{readable.quantity(sums.cosine)}; {least} at least, of one tensor in one step",
     )
@@ -244,7 +244,7 @@ def _descent_cells(descent: Descent) -> Sequence[object]:
     ]
     return (
         descent.steps,
-        cost.told([descent]),
+        cost.describe([descent]),
         readable.share(descent.explained_variance),
         *outcomes,
         readable.quantity(descent.evaluations) if descent.searched else None,

@@ -1,4 +1,4 @@
-"""What a second run of the same folder may change and where it starts; pure, it reads and writes nothing."""
+"""Decides what a second run of the same folder may change and where it starts."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _MISSING = "nothing"
 
 
 def refusal(kept: Manifest, job: Manifest) -> str:
-    """What makes `job` another training than the `kept` one, in words, or ''.
+    """Why `job` is a different training than the `kept` one, or ''.
 
     The CRD's transition rules decide, as they would for `kubectl apply` over an existing job.
     """
@@ -52,25 +52,25 @@ def _shown(value: Any) -> str:
 
 
 def is_over(status: Status, stages: Sequence[str]) -> bool:
-    """Whether every stage of the job is complete: one that is given more epochs, or another stage, no longer is."""
+    """True if every stage of the job is complete; more epochs or another stage make it incomplete."""
     return statuses.is_true(status, "Complete") and _outstanding(status, stages) is None
 
 
 def with_stages_that_go_on(status: Status, stages: Collection[str]) -> Status:
-    """The status of a run of which those stages are given more epochs: they are not complete, and have no result."""
+    """The status with those stages incomplete and without results, because they get more epochs."""
     found = (StageStatus(old.name, attempts=old.attempts) if old.name in stages else old for old in status.stages)
     return replace(status, stages=tuple(found))
 
 
 def reopened(status: Status, stages: Sequence[str], attempts_on_disk: int = 0) -> Status:
-    """The status a run of a job of those stages starts from.
+    """The status from which a run of a job with those stages starts.
 
-    A failed job is tried again: its user may have mended something. A complete one goes on with what its user has
-    added. Where the status is lost but checkpoints are not, the attempts that left them count: the next one resumes
-    from them instead of writing over them.
+    A failed job is retried, since its user may have fixed the cause. A complete one continues with added stages or
+    epochs. If the status is lost but checkpoints exist, their attempts count: the next one resumes from them instead of
+    overwriting them.
 
-    On a cluster Failed and Complete are for ever; here the user asks for the same folder by name. The next attempt
-    resumes from the newest checkpoint and has the whole budget of restarts again.
+    On a cluster Failed and Complete are final; here the user names the same folder again. The next attempt resumes from
+    the newest checkpoint, with the full number of restarts.
     """
     if not status.stage:
         return replace(status, attempt=max(status.attempt, attempts_on_disk))

@@ -1,4 +1,4 @@
-"""A run's folder: everything that is needed to look at a run and to resume it; it runs nothing."""
+"""The files of a run folder: everything needed to show a run and to resume it."""
 
 import contextlib
 import csv
@@ -61,14 +61,14 @@ class _Spec(msgspec.Struct):
 
 
 class _Shape(msgspec.Struct):
-    """What every version's job.yaml has, and everything that looks at a run relies on."""
+    """The fields that the job.yaml of every version has."""
 
     metadata: _Metadata
     spec: _Spec
 
 
 class RunFolderError(UserError):
-    """The folder cannot be used for this run; says why and what to do in one sentence."""
+    """The folder cannot be used for this run; the message names the problem and the remedy."""
 
 
 class RunFolder:
@@ -86,13 +86,13 @@ class RunFolder:
         self.report_png = path / "report.png"
 
     def read_job(self) -> Manifest:
-        """The job of this run, defaulted and with its uid."""
+        """The job of this run, defaulted, with its uid."""
         job = _read(self.job_file)
         try:
             msgspec.convert(job, _Shape)
         except msgspec.ValidationError as error:
             raise RunFolderError(f"{self.job_file} is damaged ({error}); start over with --fresh") from None
-        return schema.defaulted(job)  # a run of an earlier version lacks later fields
+        return schema.defaulted(job)  # the job of an earlier version lacks later fields
 
     def read_status(self) -> Status:
         """The last status written; empty before the first."""
@@ -104,20 +104,20 @@ class RunFolder:
             raise RunFolderError(f"{self.status_file} is damaged ({error}); start over with --fresh") from None
 
     def write_status(self, status: Status) -> None:
-        """Replace the status; a reader sees the old or the new one, never half of it."""
+        """Replace the status atomically."""
         write(self.status_file, yamltext.dump(statuses.to_dict(status)))
 
     def read_environment(self) -> Manifest:
-        """The machine and versions of the last run; empty if it never began."""
+        """Machine and versions of the last run; empty if it never started."""
         return _read(self.environment_file) if self.environment_file.exists() else {}
 
     def write_environment(self, environment: Mapping[str, str]) -> None:
-        """Keep what the results depend on beside the job."""
+        """Write the machine and versions on which the results depend."""
         write(self.environment_file, yamltext.dump(dict(environment)))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs out of the folder."""
+        """Lock the folder against other runs."""
         with (self.path / _LOCK).open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,7 +133,7 @@ class RunFolder:
             yield
 
     def in_use(self) -> bool:
-        """Whether a run has the folder now; it needs no right to write there."""
+        """True while a run holds the folder's lock; needs no right to write there."""
         try:
             with (self.path / _LOCK).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -144,19 +144,19 @@ class RunFolder:
         return False
 
     def is_barren(self) -> bool:
-        """Whether an earlier run left nothing worth keeping: no step was made, so any job may start here."""
+        """True if an earlier run left no step, so that any job may start here."""
         if not self.job_file.exists() or any(self.checkpoints.glob("*/*/attempt-*/step-*")):
             return False
         status = self.read_status()
         return status.phase != "Complete" and (status.progress is None or status.progress.step == 0)
 
     def attempts_on_disk(self) -> int:
-        """One more than the highest attempt that left something here."""
+        """One more than the highest attempt with files here."""
         found = [path.name.removeprefix("attempt-") for path in self.checkpoints.glob("*/*/attempt-*")]
         return max((int(number) + 1 for number in found if number.isdigit()), default=0)
 
     def clear(self) -> None:
-        """Remove everything an earlier run left here, and nothing else."""
+        """Remove all files of earlier runs, and nothing else."""
         for name in _OURS:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
@@ -164,10 +164,10 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
 
-    def enter(self, job: Manifest, tell: Callable[[str], object] = lambda _: None) -> Manifest:
-        """Write the job of a new run, or find the one to resume; returns it with its uid.
+    def enter(self, job: Manifest, report: Callable[[str], object] = lambda _: None) -> Manifest:
+        """Write the job of a new run, or find the one to resume; return it with its uid.
 
-        A run may be given more epochs and further stages: `tell` gets a sentence on what becomes of each.
+        A run may get more epochs and further stages: `report` is called with a sentence about each.
         """
         if not self.job_file.exists():
             job = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1}}
@@ -181,14 +181,14 @@ class RunFolder:
                 f"{self.path} holds a run of another job: {refusal}; "
                 "choose another folder with --out, or start over with --fresh"
             )
-        if longer.goes_on:  # before the job: whoever is killed in between leaves a stage that has nothing to do
+        if longer.goes_on:  # before the job: a crash in between leaves a stage with nothing to do
             self.write_status(resumption.with_stages_that_go_on(self.read_status(), longer.goes_on))
-        for sentence in longer.told:
-            tell(sentence)
+        for sentence in longer.notes:
+            report(sentence)
         return self._with_mutable_fields(kept, longer.job)
 
     def made(self, job: Manifest) -> Made:
-        """What of the job's stages was trained."""
+        """What was trained of the job's stages."""
         root, names = self.checkpoints / job["metadata"]["uid"], [stage["name"] for stage in job["spec"]["stages"]]
         epochs = {name: _epochs(root / name) for name in names if any((root / name).glob("attempt-*/step-*"))}
         return Made(epochs, {stage.name for stage in self.read_status().stages if stage.state == "Complete"})
@@ -203,7 +203,7 @@ class RunFolder:
 
 
 def open_for_run(path: Path) -> RunFolder:
-    """The folder of a run that begins or is resumed; made if needed, refused if it holds other things."""
+    """Open the folder of a run to start or resume: create it if missing, refuse it if it holds other files."""
     folder = RunFolder(path)
     path.mkdir(parents=True, exist_ok=True)
     names = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
@@ -213,7 +213,7 @@ def open_for_run(path: Path) -> RunFolder:
 
 
 def open_existing(path: Path) -> RunFolder:
-    """The folder of a run that was at least begun."""
+    """Open the folder of a run that was started."""
     folder = RunFolder(path)
     if not folder.job_file.is_file():
         raise RunFolderError(f"{path} is not a run folder: it has no job.yaml; resnetboost run makes one")
@@ -226,7 +226,7 @@ def below(folder: Path) -> list[RunFolder]:
 
 
 def write(path: Path, text: str | bytes) -> None:
-    """Replace a file in one step: the new text is complete and on the disk before it takes the name."""
+    """Replace a file atomically: the new text is complete and on disk before it takes the name."""
     data = text.encode() if isinstance(text, str) else text
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
@@ -237,12 +237,12 @@ def write(path: Path, text: str | bytes) -> None:
 
 
 def _epochs(stage: Path) -> float:
-    """How many epochs its attempts came to, as they told; infinite where none did, since it may be any number."""
-    told = [epoch for path in stage.glob("attempt-*/metrics.csv") for epoch in _told(path)]
-    return max(told, default=math.inf)
+    """Epochs that its attempts reached; infinite if no attempt reported any, since they may have trained."""
+    epochs = [epoch for path in stage.glob("attempt-*/metrics.csv") for epoch in _recorded_epochs(path)]
+    return max(epochs, default=math.inf)
 
 
-def _told(metrics: Path) -> Iterator[float]:
+def _recorded_epochs(metrics: Path) -> Iterator[float]:
     with metrics.open(newline="", errors="replace") as file:
         for row in csv.DictReader(file):
             with contextlib.suppress(KeyError, TypeError, ValueError):  # a killed rank leaves half a line

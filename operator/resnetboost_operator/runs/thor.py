@@ -1,4 +1,4 @@
-"""What THOR's updates of the curvature did and cost, by stage, from a run's metrics; it draws and writes nothing."""
+"""THOR's curvature updates and their costs by stage, from a run's metrics."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ DECISIONS = ("updated", "kept", "stopped", "failed")
 
 
 class Updates(Cost, frozen=True, kw_only=True):
-    """All updates of one stage, one value an update; a layer whose factors cannot be inverted has `failed`.
+    """All updates of one stage, one value per update; `failed` counts layers whose factors cannot be inverted.
 
     `steps` and `last_step`, the end of the stage, count over all stages. `with_seconds` and `without_seconds` are
     medians of a step, nan if there was none.
@@ -26,12 +26,12 @@ class Updates(Cost, frozen=True, kw_only=True):
 
     @property
     def candidates(self) -> int:
-        """Layers, once for each update."""
+        """Number of layers, summed over updates."""
         return sum(sum(counts) for counts in self.layers.values())
 
 
 def by_stage(measured: Measured) -> list[Updates]:
-    """The stages that have updates, in their order."""
+    """Updates of the stages that have any, in order."""
     happened = cost.updating(measured)
     stages = dict.fromkeys(name for name, is_update in zip(measured.stages, happened, strict=True) if is_update)
     return [_of(measured, stage, happened) for stage in stages]

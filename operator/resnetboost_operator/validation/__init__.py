@@ -1,1 +1,1 @@
-"""Job files checked without a cluster, against the CRD itself; nothing here runs or plans anything."""
+"""Checks job files without a cluster, against the CRD's schema and rules."""

@@ -1,4 +1,4 @@
-"""Reads a job file as kubectl would; it knows YAML, not what a job is.
+"""Reads the YAML documents of a job file like kubectl.
 
 PyYAML follows YAML 1.1, where 1e-4 is text and `no` is false; kubectl follows neither version to the letter.
 So plain values are resolved here: what kubectl and YAML 1.2 read alike is read so, the rest is refused.

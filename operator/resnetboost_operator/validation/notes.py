@@ -1,4 +1,4 @@
-"""What a right job asks for that will not help it: no mistake, but nothing that its writer is likely to mean."""
+"""Notes on valid settings of a job that have no effect or are probably not intended."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 Manifest = dict[str, Any]
 
 
-# How many classes the data sets have that are always the same.
+# Number of classes of data sets with a fixed number.
 CLASSES = {"digits": 10, "mnist_5k": 10, "MNIST": 10, "CIFAR10": 10, "CIFAR100": 100}
 
 
 def notes(spec: Manifest) -> Iterator[str]:
-    """A sentence for each such setting of a job's checked and defaulted spec, with its field."""
+    """A sentence with its field for each such setting of a checked and defaulted spec."""
     device, dataset = spec["device"], spec["dataset"]["name"]
     if dataset in CLASSES:
         yield from of_classes(spec["model"]["numClasses"], CLASSES[dataset], f"{dataset} has")
@@ -23,21 +23,21 @@ def notes(spec: Manifest) -> Iterator[str]:
 
 
 def of_cluster(spec: Manifest) -> Iterator[str]:
-    """Those of settings that matter on Kubernetes alone."""
+    """Notes on settings that matter on Kubernetes only."""
     if "claimName" not in spec["checkpoint"]:
         lost = "on Kubernetes checkpoints go with their pods, and every restart and suspension begins again at step 0"
         yield f"spec.checkpoint.claimName: without it {lost}; add the name of a PersistentVolumeClaim"
 
 
 def of_classes(given: int, labels: int, told: str) -> Iterator[str]:
-    """That a network tells apart more classes than there are labels; `told` is who has them, with the verb."""
+    """Note that the network has more classes than there are labels; `told` is the source of the labels, with a verb."""
     if given > labels:
         remedy = f"use {labels}, or more only to go on with other data"
         yield f"spec.model.numClasses: {given} classes, and {told} {labels}: the others are never learnt; {remedy}"
 
 
 def _of_freezing(spec: Manifest) -> Iterator[str]:
-    """Frozen parts of a network that begins with weights drawn at random keep those for good."""
+    """Note on frozen parts of a network whose weights are random."""
     frozen = spec["model"].get("freeze")
     trained = "weights" in spec["model"] or "jobName" in spec["stages"][0].get("startFrom", {})
     if frozen and not trained and spec["checkpoint"]["resume"] == "Never":

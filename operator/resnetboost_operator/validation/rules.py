@@ -1,4 +1,4 @@
-"""Evaluates the CEL rules of a schema; to be imported late, as the evaluator takes long to load."""
+"""Evaluates the CEL rules of a schema. Import it late: the evaluator takes long to load."""
 
 import functools
 import re
@@ -14,9 +14,9 @@ from resnetboost_api import wording
 from resnetboost_api.structure import INT64_MAX, Problem
 from resnetboost_api.wording import Schema
 
-ABSENT: Any = object()  # what `old` is where there is nothing to compare with
+ABSENT: Any = object()  # the value of `old` if there is nothing to compare with
 
-# Kubernetes' quantities: what their suffixes stand for.
+# Suffixes of Kubernetes quantities and their factors.
 _QUANTITY = re.compile(
     r"(?P<digits>[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+))(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|)"
 )
@@ -30,7 +30,7 @@ _REFERENCE = re.compile(r"\bself((?:\.[A-Za-z]\w*(?![\w(]))*)")
 
 
 class Rule:
-    """One of `x-kubernetes-validations`, at the field of the object it speaks of."""
+    """One of `x-kubernetes-validations`, with the field that it applies to."""
 
     def __init__(self, rule: Mapping[str, str], field: str) -> None:
         self.text = rule["rule"]
@@ -43,7 +43,7 @@ class Rule:
         self.fields = tuple((field + reference).removeprefix(".") for reference in self.references)
 
     def problem(self, value: Any, old: Any, schema: Schema) -> Problem | None:
-        """The problem if the value breaks the rule; a rule that fails to evaluate counts as broken."""
+        """The problem if the value breaks the rule, or if the rule fails to evaluate."""
         names = {"self": _cel(value, schema)}
         if self.is_transition:
             names["oldSelf"] = _cel(old, schema)
@@ -62,17 +62,17 @@ class Rule:
             new, before = _at(value, reference), _at(old, reference)
             if new != before:
                 return _change(new, before, reference.removeprefix(".") or self.field.rpartition(".")[2])
-        return ""  # only the order of a keyed list
+        return ""  # the item of a keyed list was only moved
 
     def _numbers(self, value: Any) -> str:
-        """The numbers a rule compares; the API server's cost limits keep them out of messageExpression."""
+        """The numbers that a rule compares. The API server's cost limits prevent them in messageExpression."""
         found = {reference.rpartition(".")[2]: _at(value, reference) for reference in self.references if reference}
         told = [f"{name} is {number}" for name, number in found.items() if type(number) in (int, float)]
         return f" ({' and '.join(told)})" if told else ""
 
 
 def problems(value: Any, old: Any, schema: Schema, known: Sequence[Problem]) -> list[Problem]:
-    """What is wrong by the rules. Rules that look at a field with a known problem are left out."""
+    """Problems by the rules; rules about a field with a known problem are skipped."""
     return [problem for _, problem in broken(value, old, schema, known)]
 
 
@@ -118,7 +118,7 @@ def _counterpart(item: Any, old: Any, schema: Schema) -> Any:
 
 
 def _related(one: str, other: str) -> bool:
-    """Whether one field is the other, or lies in it."""
+    """True if one field is the other, or is inside it."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short) and (long == short or not short or long[len(short)] in ".[")
 
@@ -130,7 +130,7 @@ def _at(value: Any, place: str) -> Any:
 
 
 def _change(new: Any, old: Any, field: str) -> str:
-    """The first difference, for a person: ` (device.count was 2 and is now 3)`."""
+    """The first difference, for a message: ` (device.count was 2 and is now 3)`."""
     if isinstance(new, Mapping) and isinstance(old, Mapping):
         differing = [name for name in (*old, *new) if new.get(name) != old.get(name)]
         return _change(new.get(differing[0]), old.get(differing[0]), f"{field}.{differing[0]}") if differing else ""
@@ -143,7 +143,7 @@ def _change(new: Any, old: Any, field: str) -> str:
 
 
 class _KeyedList(celtypes.ListType):
-    """A list of type map: equality does not look at the order, as on the API server."""
+    """A list of type map: equality ignores the order, as on the API server."""
 
     def __init__(self, items: Sequence[Any], names: Sequence[str]) -> None:
         super().__init__(items)
@@ -163,7 +163,7 @@ class _KeyedList(celtypes.ListType):
 
 
 def _cel(value: Any, schema: Schema) -> Any:
-    """Any value in CEL's types; the schema decides, since 1 is a double in a field of numbers."""
+    """Convert a value to CEL's types by the schema, since 1 is a double in a field of numbers."""
     if isinstance(value, Mapping):
         return _cel_map(value, schema)
     if isinstance(value, list):
@@ -193,7 +193,7 @@ def _cel_list(value: list[Any], schema: Schema) -> celtypes.ListType:
 
 
 def _evaluate(text: str, names: dict[str, Any]) -> Any:
-    """The result as a plain Python bool or str; None for an error."""
+    """Convert a result to a Python bool or str; None for an error."""
     try:
         result = _program(text).evaluate(names)
     except (CELEvalError, TypeError, ValueError):
@@ -210,7 +210,7 @@ def _program(text: str) -> celpy.Runner:
 
 
 class _Quantity(Fraction):
-    """An amount of a resource, as Kubernetes' CEL library has it."""
+    """A resource quantity, as in Kubernetes' CEL library."""
 
 
 def _quantity(text: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Checks and defaults a job object by its schema alone: this machine and the API server give one verdict.
+"""Checks and defaults a job object by its schema, with the same result as the API server.
 
 The schema is that of the structs in resnetboost_api; there is no default, range or rule here.
 """
@@ -21,7 +21,7 @@ _LABEL_KEY = re.compile(
     r"(?P<prefix>[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
-_MANY = 100  # problems of form, beside which rules say nothing new and take long
+_MANY = 100  # problems of structure, above which rules add nothing and take long
 _KEY_RULE = "use letters, digits, '-', '_' and '.', after a domain and '/' if need be"
 _TEXT = {"type": "string"}
 _ANY: Schema = {"x-kubernetes-preserve-unknown-fields": True}
@@ -31,7 +31,7 @@ _LABEL_VALUE = {
     "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
     "title": "letters, digits, '-', '_' and '.', starting and ending with a letter or digit",
 }
-# Kubernetes' ObjectMeta, of which a CRD may speak of the name alone.
+# Kubernetes' ObjectMeta, of which a CRD may restrict the name only.
 _METADATA: Schema = {
     "type": "object",
     "required": ["name"],
@@ -63,16 +63,16 @@ def openapi() -> Schema:
 
 
 def check(obj: Any, old: Any = None) -> list[Problem]:
-    """Everything that keeps the API server from taking the object, as a new one or in place of `old`.
+    """All problems for which the API server would refuse the object, as a new one or as an update of `old`.
 
-    Status is not looked at: the API server drops what a user writes there. It never raises.
+    Ignores the status, as the API server drops it from a user's object. Never raises.
     """
     if not isinstance(obj, dict):
         message = f"a job is a mapping with apiVersion, kind, metadata and spec, not {wording.shown(obj)}"
         return [Problem("", obj, message)]
     found = list(_type_problems(obj))
     if found:
-        return found  # an object of another kind: nothing else here would help
+        return found  # an object of another kind: further problems would not help
     job = _without_status(defaulted(obj))
     found = [*_structure().problems(job), *_key_problems(job.get("metadata"))]
     if len(found) > _MANY:
@@ -84,13 +84,13 @@ def check(obj: Any, old: Any = None) -> list[Problem]:
 
 
 def check_status(status: Any) -> list[Problem]:
-    """Everything that keeps the API server from taking the object as the `.status` of a job."""
+    """All problems for which the API server would refuse the object as the `.status` of a job."""
     schema = openapi()["properties"]["status"]
     return list(Structure(schema).problems(_pruned(status, schema), "status"))
 
 
 def defaulted(obj: Any) -> dict[str, Any]:
-    """A copy with the CRD's defaults filled in, nulls dropped and 1.0 made 1 where an integer is due."""
+    """A copy with the CRD's defaults, without nulls, and with 1.0 as 1 where an integer is required."""
     schema = _structure().schema
     return _filled(_pruned(obj, schema), schema)  # type: ignore[no-any-return]
 
@@ -144,7 +144,7 @@ def _keeps_null(schema: Schema | None, name: Any) -> bool:
 
 
 def _filled(value: Any, schema: Schema | None) -> Any:
-    """Defaults put in from the outside in, so that a default {} gets those of its fields."""
+    """Fill in defaults from the outside in, so that a default {} gets those of its fields."""
     if schema is None:
         return value
     if isinstance(value, dict):

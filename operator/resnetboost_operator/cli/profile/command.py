@@ -1,4 +1,4 @@
-"""`resnetboost profile`: a job file into where its time goes on this machine; the trainer measures."""
+"""`resnetboost profile`: starts the trainer's profiler on this machine and shows its result."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ import msgspec
 import yaml
 
 from resnetboost_operator import api, errors, names
-from resnetboost_operator.cli import job_file, trainer
+from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import console, standard_output
 from resnetboost_operator.cli.profile import data, picture, text
-from resnetboost_operator.cli.run import command as run_command
+from resnetboost_operator.cli.trainer import process as trainer
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import container, machine
 from resnetboost_operator.manifests import gang
@@ -27,8 +27,8 @@ CONFIG, RESULT, PICTURE = "config.yaml", "profile.json", "profile.png"
 INTERRUPTED = 130
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What the user asks for; without `stage` it is the job's first one."""
+class ProfileRequest(msgspec.Struct, frozen=True):
+    """Arguments of `resnetboost profile`; `stage` None means the job's first one."""
 
     file: Path
     assignments: Sequence[str]
@@ -39,32 +39,62 @@ class Wanted(msgspec.Struct, frozen=True):
     json: bool
 
 
-def run(wanted: Wanted) -> int:
-    """Measure, tell, draw; the exit code. Raises UserError."""
-    job = run_command.with_absolute_paths(job_file.load(wanted.file, wanted.assignments))
-    config = _config(job, wanted.stage, wanted.ranks)
-    _check_room(wanted.ranks, machine.memory_bytes())
+@click.command()
+@arguments.FILE
+@arguments.SET
+@click.option("--stage", metavar="NAME", help="Stage to profile.  [default: the first]")
+@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks on this machine.")
+@click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Steps to measure.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Output folder. [default: profiles/<job name>]"
+)
+@click.option("-o", "--output", "form", type=click.Choice(["json"]), help="Print profile.json instead of tables.")
+@click.pass_context
+def profile(ctx: click.Context, /, form: str | None, **given: Any) -> None:
+    """Train some steps of the job FILE on this machine and show where rank 0's time goes.
+
+    Shows the time by part of a step (data, forward, backward, reduction, optimizer) and by operator, as tables,
+    and writes profile.json and profile.png. The files of MindSpore's profiler stay in DIR/mindspore. The weights
+    are new and are discarded.
+
+    \b
+    Exit codes are those of `resnetboost run`; Ctrl-C: 130.
+
+    \b
+    Examples:
+      resnetboost profile examples/digits.yaml
+      resnetboost profile examples/digits.yaml --ranks 2 --set stages[0].localBatchSize=64
+      resnetboost profile job.yaml -o json | jq '.times.parts[] | {name, ms: (.seconds.mean * 1000)}'
+    """
+    ctx.exit(measure(ProfileRequest(**given, json=form == "json")))
+
+
+def measure(request: ProfileRequest) -> int:
+    """Measure, print the tables, draw the picture; return the exit code. Raises `UserError`."""
+    job = job_file.with_absolute_paths(job_file.load(request.file, request.assignments))
+    config = _config(job, request.stage, request.ranks)
+    _check_room(request.ranks, machine.memory_bytes())
     trainer.check_installed("profile")
-    folder = (wanted.out or Path("profiles") / job["metadata"]["name"]).absolute()
+    folder = (request.out or Path("profiles") / job["metadata"]["name"]).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).unlink(missing_ok=True)
         (folder / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-        code = _measure(folder, wanted.ranks, wanted.steps)
-        return code or _tell(folder, wanted.json)
+        code = _run_ranks(folder, request.ranks, request.steps)
+        return code or _report(folder, request.json)
     except OSError as error:
         raise errors.storage_error(error) from None
 
 
 def _check_room(ranks: int, memory_bytes: int) -> None:
-    """Each rank imports MindSpore for itself."""
-    most = max(1, memory_bytes // run_command.RANK_BYTES)
+    """Refuse more ranks than memory allows: each one imports MindSpore."""
+    most = max(1, memory_bytes // machine.RANK_BYTES)
     if ranks > most:
         raise UserError(f"--ranks: {ranks} need more memory than this machine has; use at most {most}")
 
 
 def _config(job: dict[str, Any], name: str | None, ranks: int) -> dict[str, Any]:
-    """What the trainer reads for that stage. Raises UserError where there is none, or it cannot have so many ranks."""
+    """The trainer's config of that stage. Raises `UserError` if that is impossible."""
     parsed = api.parse(job)
     stages = {stage.name: stage for stage in parsed.spec.stages}
     if name is not None and name not in stages:
@@ -77,8 +107,8 @@ def _config(job: dict[str, Any], name: str | None, ranks: int) -> dict[str, Any]
     return gang.trainer_config(parsed, stage, 0)
 
 
-def _measure(folder: Path, ranks: int, steps: int) -> int:
-    """Rank 0 speaks here, the others into files; the first one that fails ends all. The exit code."""
+def _run_ranks(folder: Path, ranks: int, steps: int) -> int:
+    """Run the ranks; return the exit code. Rank 0 writes to the terminal, others to files; a failed rank ends all."""
     addresses = machine.Addresses() if ranks > 1 else None
     hosts = [addresses.next() for _ in range(ranks)] if addresses is not None else ["127.0.0.1"]
     signal.signal(signal.SIGTERM, _stop)
@@ -93,7 +123,7 @@ def _measure(folder: Path, ranks: int, steps: int) -> int:
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it started
+                os.killpg(process.pid, signal.SIGKILL)  # also the processes it started
             process.wait()
         if addresses is not None:
             addresses.close()
@@ -104,7 +134,7 @@ def _stop(*_: object) -> None:
 
 
 def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subprocess.Popen[bytes]:
-    """A rank on cores of its own, which ends when this process does."""
+    """Start a rank on cores of its own; it ends when this process does."""
     ranks, cores = len(hosts), machine.share(machine.usable_cores(), rank, len(hosts))
     shim = [sys.executable, "-I", "-S", container.__file__, str(os.getpid()), ",".join(map(str, cores))]
     command = [
@@ -131,12 +161,12 @@ def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subproc
         cwd=folder,  # MindSpore leaves files where it runs
         stdin=subprocess.DEVNULL,
         stderr=log,
-        start_new_session=True,  # Ctrl-C is for this process, which ends them
+        start_new_session=True,  # Ctrl-C reaches this process only, which ends the ranks
     )
 
 
 def _ended(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
-    """When all have ended well, or the first one has not: its exit code, as a shell has it."""
+    """Wait until all have succeeded or one has failed; return its exit code, as a shell would."""
     with selectors.DefaultSelector() as running:
         for index, process in enumerate(processes):
             running.register(os.pidfd_open(process.pid), selectors.EVENT_READ, index)
@@ -147,21 +177,21 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
                 rank: int = key.data
                 code = processes[rank].wait()
                 if code:
-                    _tell_of_rank(rank, code, folder)
+                    _report_failed_rank(rank, code, folder)
                     return code if code > 0 else 128 - code
     return 0
 
 
-def _tell_of_rank(rank: int, code: int, folder: Path) -> None:
-    """Rank 0 has told by itself, unless it was killed."""
+def _report_failed_rank(rank: int, code: int, folder: Path) -> None:
+    """Say which rank failed. Rank 0 printed its own error, unless it was killed."""
     if rank:
         click.echo(f"resnetboost: rank {rank} failed with {code}; {folder / f'rank-{rank}.log'} says why", err=True)
     elif code < 0:
         click.echo(f"resnetboost: the trainer was ended by {signal.Signals(-code).name}", err=True)
 
 
-def _tell(folder: Path, as_json: bool) -> int:
-    """The picture into the folder, the numbers to the terminal."""
+def _report(folder: Path, as_json: bool) -> int:
+    """Draw the picture into the folder and print the numbers."""
     profile = data.read(folder / RESULT)
     (folder / PICTURE).write_bytes(picture.draw(profile))
     if as_json:

@@ -1,4 +1,4 @@
-"""What the trainer's profile.json holds, read for people; it formats nothing."""
+"""Reads the trainer's profile.json."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of a step; `in_operators` is the share of its time in which an operator ran."""
+    """A part of a step; `in_operators` is the fraction of its time in which an operator ran."""
 
     name: str
     seconds: Spread
@@ -23,7 +23,7 @@ class Part(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """All runs of an operator on inputs of the same shapes in a part; calls and seconds of one step."""
+    """All calls of an operator with inputs of the same shapes in one part; calls and seconds per step."""
 
     part: str
     name: str
@@ -33,7 +33,7 @@ class Operator(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True, rename="camel"):
-    """Parts are of the plain steps, operators (the slowest first) of the recorded ones."""
+    """Times by part, over plain steps, and by operator (slowest first), over recorded steps."""
 
     step_seconds: Spread
     recorded_step_seconds: Spread
@@ -42,7 +42,7 @@ class Times(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Renewals(msgspec.Struct, frozen=True):
-    """Of THOR's factors: in how many of the plain steps, of the recorded ones, and in training one in how many."""
+    """Updates of THOR's factors in the plain and in the recorded steps; in training, one per `frequency` steps."""
 
     plain: int
     recorded: int
@@ -50,7 +50,7 @@ class Renewals(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True, rename="camel"):
-    """A stage's profile."""
+    """The profile of a stage."""
 
     job: str
     stage: str
@@ -69,5 +69,5 @@ class Profile(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read(file: Path) -> Profile:
-    """As the trainer wrote it."""
+    """Read the file that the trainer wrote."""
     return msgspec.json.decode(file.read_bytes(), type=Profile)

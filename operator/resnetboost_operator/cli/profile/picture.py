@@ -1,4 +1,4 @@
-"""Draws profile.png: a step cut into its parts, and its slowest operators."""
+"""Draws profile.png: the parts of a step and its slowest operators."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -23,11 +23,11 @@ _COLORS = {
     "optimizer": "#CC79A7",
 }
 _OTHER = "#CCCCCC"
-_NARROW = 0.07  # of a step: a part below has no room for its name
+_NARROW = 0.07  # fraction of a step; a narrower part has no room for its name
 
 
 def draw(profile: Profile) -> bytes:
-    """The picture as PNG. Raises UserError without matplotlib."""
+    """Draw the picture as PNG. Raises `UserError` without matplotlib."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def draw(profile: Profile) -> bytes:
 
 
 def _draw_parts(axes: "Axes", parts: Sequence[Part], step: float) -> None:
-    """One bar as long as a step; what no part explains is shown too."""
+    """Draw one bar for a step, including the time that no part explains."""
     left = 0.0
     for part in parts:
         mean = part.seconds.mean

@@ -1,4 +1,4 @@
-"""A profile as text and two tables for a terminal; it measures and draws nothing."""
+"""Prints a profile as text and two tables."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ _SHAPES = 2  # of an operator's inputs
 
 
 def show(screen: Console, profile: Profile) -> None:
-    """Print all of it."""
+    """Print the profile."""
     times = profile.times
     screen.print(title(profile), style="bold", soft_wrap=True)
     screen.print(summary(profile), soft_wrap=True)
@@ -27,7 +27,7 @@ def show(screen: Console, profile: Profile) -> None:
 
 
 def title(profile: Profile) -> str:
-    """What was profiled, in a line."""
+    """One line about what was profiled."""
     ranks = readable.ranks(profile.device, [profile.ranks])
     threads = f" of {readable.plural(profile.threads, 'thread')}" if profile.device == "CPU" else ""
     trained = f"{profile.model} on {profile.dataset} by {profile.algorithm}"
@@ -35,7 +35,7 @@ def title(profile: Profile) -> str:
 
 
 def summary(profile: Profile) -> str:
-    """Its speed, in a line."""
+    """One line about its speed."""
     step = profile.times.step_seconds
     each = f"{readable.plural(profile.steps, 'step')} of {_ms(step.mean)} ms ({_ms(step.least)} to {_ms(step.most)})"
     return (
@@ -44,7 +44,7 @@ def summary(profile: Profile) -> str:
 
 
 def notes(profile: Profile) -> Iterator[str]:
-    """What must be known to read the tables."""
+    """Notes on how to read the tables."""
     times = profile.times
     if any(part.name == "forward" for part in times.parts):
         yield "forward and backward are one graph: its time, divided where the last layer's operator ended"
@@ -62,7 +62,7 @@ def notes(profile: Profile) -> Iterator[str]:
 
 
 def label(operator: Operator) -> str:
-    """Its name and what it was given, the settings of our own operators left out."""
+    """The operator's name and attributes, without the settings of our own operators."""
     return " ".join([operator.name, *operator.inputs.split()[:_SHAPES]])
 
 

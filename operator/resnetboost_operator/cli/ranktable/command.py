@@ -1,4 +1,4 @@
-"""`resnetboost ranktable`: makes, merges, judges and shows HCCL's rank tables as files; the rules are ranktable's."""
+"""`resnetboost ranktable`: creates, merges, checks and shows HCCL's rank tables as files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ _CHIP = click.option(
     "--chip",
     type=click.Choice(_CHIPS, case_sensitive=False),
     metavar="CHIP",
-    help="Judge for 910A (Atlas training series), 910B (Atlas A2), A3 or 950. "
+    help="Chip to check for: 910A (Atlas training series), 910B (Atlas A2), A3 or 950. "
     "[default: all that read the table's version]",
 )
 _OUTPUT = click.option(
@@ -21,16 +21,16 @@ _OUTPUT = click.option(
     "-o",
     type=click.Path(path_type=Path),
     metavar="FILE.json",
-    help="Write it there at once and whole, as HCCL wants it. [default: print it]",
+    help="Output file, written atomically. [default: standard output]",
 )
 
 
 @click.group()
 def ranktable() -> None:
-    """Make, merge, check and show HCCL's rank tables (RANK_TABLE_FILE).
+    """Create, merge, check and show HCCL's rank tables (RANK_TABLE_FILE).
 
-    On Kubernetes the operator makes the table itself; these commands are for machines without it, and to find out why
-    HCCL refuses a table. They replace hccl_tools.py and merge_hccl.py, need no NPU, and were never tried on one.
+    On Kubernetes the operator creates the table. Use these commands on other machines, or to find out why HCCL refuses
+    a table. They replace hccl_tools.py and merge_hccl.py and need no NPU; they were never verified on one.
 
     \b
     Examples:
@@ -41,10 +41,10 @@ def ranktable() -> None:
     """
 
 
-@ranktable.command(short_help="Make a table from hccn.conf or the output of hccn_tool.")
+@ranktable.command(short_help="Create a table from hccn.conf or the output of hccn_tool.")
 @click.argument("sources", nargs=-1, metavar="[SOURCE...]")
 @click.option(
-    "--server-id", "server_ids", multiple=True, metavar="ID", help="Id of each SOURCE's server, in their order."
+    "--server-id", "server_ids", multiple=True, metavar="ID", help="Server id of each SOURCE, in the same order."
 )
 @click.option("--devices", metavar="LIST", help="Devices to use on each server, such as 0-3,6. [default: all]")
 @_CHIP
@@ -56,14 +56,14 @@ def generate(
     chip: "Chip | None",
     output: Path | None,
 ) -> None:
-    """Make a table of version 1.0 from the addresses in each SOURCE, one for each server.
+    """Create a table of version 1.0 from the addresses in each SOURCE, one per server.
 
-    A SOURCE is a server's hccn.conf, or what `hccn_tool -i N -ip -g` printed for its devices; - is standard input,
-    and without any it is /etc/hccn.conf of this machine. hccn_tool does not print N: call it for 0, 1, 2 ... or for
-    the devices of --devices in their order, or leave the calls in the text (`set -x`).
+    A SOURCE is a server's hccn.conf, or the output of `hccn_tool -i N -ip -g` for its devices; - is standard input.
+    The default is /etc/hccn.conf of this machine. hccn_tool does not print N, so call it for 0, 1, 2 ..., or for the
+    devices of --devices in order, or keep the calls in the output (`set -x`).
 
-    Ranks follow the order of the SOURCEs and the devices. Without --server-id a single SOURCE has the name of this
-    machine and several have those of their files. Nothing is written that no chip's HCCL would take (exit code 10).
+    Ranks follow the order of the SOURCEs and their devices. The default server id is this machine's name for a single
+    SOURCE, and the file name for several. A table that no chip accepts is not written (exit code 10).
 
     \b
     Examples:
@@ -79,15 +79,15 @@ def generate(
     ranktable_files.deliver(found, chip, output)
 
 
-@ranktable.command(short_help="Make one table of those of several servers.")
+@ranktable.command(short_help="Merge the tables of several servers.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @_CHIP
 @_OUTPUT
 def merge(files: tuple[str, ...], chip: "Chip | None", output: Path | None) -> None:
-    """Make one table of several FILEs of one version, ranks in the order of the FILEs.
+    """Merge several FILEs of one version into one table, with ranks in the order of the FILEs.
 
-    Entries with the same server_id (containers on one host) become one entry, servers of one super pod neighbours.
-    Nothing is written that no chip's HCCL would take (exit code 10).
+    Entries with the same server_id (containers on one host) become one entry; servers of one super pod become
+    neighbours. A table that no chip accepts is not written (exit code 10).
 
     \b
     Example:
@@ -99,18 +99,18 @@ def merge(files: tuple[str, ...], chip: "Chip | None", output: Path | None) -> N
     ranktable_files.deliver(merged.table, chip, output, merged.origins)
 
 
-@ranktable.command(short_help="Tell what HCCL would say of a table.")
+@ranktable.command(short_help="Check a table by HCCL's rules.")
 @click.argument("file")
 @_CHIP
 @click.pass_context
 def check(ctx: click.Context, file: str, chip: "Chip | None") -> None:
-    """Tell what HCCL would say of the table in FILE (- is standard input).
+    """Check the table in FILE (- for standard input) by HCCL's rules.
 
-    Every rule of HCCL's parser and documents is looked at, also behind the first error, where HCCL itself stops.
-    Each finding has its place, HCCL's error, the parser's function or the document, and what would be right.
+    Checks every rule of HCCL's parser and documents. HCCL stops at the first error; this command continues. Each
+    finding names the place, HCCL's error, the source of the rule and the remedy.
 
-    Without --chip the table is judged for every chip that reads its version. The exit code is 0 if one of them
-    accepts it, and 10 if none does; warnings change nothing.
+    Without --chip, checks the table for every chip that reads its version. The exit code is 0 if at least one accepts
+    it, 10 if none does; warnings do not change it.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def check(ctx: click.Context, file: str, chip: "Chip | None") -> None:
 @ranktable.command(short_help="Show the ranks of a table.")
 @click.argument("file")
 def show(file: str) -> None:
-    """Show the ranks of the table in FILE (- is standard input), one in a line; it judges nothing.
+    """Show the ranks of the table in FILE (- for standard input), one per line, without checking it.
 
     \b
     Example:

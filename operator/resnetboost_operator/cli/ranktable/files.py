@@ -1,4 +1,4 @@
-"""Rank tables from files and into files, and verdicts on the screen; what is right is decided in ranktable."""
+"""Rank tables as files: generates, merges, checks, shows and writes them."""
 
 import os
 import platform
@@ -33,18 +33,18 @@ _NOWHERE_ELSE: Mapping[str, str] = MappingProxyType({})
 
 
 class FileError(UserError):
-    """A file that cannot be used; names it, and says what would be right."""
+    """An unusable file; the message names it and the remedy."""
 
 
 def generate(sources: Sequence[str], server_ids: Sequence[str], devices: str | None) -> ServerTable:
-    """The table of the servers whose addresses the sources tell."""
-    wanted = None if devices is None else hccn.device_ids(devices)
+    """Generate the table of the servers whose addresses the sources contain."""
+    device_ids = None if devices is None else hccn.device_ids(devices)
     servers: dict[str, dict[int, str]] = {}
     for source, server_id in zip(sources, _server_ids(sources, server_ids), strict=True):
         if server_id in servers:
             raise FileError(f'{source}: another source has the server id "{server_id}" too; give each one --server-id')
         try:
-            servers[server_id] = hccn.read(_text(source), wanted)
+            servers[server_id] = hccn.read(_text(source), device_ids)
         except hccn.AddressError as error:
             raise FileError(f"{_named(source)}: {error}") from None
     return hccn.table(servers)
@@ -53,9 +53,9 @@ def generate(sources: Sequence[str], server_ids: Sequence[str], devices: str | N
 def _server_ids(sources: Sequence[str], given: Sequence[str]) -> Sequence[str]:
     if given:
         if len(given) != len(sources):
-            told = readable.plural(len(given), "--server-id")
+            count = readable.plural(len(given), "--server-id")
             raise FileError(
-                f"there are {told} for {readable.plural(len(sources), 'source')}; give one for each, in order"
+                f"there are {count} for {readable.plural(len(sources), 'source')}; give one for each, in order"
             )
         return given
     if len(sources) == 1:
@@ -66,7 +66,7 @@ def _server_ids(sources: Sequence[str], given: Sequence[str]) -> Sequence[str]:
 
 
 def merge(files: Sequence[str]) -> Merged:
-    """One table of all files, and what came from where."""
+    """Merge all files into one table; also returns the origin of each entry."""
     found: dict[str, tables.Table] = {}
     for file in files:
         if _named(file) in found:
@@ -83,15 +83,15 @@ def deliver(
 ) -> None:
     """Print the table or write it, unless HCCL would refuse it; warnings go to standard error.
 
-    `origins` are the places where a merged table's parts were before.
+    `origins` are the files and places that a merged table's parts come from.
     """
     data = document.readable(table)
     verdict = checking.judge_bytes(data, chip)
     if not verdict.accepted:
-        problems = [text.told(held, verdict, origins) for held in grouped(errors(verdict.findings))]
+        problems = [text.finding(held, verdict, origins) for held in grouped(errors(verdict.findings))]
         refused = f"HCCL would refuse this table{_on(chip)}; it was not written"
         raise FileError("\n".join([*_few(problems), refused]))
-    notes = [_note(held, verdict) + text.told(held, verdict, origins) for held in grouped(verdict.findings)]
+    notes = [_note(held, verdict) + text.finding(held, verdict, origins) for held in grouped(verdict.findings)]
     for note in _few(notes):
         print(f"resnetboost: {note}", file=sys.stderr)
     if output is None:
@@ -102,7 +102,7 @@ def deliver(
 
 
 def _note(held: Sequence[Finding], verdict: Verdict) -> str:
-    """A table that one chip refuses may be meant for another."""
+    """Prefix of findings that do not refuse the table: one refused for a chip may be meant for another."""
     chips = [chip for finding in held for chip in finding.chips]
     if held[0].severity == "error":
         return f"not for {', '.join(chips)}: "
@@ -110,7 +110,7 @@ def _note(held: Sequence[Finding], verdict: Verdict) -> str:
 
 
 def _few(lines: Sequence[str]) -> list[str]:
-    """A mistake may be made thousands of times."""
+    """The first findings only: a mistake may be repeated thousands of times."""
     more = len(lines) - MOST_SHOWN
     return [*lines[:MOST_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
@@ -120,7 +120,7 @@ def _on(chip: Chip | None) -> str:
 
 
 def check(file: str, chip: Chip | None) -> int:
-    """Show the verdict; the exit code is 0 if a chip accepts the table."""
+    """Print the verdict; the exit code is 0 if a chip accepts the table."""
     verdict = checking.judge_bytes(_read(file), chip)
     if misnamed := _misnamed(file, verdict):
         verdict = Verdict((*verdict.findings, misnamed), verdict.chips)
@@ -131,7 +131,7 @@ def check(file: str, chip: Chip | None) -> int:
 
 
 def _misnamed(file: str, verdict: Verdict) -> Finding | None:
-    """HCCL looks for the first .json in the path, which must be its end."""
+    """Warn about a path that HCCL misreads: it looks for the first .json, which must be at the end."""
     if file == STANDARD_INPUT or file.find(_SUFFIX) + len(_SUFFIX) == len(file):
         return None
     return Finding(rules.FILE_NAME, "", f"{file} does not have its first .json at its end", verdict.chips)
@@ -176,13 +176,13 @@ def _read(source: str, most_bytes: int = document.MAX_BYTES) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All at once: HCCL polls the file and takes half a table for a broken one."""
+    """Write the file atomically: HCCL polls it and treats a partial table as broken."""
     if path.suffix != _SUFFIX:
         raise FileError(f"--output {path}: HCCL reads only files that end in .json; name it {path}.json")
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             file.write(data)
-            os.fchmod(file.fileno(), 0o644)  # every rank reads it, whoever it runs as
+            os.fchmod(file.fileno(), 0o644)  # every rank reads it, under any user id
         Path(file.name).replace(path)
     except OSError as error:
         raise StorageError(f"--output {path} cannot be written: {error.strerror}; name a folder with room") from None

@@ -1,4 +1,4 @@
-"""Rank tables and verdicts as tables and phrases for a terminal; it reads no file and judges nothing."""
+"""Rank tables and verdicts as tables and phrases for a terminal."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,17 +16,17 @@ from resnetboost_operator.ranktable.check.verdict import Verdict
 from resnetboost_operator.ranktable.chips import TITLES, Chip
 from resnetboost_operator.ranktable.tables import GroupTable, RankList, ServerTable
 
-__all__ = ["MOST_SHOWN", "ranks", "size", "told", "verdict"]
+__all__ = ["MOST_SHOWN", "finding", "ranks", "size", "verdict"]
 
 _STYLES = {"error": "bold red", "warning": "yellow"}
-MOST_SHOWN = 20  # a mistake may be made thousands of times
+MOST_SHOWN = 20  # a mistake may be repeated thousands of times
 _SHOWN_PLACES = 3
 _PLACES = re.compile(r'"[^"]*"|(?<![.\w])(?:server_list|rank_list)\[[0-9]+\](?:\.device\[[0-9]+\])?')
-_NOTE = "What HCCL would say by its public parser and documents; it was not asked."
+_NOTE = "Based on HCCL's public parser and documents; HCCL itself was not run."
 
 
 def verdict(name: str, found: Verdict) -> Iterator[RenderableType]:
-    """The result first, then each broken rule, then what it rests on."""
+    """The verdict: the result, then each broken rule, then the sources."""
     accepted, refused = found.accepted, tuple(chip for chip in found.chips if chip not in found.accepted)
     yield Text.assemble(f"{name}: ", *_result(accepted, refused), overflow="fold")
     if found.findings:
@@ -53,7 +53,7 @@ def _chips(found: Sequence[Chip]) -> str:
 
 
 def _findings(found: Verdict) -> Screen:
-    """A rule once, with its first place: a mistake is seldom made once only."""
+    """A broken rule with its first place, and how many more places there are."""
     rules: dict[tuple[str, str, str], list[list[Finding]]] = {}
     for held in grouped(found.findings):
         rule = held[0].rule
@@ -74,7 +74,7 @@ def _findings(found: Verdict) -> Screen:
 
 
 def _firsts(found: Verdict) -> dict[Chip, Finding]:
-    """Where HCCL stops, on each chip."""
+    """Where HCCL stops, for each chip."""
     firsts: dict[Chip, Finding] = {}
     for finding in found.findings:
         if finding.rule.stops:
@@ -94,7 +94,7 @@ def _severity(finding: Finding, limited: Sequence[Chip]) -> RenderableType:
 
 
 def _finding(places: Sequence[Sequence[Finding]], found: Verdict, firsts: Mapping[Chip, Finding]) -> RenderableType:
-    """All that one rule finds: its places once each, and where chips differ what each has to say."""
+    """All findings of one rule: its places, and where chips differ, the message of each chip."""
     first, rule = places[0], places[0][0].rule
     lines = [Text(_problem(first))]
     if len(places) > 1:
@@ -112,7 +112,7 @@ def _finding(places: Sequence[Sequence[Finding]], found: Verdict, firsts: Mappin
 
 
 def _problem(held: Sequence[Finding]) -> str:
-    """What is wrong at one place; each chip's own words if they differ."""
+    """The problem at one place; for each chip, if they differ."""
     problems: dict[str, list[Chip]] = {}
     for finding in held:
         problems.setdefault(finding.problem, []).extend(finding.chips)
@@ -126,13 +126,13 @@ def _listed(chips: Sequence[Chip]) -> str:
 
 
 def _places(held: Sequence[Sequence[Finding]]) -> str:
-    """The first few, for they may be thousands."""
+    """The first few of possibly thousands."""
     more = f" and {len(held) - _SHOWN_PLACES} more" if len(held) > _SHOWN_PLACES else ""
     return ", ".join(each[0].place for each in held[:_SHOWN_PLACES]) + more
 
 
-def told(held: Sequence[Finding], found: Verdict, origins: Mapping[str, str]) -> str:
-    """One sentence about one place, with the file and the place where a merged table's part was before."""
+def finding(held: Sequence[Finding], found: Verdict, origins: Mapping[str, str]) -> str:
+    """A sentence about one place, with its origin if the table was merged."""
     variants: dict[tuple[str, str], list[Finding]] = {}
     for finding in held:
         variants.setdefault((finding.rule.hccl, finding.rule.source), []).append(finding)
@@ -152,8 +152,8 @@ def size(table: tables.Table) -> str:
     if isinstance(table, ServerTable):
         count = sum(len(server.device) for server in table.server_list)
         pods = table.super_pod_list or ()
-        told = [f"version {table.version}", readable.plural(len(table.server_list), "server")]
-        return ", ".join([*told, *([readable.plural(len(pods), "super pod")] if pods else []), _ranks(count)])
+        parts = [f"version {table.version}", readable.plural(len(table.server_list), "server")]
+        return ", ".join([*parts, *([readable.plural(len(pods), "super pod")] if pods else []), _ranks(count)])
     instances = [instance for group in table.group_list for instance in group.instance_list]
     return f"template 2, {_ranks(sum(len(instance.devices) for instance in instances))}"
 
@@ -163,7 +163,7 @@ def _ranks(count: int) -> str:
 
 
 def ranks(table: tables.Table) -> Screen:
-    """A line for each rank, sorted by it; columns that no rank has are left out."""
+    """A line for each rank, in order; columns that no rank has are left out."""
     rows = sorted(_rows(table), key=lambda row: (len(row["rank"]), row["rank"]))
     columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
     screen = Screen(box=SIMPLE_HEAD, pad_edge=False)

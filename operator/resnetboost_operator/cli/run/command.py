@@ -1,6 +1,8 @@
-"""`resnetboost run`: a job file and a folder into a finished, failed or interrupted run; it plans nothing."""
+"""`resnetboost run`: runs or resumes a job on this machine."""
 
 import asyncio
+import shlex
+import shutil
 import signal
 import sys
 import time
@@ -8,50 +10,95 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from resnetboost_operator import api, errors, readable
-from resnetboost_operator.cli import job_file
+from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import Output, console, standard_output
-from resnetboost_operator.cli.run import data_notes, display, summary
+from resnetboost_operator.cli.view import display, summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import environment, machine
 from resnetboost_operator.local.runloop import RunLoop
 from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
+from resnetboost_operator.validation import data_notes
 from resnetboost_operator.validation.notes import notes
 
 Manifest = dict[str, Any]
 
-RANK_BYTES = 600 << 20  # resident memory of a rank that trains a small network, and its share of the coordinator
+
+@click.command()
+@arguments.FILE
+@arguments.SET
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder. [default: runs/<job name>]")
+@click.option("--fresh", is_flag=True, help="Delete the results of an earlier run in the run folder and start over.")
+@click.pass_context
+def run(ctx: click.Context, file: Path, assignments: tuple[str, ...], out: Path | None, fresh: bool) -> None:
+    """Run the job FILE on this machine, one process per rank.
+
+    Progress, metrics, logs, checkpoints and the report go to the run folder. Run the same job with the same
+    folder again to resume it from its newest checkpoint.
+
+    Ctrl-C (or SIGTERM) stops all ranks after the same step and saves a checkpoint; a second Ctrl-C kills them.
+
+    \b
+    Exit codes:
+      0 complete              12 numerics (NaN or divergence)   15 storage
+      10 job file or option   13 out of memory                  16 interrupted, resumable
+      11 data set             14 communication between ranks    1 anything else
+
+    \b
+    Examples:
+      resnetboost run examples/digits.yaml
+      resnetboost run examples/digits.yaml --set stages[0].epochs=3 --set device.count=1
+      resnetboost run examples/digits.yaml --out /tmp/try --fresh
+    """
+    ctx.exit(run_job(file, assignments, out, fresh))
 
 
-def run(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool, command: str) -> int:
-    """Run or resume, report, and return the exit code."""
+def run_job(file: Path, assignments: Sequence[str], out: Path | None, fresh: bool) -> int:
+    """Run or resume the job, print its summary and return the exit code."""
     began = time.monotonic()
-    wanted = with_absolute_paths(job_file.load(file, assignments))
-    check_device(wanted["spec"], len(machine.usable_cores()), machine.memory_bytes())
-    check_room(wanted["spec"], machine.memory_bytes())
-    check_starts(wanted["spec"])
-    for note in (*notes(wanted["spec"]), *data_notes.of(wanted["spec"])):
+    job = job_file.with_absolute_paths(job_file.load(file, assignments))
+    check_device(job["spec"], len(machine.usable_cores()), machine.memory_bytes())
+    check_room(job["spec"], machine.memory_bytes())
+    check_starts(job["spec"])
+    for note in (*notes(job["spec"]), *data_notes.of(job["spec"])):
         print(f"resnetboost: note: {readable.printable(note)}", file=sys.stderr, flush=True)
     output = standard_output()
     try:
-        folder = runfolder.open_for_run(out or Path("runs") / wanted["metadata"]["name"])
+        folder = runfolder.open_for_run(out or Path("runs") / job["metadata"]["name"])
         with folder.locked():
-            status, trained = _enter_and_train(folder, wanted, fresh, output)
+            status, trained = _enter_and_train(folder, job, fresh, output)
     except OSError as error:
         raise errors.storage_error(error) from None
     seconds = time.monotonic() - began if trained else summary.active_seconds(status, time.time())
     screen = console(output)
     screen.print()
-    for line in summary.closing_lines(folder, status, command, seconds):
+    for line in summary.closing_lines(folder, status, _resume_command(file, assignments, out), seconds):
         screen.print(line, soft_wrap=True)
     return summary.exit_code(status)
 
 
+def _resume_command(file: Path, assignments: Sequence[str], out: Path | None) -> str:
+    """The command that resumes this run."""
+    options = [word for assignment in assignments for word in ("--set", assignment)]
+    folder = ["--out", str(out)] if out is not None else []
+    return shlex.join([_program(), "run", str(file), *options, *folder])
+
+
+def _program() -> str:
+    """This program as the user can call it again: its name if that finds it, else its path."""
+    name = Path(sys.argv[0]).name
+    if name != "resnetboost" or shutil.which(name) == sys.argv[0]:
+        return "resnetboost"
+    return sys.argv[0]
+
+
 def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
-    """Refuse what only a cluster with device plugins has, and say what this machine can do instead."""
-    kind, most = spec["device"]["type"], max(1, min(cores, memory_bytes // RANK_BYTES))
+    """Refuse device types that need a cluster, and suggest what this machine can run."""
+    kind, most = spec["device"]["type"], max(1, min(cores, memory_bytes // machine.RANK_BYTES))
     if kind != "CPU":
         problem = f"device.type: {kind} needs a cluster, this machine trains on CPUs"
         count = min(spec["device"]["count"], most)
@@ -61,16 +108,16 @@ def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
 
 
 def check_room(spec: Manifest, memory_bytes: int) -> None:
-    """Refuse a gang that would bring the machine down: each rank imports MindSpore for itself."""
-    most = max(1, memory_bytes // RANK_BYTES)
+    """Refuse a gang that needs more memory than this machine has: each rank imports MindSpore."""
+    most = max(1, memory_bytes // machine.RANK_BYTES)
     ranks, field = _largest_gang(spec)
     if ranks > most:
-        need = f"{ranks} ranks need about {ranks * RANK_BYTES >> 30} GiB of memory"
+        need = f"{ranks} ranks need about {ranks * machine.RANK_BYTES >> 30} GiB of memory"
         raise errors.UserError(f"{field}: {need}, this machine has {memory_bytes >> 30} GiB; use at most {most}")
 
 
 def check_starts(spec: Manifest) -> None:
-    """Refuse a start from another job: each run keeps its checkpoints in a folder of its own, where no other job is."""
+    """Refuse `startFrom` of another job: each run has its own folder, without the checkpoints of other jobs."""
     for index, stage in enumerate(spec["stages"]):
         job = stage.get("startFrom", {}).get("jobName")
         if job is not None:
@@ -80,7 +127,7 @@ def check_starts(spec: Manifest) -> None:
 
 
 def _largest_gang(spec: Manifest) -> tuple[int, str]:
-    """The ranks of the stage that has most, and the field that says so."""
+    """The number of ranks of the largest stage, and the field that sets it."""
     given = [
         (stage["deviceCount"], f"stages[{index}].deviceCount") if "deviceCount" in stage else None
         for index, stage in enumerate(spec["stages"])
@@ -88,23 +135,11 @@ def _largest_gang(spec: Manifest) -> tuple[int, str]:
     return max(found or (int(spec["device"]["count"]), "device.count") for found in given)
 
 
-def with_absolute_paths(job: Manifest) -> Manifest:
-    """Relative paths of data and weights are meant from here, not from the folders the pods run in."""
-    spec = {**job["spec"], "dataset": _absolute(job["spec"]["dataset"])}
-    if "weights" in spec["model"]:
-        spec["model"] = {**spec["model"], "weights": _absolute(spec["model"]["weights"])}
-    return {**job, "spec": spec}
-
-
-def _absolute(place: Manifest) -> Manifest:
-    return {**place, "path": str(Path(place["path"]).expanduser().absolute())} if "path" in place else place
-
-
-def _enter_and_train(folder: RunFolder, wanted: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:
-    """The run's last status, and whether anything was done for it now."""
+def _enter_and_train(folder: RunFolder, manifest: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:
+    """Train unless the run is complete; return the last status and whether anything was trained."""
     if fresh or folder.is_barren():
         folder.clear()
-    job = api.parse(folder.enter(wanted, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
+    job = api.parse(folder.enter(manifest, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
     status = folder.read_status()
     if resumption.is_over(status, [stage.name for stage in job.spec.stages]):
         output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")
@@ -127,7 +162,7 @@ async def _train(job: api.Job, folder: RunFolder, output: Output) -> Status:
 
 
 class Interrupts:
-    """Ctrl-C and its relatives: the first one stops with a checkpoint, the second one kills."""
+    """Handles Ctrl-C and other signals: the first one stops with a checkpoint, the second one kills."""
 
     def __init__(self, loop: RunLoop, shown: display.Display, output: Output) -> None:
         self._loop = loop
@@ -136,7 +171,7 @@ class Interrupts:
         self._count = 0
 
     def listen(self) -> None:
-        """Take the signals over; one that is ignored (nohup) stays so."""
+        """Install the signal handlers; an ignored signal (nohup) stays ignored."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
@@ -154,7 +189,7 @@ class Interrupts:
 
 
 def _write_report(folder: RunFolder) -> None:
-    """A report that cannot be drawn must not spoil the result of the run."""
+    """Write the report; a failure must not spoil the result of the run."""
     from resnetboost_operator.runs import report
 
     try:

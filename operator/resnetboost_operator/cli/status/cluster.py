@@ -1,4 +1,4 @@
-"""Jobs of a cluster for `resnetboost status`: asks the API server, shows, follows what changes; it writes nothing."""
+"""`resnetboost status` for jobs in a cluster: lists them once, or follows their changes."""
 
 import asyncio
 import difflib
@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from resnetboost_operator import readable
 from resnetboost_operator.cli import interruptible
 from resnetboost_operator.cli.status import job_facts, job_view, screens, silence
-from resnetboost_operator.cli.status.command import Wanted
 from resnetboost_operator.cli.status.job_view import JobView
-from resnetboost_operator.controller.lease import Lease
+from resnetboost_operator.cli.status.request import StatusRequest
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kubeclient import reader
-from resnetboost_operator.kubeclient.cache import Mirror
+from resnetboost_operator.kubeclient.cache import Cache
+from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.reader import Reader
-from resnetboost_operator.kubeclient.reflector import Watch
+from resnetboost_operator.kubeclient.reflector import Reflector
 
 FAILED = 1
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
@@ -28,35 +28,35 @@ TICK_SECONDS = 1.0
 LOOK_SECONDS = 10.0
 
 
-def run(wanted: Wanted) -> int:
-    """Print, and follow if that is wanted; the exit code. Raises `UserError` if the question cannot be answered."""
-    for value, what in ((wanted.target, "job"), (wanted.namespace, "namespace")):
+def run(request: StatusRequest) -> int:
+    """Show the jobs, follow them if requested, and return the exit code. Raises `UserError`."""
+    for value, what in ((request.target, "job"), (request.namespace, "namespace")):
         if value and not _NAME.fullmatch(value):
             raise UserError(
                 f"{value!r} can be no {what}'s name; use a-z, 0-9 and '-' (a run folder is written with a /)"
             )
-    return asyncio.run(interruptible.until_interrupted(_answer(wanted)))
+    return asyncio.run(interruptible.until_interrupted(_answer(request)))
 
 
-async def _answer(wanted: Wanted) -> int:
+async def _answer(request: StatusRequest) -> int:
     async with reader.connected() as cluster:
-        namespace = "" if wanted.everywhere else wanted.namespace or cluster.namespace
-        following = _Following(wanted, cluster, namespace)
+        namespace = "" if request.everywhere else request.namespace or cluster.namespace
+        following = _Following(request, cluster, namespace)
         await cluster.fill(following.watch)
         await following.look()
         found = following.jobs()
-        if wanted.target and not found:
-            raise UserError(await _missing(cluster, namespace, wanted.target))
-        if wanted.follow:
+        if request.target and not found:
+            raise UserError(await _missing(cluster, namespace, request.target))
+        if request.follow:
             return await following.run()
-        if not found and wanted.form == "text":
-            place = "in any namespace" if wanted.everywhere else f"in namespace {namespace}; -A looks in all"
+        if not found and request.form == "text":
+            place = "in any namespace" if request.everywhere else f"in namespace {namespace}; -A looks in all"
             print(f"resnetboost: there are no jobs {place}", file=sys.stderr)
             return 0
-        events = await cluster.events(namespace, found[0].uid) if wanted.target and wanted.form == "text" else []
+        events = await cluster.events(namespace, found[0].uid) if request.target and request.form == "text" else []
         now = time.time()
-        told = tuple(job_facts.events(events, now)) if wanted.target else ()
-        following.screen.show(found, told)
+        facts = tuple(job_facts.events(events, now)) if request.target else ()
+        following.screen.show(found, facts)
         following.screen.close()
         return 0
 
@@ -74,45 +74,45 @@ async def _missing(cluster: Reader, namespace: str, name: str) -> str:
 
 
 class _Following:
-    """The jobs as they are known, and the screen that shows them."""
+    """The known jobs, and the screen that shows them."""
 
-    def __init__(self, wanted: Wanted, cluster: Reader, namespace: str) -> None:
-        self._wanted = wanted
+    def __init__(self, request: StatusRequest, cluster: Reader, namespace: str) -> None:
+        self._request = request
         self._cluster = cluster
         self._changed = asyncio.Event()
         self._leases: Sequence[Lease] | None = None
         self._looked_at = float("-inf")
         self._last: JobView | None = None
-        self._mirror: Mirror[JobView] = Mirror(job_view.read, self._note)
-        self.watch: Watch = cluster.jobs(self._mirror, namespace, wanted.target)
+        self._cache: Cache[JobView] = Cache(job_view.read, self._note)
+        self.watch: Reflector = cluster.jobs(self._cache, namespace, request.target)
         self.screen = screens.choose(
-            wanted.form, one=bool(wanted.target), follow=wanted.follow, all_spaces=wanted.everywhere
+            request.form, one=bool(request.target), follow=request.follow, all_spaces=request.everywhere
         )
 
     def jobs(self) -> tuple[JobView, ...]:
-        """All of them; if one is wanted the one that was there first, not a later one of its name."""
-        known = self._last.uid if self._wanted.target and self._last is not None else ""
-        found = [job for job in self._mirror if not known or job.uid == known]
+        """All jobs. If one was requested, only the first that had its name, not a later one."""
+        known = self._last.uid if self._request.target and self._last is not None else ""
+        found = [job for job in self._cache if not known or job.uid == known]
         now, seen = time.time(), self._looked_at > float("-inf")
         return tuple(_with_silence(job, self._leases, now) if seen else job for job in found)
 
     async def look(self) -> None:
-        """Ask for the operators' leases, if nothing was heard of a job for long; from time to time."""
+        """List the operators' leases from time to time while some job has not changed for long."""
         now = time.time()
-        quiet = any(silence.is_quiet(job.status, job.created, now) for job in self._mirror)
+        quiet = any(silence.is_quiet(job.status, job.created, now) for job in self._cache)
         if quiet and time.monotonic() - self._looked_at > LOOK_SECONDS:
             self._leases = await self._cluster.leases()
             self._looked_at = time.monotonic()
 
     def _note(self, before: JobView | None, after: JobView | None) -> None:
-        """Of the one job its last version is kept: it may end and be deleted before that was shown."""
+        """Note a change. The last version of a requested job is kept: it may be deleted before it was shown."""
         job, last = after or before, self._last
         if last is None or (job is not None and job.uid == last.uid):
             self._last = job
         self._changed.set()
 
     async def run(self) -> int:
-        """Show what changes until the one job is over; without one until somebody interrupts."""
+        """Show changes until the requested job ends, or until interrupted; return the exit code."""
         watching = asyncio.create_task(self.watch.run())
         try:
             while True:
@@ -127,18 +127,18 @@ class _Following:
 
     def _show(self) -> int | None:
         found, last = self.jobs(), self._last
-        over = bool(self._wanted.target) and last is not None and last.is_over
+        over = bool(self._request.target) and last is not None and last.is_over
         self.screen.notice("" if over else _trouble(self.watch))
         self.screen.show((last,) if over and last is not None else found, ())
         if over and last is not None:
             return 0 if last.status.phase == "Complete" else FAILED
-        if self._wanted.target and last is not None and not found:
+        if self._request.target and last is not None and not found:
             self.screen.notice(f"{last.name} is deleted")
             return FAILED
         return None
 
     async def _until_changed(self, watching: asyncio.Task[Any]) -> None:
-        """Until there is something to show: news, or that time has passed."""
+        """Wait for a change, at most TICK_SECONDS."""
         news = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait({news, watching}, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -152,5 +152,5 @@ def _with_silence(job: JobView, leases: Sequence[Lease] | None, now: float) -> J
     return replace(job, silence=silence.of(job.status, job.created, leases, now))
 
 
-def _trouble(watch: Watch) -> str:
+def _trouble(watch: Reflector) -> str:
     return f"{' '.join(job_view.legible(watch.trouble).split())}; trying again" if watch.trouble else ""

@@ -1,95 +1,121 @@
-"""`resnetboost status`: whether jobs of a cluster are meant or runs of this machine, and what tells of them."""
+"""`resnetboost status`: decides whether the user means local runs or jobs in a cluster, and shows them."""
 
 import os
 import sys
 from pathlib import Path
-from typing import Literal
 
-import msgspec
+import click
 
 from resnetboost_operator import readable
+from resnetboost_operator.cli.status.request import Form, StatusRequest
 from resnetboost_operator.errors import UserError
 
-Form = Literal["text", "json", "yaml"]
-RUNS = Path("runs")  # where `resnetboost run` puts them
+RUNS = Path("runs")  # where `resnetboost run` writes run folders
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What the user asks for: `target` is a job, a run or '', `namespace` '' that of the kubeconfig's context."""
+@click.command()
+@click.argument("target", metavar="[JOB|RUN]", required=False, default="")
+@click.option("-w", "--watch", "follow", is_flag=True, help="Follow changes; with a JOB or RUN, until it ends.")
+@click.option(
+    "-n", "--namespace", metavar="NAME", default="", help="Namespace of the jobs.  [default: the context's namespace]"
+)
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Jobs in all namespaces.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["json", "yaml"]),
+    help="Print the objects like kubectl; with -w, one after another.",
+)
+@click.pass_context
+def status(ctx: click.Context, target: str, follow: bool, namespace: str, everywhere: bool, form: Form | None) -> None:
+    """Show the status of a local RUN or of a JOB in the cluster; without a name, list all.
 
-    target: str
-    namespace: str
-    everywhere: bool
-    follow: bool
-    form: Form
+    RUN is the folder of a local run, written with a / (runs/digits), or the name of a folder in ./runs. -n, -A and
+    -o apply to jobs in the cluster only.
 
-    @property
-    def of_a_cluster(self) -> bool:
-        """Whether an option says that only a cluster is meant."""
-        return bool(self.namespace or self.everywhere or self.form != "text")
+    The cluster is the one in $KUBECONFIG (default: ~/.kube/config). The command needs the verb list on
+    resnetboostjobs, and watch for -w; it does not poll.
+
+    \b
+    Exit codes:
+      0   status shown; with a name and -w: complete
+      1   with a name and -w: failed, stopped or deleted
+      10  no cluster, no permission, or no such job or folder: the message says which
+      130 Ctrl-C
+
+    \b
+    Examples:
+      resnetboost status
+      resnetboost status runs/digits -w
+      resnetboost status digits -n team-a
+      resnetboost status digits -n team-a -w && kubectl delete rbj digits -n team-a
+      resnetboost status -A -o json | jq '.items[].status.phase'
+    """
+    ctx.exit(show(StatusRequest(target, namespace, everywhere, follow, form or "text")))
 
 
-def run(wanted: Wanted) -> int:
-    """Tell; the exit code. Raises `UserError`."""
-    target = wanted.target
+def show(request: StatusRequest) -> int:
+    """Show what is requested and return the exit code. Raises `UserError`."""
+    target = request.target
     if os.sep in target or target in (".", ".."):
-        if wanted.of_a_cluster:
+        if request.of_a_cluster:
             raise UserError(f"{target} is a folder, and -n, -A and -o are for jobs of a cluster; leave them out")
-        return _tell_of_run(wanted, Path(target))
-    if wanted.of_a_cluster:
-        return _tell_of_cluster(wanted)
-    return _tell_by_name(wanted) if target else _tell_of_all(wanted)
+        return _show_run(request, Path(target))
+    if request.of_a_cluster:
+        return _show_cluster(request)
+    return _show_by_name(request) if target else _show_all(request)
 
 
-def _tell_by_name(wanted: Wanted) -> int:
-    """A bare name is a run's here, a job's, or both; what would end with one of the two must say which."""
-    name = wanted.target
+def _show_by_name(request: StatusRequest) -> int:
+    """A bare name may be a local run, a job, or both; if the answer depends on it, the user must choose."""
+    name = request.target
     here = next((found for found in (Path(name), RUNS / name) if (found / "job.yaml").is_file()), None)
     if here is None:
-        return _tell_of_cluster(wanted) if _has_cluster() else _say_neither(wanted, f"no run {RUNS / name}")
+        return _show_cluster(request) if _has_cluster() else _show_cluster_or_fail(request, f"no run {RUNS / name}")
     if not _has_cluster():
-        return _tell_of_run(wanted, here)
-    if wanted.follow or here != RUNS / name:
-        folder, follow = here if here == RUNS / name else f"./{name}", " -w" if wanted.follow else ""
+        return _show_run(request, here)
+    if request.follow or here != RUNS / name:
+        folder, follow = here if here == RUNS / name else f"./{name}", " -w" if request.follow else ""
         either = f"write {folder}{follow} for the folder, {name} -n NAMESPACE{follow} for a job of the cluster"
         raise UserError(f"a run folder {here} is here: {either}")
-    _tell_of_run(wanted, here)
-    _tell_of_cluster_too(wanted)
+    _show_run(request, here)
+    _show_cluster_after_runs(request)
     return 0
 
 
-def _tell_of_all(wanted: Wanted) -> int:
-    """Runs of this folder first: they need no network."""
+def _show_all(request: StatusRequest) -> int:
+    """Show local runs first: they need no network."""
     from resnetboost_operator.runs import runfolder
 
     runs, cluster = runfolder.below(RUNS), _has_cluster()
     if not runs and not cluster:
-        return _say_neither(wanted, f"no run in the folder {RUNS}")
-    if wanted.follow:
+        return _show_cluster_or_fail(request, f"no run in the folder {RUNS}")
+    if request.follow:
         if cluster:
-            return _tell_of_cluster(wanted)
+            return _show_cluster(request)
         raise UserError(f"-w follows one run of this machine; name it: resnetboost status {runs[0].path} -w")
     if not runs:
-        return _tell_of_cluster(wanted)
+        return _show_cluster(request)
     from resnetboost_operator.cli.status import local_runs
 
     local_runs.show(runs)
-    return _tell_of_cluster_too(wanted) if cluster else 0
+    return _show_cluster_after_runs(request) if cluster else 0
 
 
-def _say_neither(wanted: Wanted, missing: str) -> int:
-    """Raises `UserError`: without a kubeconfig and without a run there is nothing to tell of."""
+def _show_cluster_or_fail(request: StatusRequest, missing: str) -> int:
+    """Show the cluster's jobs. Raises `UserError` with both reasons if there is neither a cluster nor a run."""
     try:
-        return _tell_of_cluster(wanted)
+        return _show_cluster(request)
     except UserError as error:
         raise UserError(f"there is {missing} here, and {error}") from None
 
 
-def _tell_of_run(wanted: Wanted, path: Path) -> int:
+def _show_run(request: StatusRequest, path: Path) -> int:
     from resnetboost_operator.cli.status import local_run
     from resnetboost_operator.runs import runfolder
 
-    return local_run.run(runfolder.open_existing(path), follow=wanted.follow)
+    return local_run.run(runfolder.open_existing(path), follow=request.follow)
 
 
 def _has_cluster() -> bool:
@@ -98,21 +124,21 @@ def _has_cluster() -> bool:
     return connection.is_configured()
 
 
-def _tell_of_cluster_too(wanted: Wanted) -> int:
-    """After the runs of this machine; that there is no answer must not look as if those were wrong."""
+def _show_cluster_after_runs(request: StatusRequest) -> int:
+    """Show the cluster's jobs after local runs; print its error, so that it does not look like the runs' error."""
     print(flush=True)
     try:
-        return _tell_of_cluster(wanted)
+        return _show_cluster(request)
     except UserError as error:
         readable.make_plain(sys.stderr)
         print(f"resnetboost: {readable.printable(str(error))}", file=sys.stderr)
         return error.exit_code
 
 
-def _tell_of_cluster(wanted: Wanted) -> int:
-    if wanted.everywhere and (wanted.namespace or wanted.target):
-        what = f"the job {wanted.target} is in one; use -n" if wanted.target else "-n means one of them; use either"
+def _show_cluster(request: StatusRequest) -> int:
+    if request.everywhere and (request.namespace or request.target):
+        what = f"the job {request.target} is in one; use -n" if request.target else "-n means one of them; use either"
         raise UserError(f"-A means all namespaces, {what}")
     from resnetboost_operator.cli.status import cluster as cluster_status
 
-    return cluster_status.run(wanted)
+    return cluster_status.run(request)

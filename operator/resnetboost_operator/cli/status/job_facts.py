@@ -1,13 +1,13 @@
-"""What a job's status says beyond its progress, as labelled sentences; pure, it knows nothing of terminals."""
+"""Facts about a job beyond its progress, as labelled sentences."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from resnetboost_operator import api, names, readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.cli.run import text
 from resnetboost_operator.cli.status import job_view
 from resnetboost_operator.cli.status.job_view import JobView
-from resnetboost_operator.kubeclient.reader import Happening
+from resnetboost_operator.cli.view import text
+from resnetboost_operator.kubeclient.reader import Event
 from resnetboost_operator.observed import pods
 from resnetboost_operator.planning.goodput import OVERHEAD
 from resnetboost_operator.planning.pending import PASSING, UNHEARD, UNHEARD_TRAINING
@@ -20,7 +20,7 @@ EVENTS_SHOWN = 6
 
 
 def facts(view: JobView, now: float) -> Iterator[Fact]:
-    """Label and sentence, what runs first, then what it cost, then how it came so."""
+    """All facts: what runs first, then its costs, then its history."""
     status = view.status
     if not status.stage:
         return
@@ -37,7 +37,7 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
 
 
 def stages(status: Status, algorithms: Mapping[str, str]) -> Iterator[Fact]:
-    """How each stage goes or went."""
+    """The state or result of each stage."""
     for stage in status.stages:
         yield f"stage {stage.name}", text.SEPARATOR.join(_stage(stage, status, algorithms))
 
@@ -59,12 +59,12 @@ def _stage(stage: StageStatus, status: Status, algorithms: Mapping[str, str]) ->
 
 def _ranks(status: Status) -> str:
     found = status.ranks
-    told = [f"{found.running}/{found.desired} run", f"{found.ready} ready"]
+    parts = [f"{found.running}/{found.desired} run", f"{found.ready} ready"]
     if found.failed:
-        told.append(f"{found.failed} failed")
+        parts.append(f"{found.failed} failed")
     if found.succeeded:
-        told.append(f"done: {found.succeeded}")
-    return text.SEPARATOR.join(told)
+        parts.append(f"done: {found.succeeded}")
+    return text.SEPARATOR.join(parts)
 
 
 def _of_progress(found: Progress, view: JobView, now: float) -> Iterator[Fact]:
@@ -114,7 +114,7 @@ def _cause(reason: str) -> str:
 
 
 def attempts(found: Sequence[Attempt], now: float) -> Iterator[Fact]:
-    """How the newest attempts ended, the newest first; the job's status has more."""
+    """How the newest attempts ended, newest first; the job's status has more."""
     for ended in reversed(found[-ATTEMPTS_SHOWN:]):
         yield f"attempt {ended.attempt}", text.SEPARATOR.join(_attempt(ended, now))
     if len(found) > ATTEMPTS_SHOWN:
@@ -128,15 +128,15 @@ def _attempt(ended: Attempt, now: float) -> Iterator[str]:
     yield _ago(ended.end_time, now)
 
 
-def events(found: Sequence[Happening] | str, now: float) -> Iterator[Fact]:
-    """The newest events, the newest first; a sentence says why they could not be read."""
+def events(found: Sequence[Event] | str, now: float) -> Iterator[Fact]:
+    """The newest events, newest first; or why they could not be read."""
     if isinstance(found, str):
         yield "events", " ".join(job_view.legible(f"could not be read: {found}").split())
         return
     for event in reversed(found[-EVENTS_SHOWN:]):
-        told = " ".join(job_view.legible(f"{event.reason}: {event.message}").split())
+        sentence = " ".join(job_view.legible(f"{event.reason}: {event.message}").split())
         moment = event.last_timestamp or event.event_time
-        yield "event", f"{told} ({_ago(moment, now)})" if moment else told
+        yield "event", f"{sentence} ({_ago(moment, now)})" if moment else sentence
 
 
 def _ago(moment: str, now: float) -> str:
@@ -144,7 +144,7 @@ def _ago(moment: str, now: float) -> str:
 
 
 def advice(view: JobView) -> tuple[str, ...]:
-    """The command to type next when something is wrong, word by word; () if nothing is, or nothing can be done."""
+    """The command to type next if something is wrong, as words; () if there is none."""
     status, space = view.status, ("-n", view.namespace)
     running = statuses.condition(status, "Running")
     if view.deleting or statuses.is_true(status, "Complete"):
@@ -168,7 +168,7 @@ def advice(view: JobView) -> tuple[str, ...]:
 
 
 def _after_failure(view: JobView) -> tuple[str, ...]:
-    """Pods that ended by themselves stay for their logs, unless cleanPodPolicy says otherwise."""
+    """The command for the logs: pods that ended by themselves are kept, unless cleanPodPolicy says otherwise."""
     last = view.status.attempts[-1] if view.status.attempts else None
     kept = view.job is not None and view.job.spec.run_policy.clean_pod_policy != "All"
     if last is not None and last.rank is not None and last.exit_code is not None and kept:

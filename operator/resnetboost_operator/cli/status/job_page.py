@@ -1,4 +1,4 @@
-"""One job as a page: stages, trouble and what to do about it, facts; for a terminal's width or as plain lines."""
+"""One job as a page: stages, problems with their remedy, and facts; for a terminal's width or as plain lines."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,23 +9,23 @@ from rich.table import Table
 from rich.text import Text
 
 from resnetboost_operator import readable
-from resnetboost_operator.cli.run import frame, text
 from resnetboost_operator.cli.status import job_facts, job_table, job_view
 from resnetboost_operator.cli.status.job_facts import Fact
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.view import frame, text
 
 _LABEL_CELLS = 12
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """One job as a rich renderable; `events` are facts too."""
+    """One job as a rich renderable; `events` are shown as facts."""
 
     view: JobView
     events: tuple[Fact, ...]
     now: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Header, trouble, stages, facts, what to type next."""
+        """Yield header, problem, stages, facts and the command to type next."""
         width = options.max_width if console.is_terminal else 0
         yield from self._head(width)
         if trouble := job_view.why(self.view, self.now):
@@ -52,7 +52,7 @@ class JobPage(msgspec.Struct, frozen=True):
 
 
 def _facts(facts: list[Fact], width: int) -> Iterator[RenderableType]:
-    """Long sentences wrap beside their label, never under it."""
+    """A table row whose long sentences wrap beside their label, not under it."""
     if not width:
         for label, sentence in facts:
             yield Text(f"  {label:<{_LABEL_CELLS}}{sentence}".rstrip())
@@ -69,7 +69,7 @@ def _facts(facts: list[Fact], width: int) -> Iterator[RenderableType]:
 
 
 def _next(command: Sequence[str], width: int) -> Iterator[RenderableType]:
-    """A command is there to be copied: where it is too long it goes on as a shell wants it."""
+    """A command to copy: long ones continue on the next line with a backslash."""
     if not width:
         yield Text(f"  {'next':<{_LABEL_CELLS}}{' '.join(command)}")
         return

@@ -1,4 +1,4 @@
-"""Jobs as a table that fits its terminal, and each job's trouble as a sentence under it; it asks nobody."""
+"""Table of jobs that fits the terminal, with each job's problem under it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from resnetboost_operator import readable
-from resnetboost_operator.cli.run import text as run_text
 from resnetboost_operator.cli.status import job_view
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.status import Progress
 
 _GAP = 2
@@ -31,7 +31,7 @@ V = TypeVar("V")
 
 
 class _Column(msgspec.Struct, frozen=True):
-    """`order`: when there is not room for all, those of the highest order go first."""
+    """A column; if the table is too wide, columns of the highest `order` are dropped first."""
 
     title: str
     order: int
@@ -40,14 +40,14 @@ class _Column(msgspec.Struct, frozen=True):
 
 
 class JobTable(msgspec.Struct, frozen=True):
-    """All jobs; with `namespaces` that column too, with `width` 0 everything in one line for each job."""
+    """All jobs; `namespaces` adds that column, `width` 0 prints one line per job."""
 
     jobs: tuple[JobView, ...]
     now: float
     namespaces: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The header, then each job with its trouble under it; beside it where nobody wraps lines."""
+        """Yield the header, then each job with its problem under it, or beside it if lines do not wrap."""
         width = options.max_width if console.is_terminal else 0
         hidden = {*([] if self.namespaces else [_NAMESPACE]), _WHY if width else _BAR}
         columns = [found for found in _COLUMNS if found not in hidden]
@@ -59,19 +59,19 @@ _Cells = dict[_Column, list[str]]
 
 
 def _fitting(columns: Sequence[_Column], cells: _Cells, width: int) -> dict[_Column, int]:
-    """The columns that fit and their widths; the name gives way before anything that must be there goes."""
-    wanted = {column: max(len(column.title), *map(len, cells[column])) for column in columns}
+    """The columns that fit and their widths; the name shrinks before a required column is dropped."""
+    widths = {column: max(len(column.title), *map(len, cells[column])) for column in columns}
     if not width:
-        return wanted
+        return widths
     shown: set[_Column] = set()
     room = width + _GAP
     for column in sorted(columns, key=lambda column: column.order):
-        least = min(wanted[column], _LEAST_NAME) if column is _NAME else wanted[column]
+        least = min(widths[column], _LEAST_NAME) if column is _NAME else widths[column]
         if least + _GAP > room and shown:
             continue
         shown.add(column)
         room -= least + _GAP
-    found = {column: wanted[column] for column in columns if column in shown}
+    found = {column: widths[column] for column in columns if column in shown}
     excess = sum(found.values()) + _GAP * (len(found) - 1) - width
     return found | {_NAME: found[_NAME] - max(0, excess)}
 
@@ -97,7 +97,7 @@ def _row(cells: Sequence[tuple[str, str]]) -> Text:
 
 
 def indented(text: str, style: str, width: int) -> RenderableType:
-    """A sentence that wraps where it begins; with `width` 0 it is one line."""
+    """A sentence that wraps at its indent; with `width` 0 it is one line."""
     return Padding(Text(text, style=style), (0, 0, 0, INDENT), expand=False) if width else Text(" " * INDENT + text)
 
 
@@ -115,26 +115,26 @@ def _style(column: _Column, job: JobView) -> str:
 
 
 def trouble_style(job: JobView) -> str:
-    """How loud a job's trouble is told: waiting is no failure."""
+    """The style of a job's problem: waiting is no failure."""
     return "red" if job.status.phase == "Failed" else "yellow"
 
 
 def in_order(jobs: Sequence[JobView]) -> tuple[JobView, ...]:
-    """What may still change first, because a screen ends somewhere; then by name."""
+    """Sort jobs that may still change first, then by name."""
     return tuple(sorted(jobs, key=lambda job: (job.is_over, job.namespace, job.name)))
 
 
 def change(job: JobView, *, namespaces: bool) -> str:
-    """A job in one line that says everything that changes, but for what changes with the clock alone."""
+    """A job in one line with everything that changes, except what changes with the clock alone."""
     progress = job.progress if job.status.phase in ("Running", "Complete", "Failed") else None
     running = job.status.phase == "Running"
-    told = [] if progress is None else [*run_text.position(progress), *run_text.figures(progress, running=running)]
+    phrases = [] if progress is None else [*run_text.position(progress), *run_text.figures(progress, running=running)]
     name = f"{job.namespace}/{job.name}" if namespaces else job.name
-    return "  ".join(filter(None, [name, job.status.phase, job.status.stage, *told, job_view.why(job)]))
+    return "  ".join(filter(None, [name, job.status.phase, job.status.stage, *phrases, job_view.why(job)]))
 
 
 def stage(job: JobView) -> str:
-    """The stage, and which of how many it is."""
+    """The stage and its number."""
     names = [found.name for found in job.status.stages]
     if len(names) < 2 or job.status.stage not in names:
         return job.status.stage
@@ -142,14 +142,14 @@ def stage(job: JobView) -> str:
 
 
 def percent(job: JobView) -> int | None:
-    """How much of the stage is done."""
+    """The fraction of the stage that is done."""
     if job.status.phase == "Complete":
         return 100
     return job.progress.percent if job.progress is not None else None
 
 
 def ranks(job: JobView) -> str:
-    """How many ranks run, of how many; how many there were if the job is over."""
+    """How many of the ranks run; for an ended job, how many it had."""
     found = job.status.ranks
     if job.is_over:
         return str(found.desired)
@@ -167,7 +167,7 @@ def _bar(job: JobView) -> str:
 def _of_progress(
     read: Callable[[Progress], V | None], written: Callable[[V], str], *, while_it_runs: bool = False
 ) -> Callable[[JobView, float], str]:
-    """A cell of the progress; empty where it is not known, or says nothing any more."""
+    """A cell of the progress; empty if unknown or outdated."""
 
     def cell(job: JobView, now: float) -> str:
         if job.progress is None or (while_it_runs and job.status.phase != "Running"):

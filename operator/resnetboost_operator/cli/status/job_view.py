@@ -1,4 +1,4 @@
-"""A job of the cluster as people look at it, its text made harmless for a terminal; it asks nobody."""
+"""A job of the cluster as the screens show it, with text that is safe for a terminal."""
 
 import re
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ import msgspec
 
 from resnetboost_operator import api, readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.cli.run import text as run_text
 from resnetboost_operator.cli.status.silence import Silence
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.observed import pods
 from resnetboost_operator.status import Progress, StageStatus, Status
 
-# What colours a log (ECMA-48, CSI and OSC); everything else that moves a cursor is shown instead of done.
+# Colours in a log (ECMA-48, CSI and OSC) are removed; other control characters are shown escaped.
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 UNSEEN = "no operator has looked at the job yet"
 UNKNOWN = "the job and this resnetboost are of different versions, not everything is shown: take the newer one"
@@ -22,10 +22,10 @@ DELETING = "the job is being deleted"
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """One version of a job; `created` in unix seconds, `manifest` as the API server has it.
+    """One version of a job; `created` in unix seconds, `manifest` as from the API server.
 
-    `job` is None where definition and program are of different versions; `suspend` is what its owner wants. `silence`:
-    nobody seems to look after it.
+    `job` is None if CRD and program are of different versions; `suspend` is the job's setting; `silence` is set if no
+    operator seems to look after it.
     """
 
     uid: str
@@ -41,22 +41,22 @@ class JobView(msgspec.Struct, frozen=True):
 
     @property
     def stage(self) -> StageStatus | None:
-        """The stage that runs now, or ran last."""
+        """The stage that runs now or ran last."""
         return next((found for found in self.status.stages if found.name == self.status.stage), None)
 
     @property
     def progress(self) -> Progress | None:
-        """How far that stage is."""
+        """The progress of that stage."""
         return run_text.progress_of(self.stage, self.status) if self.stage is not None else None
 
     @property
     def algorithms(self) -> dict[str, str]:
-        """Algorithms by the names of their stages."""
+        """Algorithms by stage name."""
         return {stage.name: stage.algorithm for stage in self.job.spec.stages} if self.job is not None else {}
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will happen any more."""
+        """True if the job will not change any more."""
         return statuses.is_terminal(self.status)
 
 
@@ -79,7 +79,7 @@ def read(obj: Mapping[str, Any]) -> JobView:
 
 
 def legible(text: str) -> str:
-    """Text that can only be read: no colours, no cursor moved, nothing turned round. Lines stay lines."""
+    """Text without colours, cursor movement or reversed direction. Lines stay lines."""
     plain = _COLOURS.sub("", text).replace("\t", " ").replace("\r\n", "\n")
     return "\n".join(map(readable.printable, plain.split("\n")))
 
@@ -93,10 +93,10 @@ def _legible(value: Any) -> Any:
 
 
 def why(view: JobView, now: float | None = None) -> str:
-    """Why it does not train, in a sentence; '' if it does or is complete. Without `now` no clock is in it."""
+    """Why the job does not train, in a sentence; '' if it does or is complete. `now` None leaves durations out."""
     status = view.status
     if view.silence is not None:
-        return view.silence.told(now)
+        return view.silence.sentence(now)
     if view.deleting:
         return DELETING
     if not status.stage:

@@ -1,4 +1,4 @@
-"""One run of this machine for `resnetboost status`: what its folder says, once or until it is over; it runs nothing."""
+"""`resnetboost status` for one local run: reads its folder, once or until the run ends."""
 
 import asyncio
 import time
@@ -7,18 +7,18 @@ from resnetboost_operator import api
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli import interruptible
 from resnetboost_operator.cli.output import Output, console, standard_output
-from resnetboost_operator.cli.run import display, summary
+from resnetboost_operator.cli.view import display, summary
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
 
-LOOK_SECONDS = 1.0  # the runner writes what its ranks tell once a second
+LOOK_SECONDS = 1.0  # the runner writes progress once a second
 FAILED = 1
 FOLLOWING = "Ctrl-C ends this view, and leaves the run alone"
 
 
 def run(folder: RunFolder, *, follow: bool) -> int:
-    """Print how it goes, after its end if that is to be waited for; the exit code. Raises `UserError`."""
+    """Print the run's summary, after its end if `follow`; return the exit code. Raises `UserError`."""
     output = standard_output()
     code = asyncio.run(interruptible.until_interrupted(_over(folder, output))) if follow else 0
     if code > FAILED:
@@ -30,7 +30,7 @@ def run(folder: RunFolder, *, follow: bool) -> int:
 
 
 async def _over(folder: RunFolder, output: Output) -> int:
-    """Show each change until nothing changes any more: 0 where the run is complete then."""
+    """Show each change until the run ends; return 0 if it is complete."""
     status = folder.read_status()
     if not _goes_on(folder, status):
         return _code(status)

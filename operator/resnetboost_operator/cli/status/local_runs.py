@@ -1,4 +1,4 @@
-"""The runs of this machine as the table that jobs of a cluster have; it reads their folders and changes nothing."""
+"""`resnetboost status` for all local runs, as the table that jobs of a cluster have."""
 
 import sys
 import time
@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from resnetboost_operator import api, readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.output import console, standard_output
-from resnetboost_operator.cli.run import summary
 from resnetboost_operator.cli.status import job_table
 from resnetboost_operator.cli.status.job_table import JobTable
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs.runfolder import RunFolder
@@ -24,7 +24,7 @@ NOT_BEGUN = "not begun: nothing was trained yet"
 
 
 def show(runs: Sequence[RunFolder]) -> None:
-    """Print them by the paths that say which folder each is; what cannot be read is a sentence."""
+    """Print the runs by their paths; print a sentence for a folder that cannot be read."""
     views = tuple(_views(runs))
     screen = console(standard_output())
     table = JobTable(job_table.in_order(views), time.time(), namespaces=False)
@@ -45,7 +45,7 @@ def _view(folder: RunFolder) -> JobView:
     manifest, status = folder.read_job(), folder.read_status()
     try:
         job = api.parse(manifest)
-    except (msgspec.ValidationError, ValueError, KeyError):  # of another version; the table does without
+    except (msgspec.ValidationError, ValueError, KeyError):  # of another version; the table shows the rest
         job = None
     if not summary.is_at_rest(status) and not folder.in_use():
         status = _stopped(status, manifest["spec"]["stages"][0]["name"])
@@ -63,7 +63,7 @@ def _view(folder: RunFolder) -> JobView:
 
 
 def _stopped(status: Status, first: str) -> Status:
-    """The status of a run whose process is gone: it says Running for ever."""
+    """The status of a run whose process is gone, which still says Running."""
     message = STOPPED if status.stage else NOT_BEGUN
     status = replace(status, phase="Suspended" if status.stage else "Pending", stage=status.stage or first)
     return statuses.with_condition(status, "Running", False, "NotRunning", message, "")

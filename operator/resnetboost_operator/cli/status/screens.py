@@ -1,4 +1,4 @@
-"""Where jobs of a cluster are shown: redrawn in place, a line for each change, or objects for programs."""
+"""How jobs of a cluster are printed: redrawn in place, one line per change, or as objects for programs."""
 
 import json
 import os
@@ -13,28 +13,28 @@ from rich.text import Text
 
 from resnetboost_operator import readable, yamltext
 from resnetboost_operator.cli.status import job_table
-from resnetboost_operator.cli.status.command import Form
 from resnetboost_operator.cli.status.job_facts import Fact
 from resnetboost_operator.cli.status.job_page import JobPage
 from resnetboost_operator.cli.status.job_table import JobTable
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.status.request import Form
 
 
 class Screen(Protocol):
-    """What is told what there is."""
+    """Shows jobs."""
 
     def show(self, jobs: Sequence[JobView], events: tuple[Fact, ...]) -> None:
-        """All jobs as they are now; `events` of the one job."""
+        """Show all jobs; `events` are those of the requested job."""
 
     def notice(self, text: str) -> None:
-        """What else must be known now, until the next notice; '' for nothing."""
+        """Show a message until the next one; '' for none."""
 
     def close(self) -> None:
-        """Nothing follows: the last picture stays."""
+        """End the screen; the last picture stays."""
 
 
 def choose(form: Form, *, one: bool, follow: bool, all_spaces: bool) -> Screen:
-    """The screen for a form of output, on standard output as it is."""
+    """The screen for an output format, on standard output."""
     if form != "text":
         return Objects(form, one=one, follow=follow)
     readable.make_plain(sys.stdout)
@@ -47,39 +47,39 @@ def choose(form: Form, *, one: bool, follow: bool, all_spaces: bool) -> Screen:
 
 
 class Picture:
-    """A page of the one job, or a table."""
+    """The page of one job, or a table of all."""
 
     def __init__(self, *, one: bool, all_spaces: bool) -> None:
         self._one = one
         self._all_spaces = all_spaces
 
     def draw(self, jobs: Sequence[JobView], events: tuple[Fact, ...]) -> RenderableType:
-        """As things are now."""
+        """Draw the current state."""
         if self._one:
             return Group(*(JobPage(job, events, time.time()) for job in jobs))
         return JobTable(job_table.in_order(jobs), time.time(), self._all_spaces)
 
 
 class Once:
-    """Prints; lines are as long as they are where no terminal wraps them."""
+    """Prints once; without a terminal, lines are not wrapped."""
 
     def __init__(self, console: Console, picture: Picture) -> None:
         self._console = console
         self._picture = picture
 
     def show(self, jobs: Sequence[JobView], events: tuple[Fact, ...]) -> None:
-        """Print it."""
+        """Print the jobs."""
         self._console.print(self._picture.draw(jobs, events), soft_wrap=not self._console.is_terminal)
 
     def notice(self, text: str) -> None:
-        """There is none before the end."""
+        """Do nothing: the command ends right away."""
 
     def close(self) -> None:
-        """All is printed."""
+        """Do nothing: everything is printed."""
 
 
 class InPlace:
-    """Draws over what it drew before; without a thread of its own."""
+    """Redraws in place, without a refresh thread."""
 
     def __init__(self, console: Console, picture: Picture) -> None:
         self._picture = picture
@@ -90,52 +90,52 @@ class InPlace:
         self._live.start()
 
     def show(self, jobs: Sequence[JobView], events: tuple[Fact, ...]) -> None:
-        """Draw."""
+        """Redraw."""
         self._shown = self._picture.draw(jobs, events) if jobs else Text("there are no jobs yet", style="dim")
         self._live.refresh()
 
     def notice(self, text: str) -> None:
-        """Keep it under the picture."""
+        """Keep the message under the picture."""
         self._notice = text
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         self._closed = True
         self._live.stop()
 
     def _frame(self) -> RenderableType:
-        """The last line is empty or short: what a key leaves there (^C) must not reach the next one."""
+        """Picture and notice. The last line is empty or short, so that an echoed ^C does not shift the next line."""
         ended = self._closed and not self._notice
         return self._shown if ended else Group(self._shown, Text(self._notice, style="yellow"))
 
 
 class Lines:
-    """A line for each change of a job, with the time in front; trouble goes to standard error."""
+    """Prints a line with the time for each change of a job; problems go to standard error."""
 
     def __init__(self, *, all_spaces: bool) -> None:
         self._all_spaces = all_spaces
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._notice = ""
 
     def show(self, jobs: Sequence[JobView], events: tuple[Fact, ...]) -> None:
-        """Print what is new."""
+        """Print what changed."""
         there = {job.uid: job_table.change(job, namespaces=self._all_spaces) for job in jobs}
-        for uid in self._told.keys() - there.keys():
-            _line(f"{self._told[uid].split('  ')[0]}  is deleted")
+        for uid in self._printed.keys() - there.keys():
+            _line(f"{self._printed[uid].split('  ')[0]}  is deleted")
         for uid, line in there.items():
-            if self._told.get(uid) != line:
+            if self._printed.get(uid) != line:
                 _line(line)
-        self._told = there
+        self._printed = there
 
     def notice(self, text: str) -> None:
-        """Say it once."""
+        """Print the message once."""
         if text and text != self._notice:
             print(f"resnetboost: {text}", file=sys.stderr, flush=True)
         self._notice = text
 
     def close(self) -> None:
-        """All is printed."""
+        """Do nothing: everything is printed."""
 
 
 def _line(text: str) -> None:
@@ -143,16 +143,16 @@ def _line(text: str) -> None:
 
 
 class Objects:
-    """The objects as the API server has them: one, or a List; when followed, one after another, each as it changes."""
+    """Prints objects as the API server has them: one, or a List; with -w, each one as it changes."""
 
     def __init__(self, form: Form, *, one: bool, follow: bool) -> None:
         self._form = form
         self._one = one
         self._follow = follow
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
 
     def show(self, jobs: Sequence[JobView], events: tuple[Fact, ...]) -> None:
-        """Print what is new."""
+        """Print what changed."""
         manifests = [_without_bookkeeping(job) for job in jobs]
         if not self._follow:
             listed = {"apiVersion": "v1", "kind": "List", "items": manifests}
@@ -160,8 +160,8 @@ class Objects:
             return
         for job, manifest in zip(jobs, manifests, strict=True):
             version = job.manifest["metadata"]["resourceVersion"]
-            if self._told.get(job.uid) != version:
-                self._told[job.uid] = version
+            if self._printed.get(job.uid) != version:
+                self._printed[job.uid] = version
                 self._print(manifest, indent=None)
 
     def _print(self, manifest: object, indent: int | None) -> None:
@@ -171,13 +171,13 @@ class Objects:
             print(yamltext.dump_all([manifest]) if self._follow else yamltext.dump(manifest), end="", flush=True)
 
     def notice(self, text: str) -> None:
-        """Programs see what changes, and nothing else."""
+        """Do nothing: programs read objects only."""
 
     def close(self) -> None:
-        """All is printed."""
+        """Do nothing: everything is printed."""
 
 
 def _without_bookkeeping(job: JobView) -> dict[str, object]:
-    """As kubectl shows it."""
+    """The object as kubectl prints it."""
     metadata = {key: value for key, value in job.manifest["metadata"].items() if key != "managedFields"}
     return job.manifest | {"metadata": metadata}

@@ -1,4 +1,4 @@
-"""What the mirror of a collection believes, whoever tells first: the watch, a list or the answer to a write."""
+"""What the cache of a collection believes, whoever tells first: the watch, a list or the answer to a write."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from resnetboost_operator.kubeclient.cache import Mirror
+from resnetboost_operator.kubeclient.cache import Cache
 
 
 def thing(uid: str, version: int, word: str = "") -> dict[str, Any]:
@@ -14,103 +14,103 @@ def thing(uid: str, version: int, word: str = "") -> dict[str, Any]:
 
 
 class Told:
-    """A mirror of words, and what it told of changes."""
+    """A cache of words, and what it told of changes."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[str | None, str | None]] = []
-        self.mirror: Mirror[str] = Mirror(
+        self.cache: Cache[str] = Cache(
             lambda obj: None if obj["word"] == "foreign" else str(obj["word"]),
             lambda before, after: self.changes.append((before, after)),
         )
 
     @property
     def words(self) -> list[str]:
-        return sorted(self.mirror)
+        return sorted(self.cache)
 
 
 @pytest.fixture
 def told() -> Told:
     """After a list of one thing, a@5, as of version 10."""
     told = Told()
-    told.mirror.list_begins()
-    told.mirror.listed(thing("a", 5))
-    told.mirror.list_ends(10)
+    told.cache.begin_list()
+    told.cache.add_listed(thing("a", 5))
+    told.cache.end_list(10)
     told.changes.clear()
     return told
 
 
 def test_a_list_fills_it() -> None:
     told = Told()
-    assert not told.mirror.filled
-    told.mirror.list_begins()
-    told.mirror.listed(thing("a", 5))
-    assert not told.mirror.filled
-    told.mirror.list_ends(10)
-    assert told.mirror.filled
+    assert not told.cache.synced
+    told.cache.begin_list()
+    told.cache.add_listed(thing("a", 5))
+    assert not told.cache.synced
+    told.cache.end_list(10)
+    assert told.cache.synced
     assert told.changes == [(None, "a@5")]
 
 
 def test_an_older_event_changes_nothing(told: Told) -> None:
-    told.mirror.watched("MODIFIED", thing("a", 12))
-    told.mirror.watched("MODIFIED", thing("a", 11))
+    told.cache.apply_event("MODIFIED", thing("a", 12))
+    told.cache.apply_event("MODIFIED", thing("a", 11))
     assert told.words == ["a@12"]
     assert told.changes == [("a@5", "a@12")]
 
 
 def test_an_event_without_news_is_not_told(told: Told) -> None:
-    told.mirror.watched("MODIFIED", thing("a", 12, "a@5"))
+    told.cache.apply_event("MODIFIED", thing("a", 12, "a@5"))
     assert told.changes == []
-    told.mirror.watched("MODIFIED", thing("a", 11, "older"))
+    told.cache.apply_event("MODIFIED", thing("a", 11, "older"))
     assert told.words == ["a@5"], "its version counts all the same"
 
 
 def test_what_is_deleted_is_gone(told: Told) -> None:
-    told.mirror.watched("DELETED", thing("a", 12))
+    told.cache.apply_event("DELETED", thing("a", 12))
     assert (told.words, told.changes) == ([], [("a@5", "a@12"), ("a@12", None)]), "its last words are heard"
 
 
 def test_an_answer_enters_before_the_watch_tells_of_it_and_the_event_is_no_news_then(told: Told) -> None:
-    assert told.mirror.answered(thing("b", 12)) == "b@12"
-    told.mirror.watched("ADDED", thing("b", 12))
+    assert told.cache.apply_response(thing("b", 12)) == "b@12"
+    told.cache.apply_event("ADDED", thing("b", 12))
     assert told.words == ["a@5", "b@12"]
     assert told.changes == [], "who wrote knows already"
 
 
 def test_an_answer_that_comes_after_the_deletion_raises_no_ghost(told: Told) -> None:
-    told.mirror.watched("ADDED", thing("b", 12))
-    told.mirror.watched("DELETED", thing("b", 14))
-    assert told.mirror.answered(thing("b", 12)) is None
+    told.cache.apply_event("ADDED", thing("b", 12))
+    told.cache.apply_event("DELETED", thing("b", 14))
+    assert told.cache.apply_response(thing("b", 12)) is None
     assert told.words == ["a@5"]
 
 
 def test_an_answer_that_a_bookmark_has_overtaken_raises_no_ghost(told: Told) -> None:
-    told.mirror.reached(20)
-    assert told.mirror.answered(thing("b", 12)) is None
+    told.cache.advance(20)
+    assert told.cache.apply_response(thing("b", 12)) is None
     assert told.words == ["a@5"]
 
 
 def test_an_answer_about_something_known_counts_however_far_the_watch_is(told: Told) -> None:
-    told.mirror.reached(20)
-    assert told.mirror.answered(thing("a", 12)) == "a@12"
+    told.cache.advance(20)
+    assert told.cache.apply_response(thing("a", 12)) == "a@12"
     assert told.words == ["a@12"]
 
 
 def test_a_new_list_forgets_what_is_no_longer_there(told: Told) -> None:
-    told.mirror.list_begins()
-    told.mirror.listed(thing("b", 15))
-    told.mirror.list_ends(20)
+    told.cache.begin_list()
+    told.cache.add_listed(thing("b", 15))
+    told.cache.end_list(20)
     assert told.words == ["b@15"]
 
 
 def test_a_list_does_not_forget_what_was_written_after_it_was_made(told: Told) -> None:
-    told.mirror.list_begins()
-    told.mirror.answered(thing("new", 25))
-    told.mirror.list_ends(20)
+    told.cache.begin_list()
+    told.cache.apply_response(thing("new", 25))
+    told.cache.end_list(20)
     assert told.words == ["new@25"]
 
 
 def test_a_thing_that_is_no_longer_ours_goes(told: Told) -> None:
-    told.mirror.watched("MODIFIED", thing("a", 12, "foreign"))
+    told.cache.apply_event("MODIFIED", thing("a", 12, "foreign"))
     assert (told.words, told.changes) == ([], [("a@5", None)])
 
 
@@ -131,8 +131,8 @@ def test_whatever_overtakes_what_it_ends_with_what_is(data: strategies.DataObjec
     for position in range(len(events) + 4):
         for index, obj in answers:
             if position == max(0, index + late[index] - 1):
-                told.mirror.answered(obj)
+                told.cache.apply_response(obj)
         if position < len(events):
-            told.mirror.watched(*events[position])
-    assert {uid for uid in ("", *there.values()) if told.mirror.get(uid)} == set(there.values())
-    assert len(told.mirror) == len(there)
+            told.cache.apply_event(*events[position])
+    assert {uid for uid in ("", *there.values()) if told.cache.get(uid)} == set(there.values())
+    assert len(told.cache) == len(there)

@@ -1,4 +1,4 @@
-"""A coordination.k8s.io Lease: who leads, read and written; when one may be taken. No clock but the one passed in."""
+"""A coordination.k8s.io Lease: its fields, read from and written to manifests."""
 
 import datetime
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from resnetboost_operator import names
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """What a lease says. `holder` is '' where nobody leads; `version` is for the next write, '' for a new lease.
+    """Fields of a Lease. `holder` is '' if nobody leads; `version` is the resourceVersion, '' for a new lease.
 
-    `pod` is the holder's in the lease's namespace, '' for a process that runs in none. Labels and annotations are those
-    that others have put on it.
+    `pod` is the holder's pod in the lease's namespace, '' if it does not run in one. `labels` and `annotations` are
+    those set by others.
     """
 
     holder: str
@@ -28,7 +28,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 def read(obj: Mapping[str, Any]) -> Lease:
-    """A lease as the API server has it."""
+    """Read a lease from its manifest."""
     spec, metadata = obj.get("spec") or {}, obj["metadata"]
     annotations = dict(metadata.get("annotations") or {})
     labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key != names.LABEL_LEASE}
@@ -46,7 +46,7 @@ def read(obj: Mapping[str, Any]) -> Lease:
 
 
 def manifest(name: str, namespace: str, lease: Lease) -> dict[str, Any]:
-    """The object to be written."""
+    """The manifest of a lease."""
     pod = {names.ANNOTATION_HOLDER_POD: lease.pod} if lease.pod else {}
     metadata: dict[str, Any] = {
         "name": name,
@@ -69,21 +69,3 @@ def manifest(name: str, namespace: str, lease: Lease) -> dict[str, Any]:
 def timestamp(now: float) -> str:
     """Unix seconds as Kubernetes' MicroTime."""
     return datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-class Sighting:
-    """Since when a lease has not changed, by this process' clock alone: the holder's may be wrong."""
-
-    def __init__(self) -> None:
-        self._lease: Lease | None = None
-        self._since = 0.0
-
-    def is_news(self, lease: Lease) -> bool:
-        """Whether it was renewed since it was looked at last."""
-        return self._lease is not None and self._lease != lease
-
-    def is_free(self, lease: Lease, identity: str, now: float) -> bool:
-        """Whether it may be taken: nobody's, our own of a former life, or not renewed for its whole duration."""
-        if self._lease != lease:
-            self._lease, self._since = lease, now
-        return lease.holder in ("", identity) or now >= self._since + lease.duration_seconds

@@ -1,4 +1,4 @@
-"""Tells a person at a terminal, or a log, how a run goes; it reads the status and changes nothing."""
+"""Shows the progress of a run: a live frame on a terminal, lines in a log."""
 
 import asyncio
 import os
@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from resnetboost_operator import api
-from resnetboost_operator.cli.run import frame
-from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.cli.view import frame
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.planning.actions import Event
 from resnetboost_operator.status import Status
 
@@ -27,32 +27,32 @@ Clock = Callable[[], float]
 
 
 class Display(Protocol):
-    """What a run needs of its display."""
+    """What a run calls to show its progress."""
 
     def show(self, status: Status) -> None:
-        """The newest status."""
+        """Show the newest status."""
 
     def event(self, event: Event) -> None:
-        """Something that happened."""
+        """Show an event."""
 
     def notice(self, text: str) -> None:
-        """What the user should know now, until the next notice."""
+        """Show a message to the user until the next one."""
 
     def close(self) -> None:
-        """The run is over: leave the last picture on the screen."""
+        """End the display; the last picture stays on the screen."""
 
 
 def choose(job: api.Job, console: Console, began: float | None = None) -> Display:
-    """The live display on a terminal that can draw over what is there, else lines. NO_COLOR only takes the colours.
+    """The live display on a terminal that can redraw, else lines. NO_COLOR only removes the colours.
 
-    `began` (unix seconds) is since when the run's time counts, if not from now on.
+    `began` (unix seconds) is the start of the run's clock; default: now.
     """
     plain = not console.is_terminal or os.environ.get("TERM") in ("dumb", "unknown")
     return PlainDisplay(job, console) if plain else LiveDisplay(job, console, time.time, began)
 
 
 class PlainDisplay:
-    """One line for every event and epoch, and every few seconds in between."""
+    """Prints one line for every event and epoch, and every few seconds in between."""
 
     def __init__(self, job: api.Job, console: Console, clock: Clock = time.time) -> None:
         self._console = console
@@ -63,7 +63,7 @@ class PlainDisplay:
         self._line(run_text.headline(job))
 
     def show(self, status: Status) -> None:
-        """A line when there is something new to say and the last one is long enough ago."""
+        """Print a line if there is news and the last line is old enough."""
         progress = status.progress
         if status.phase == "Starting" and status.ranks.running == status.ranks.desired:
             self._wait(run_text.waiting(status, self._clock()))
@@ -81,15 +81,15 @@ class PlainDisplay:
             self._line(reason)
 
     def event(self, event: Event) -> None:
-        """One line."""
+        """Print the event."""
         self._line(event.message if event.type == "Normal" else f"WARNING {event.message}")
 
     def notice(self, text: str) -> None:
-        """One line."""
+        """Print the message."""
         self._line(text)
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing: lines stay."""
 
     def _line(self, text: str) -> None:
         self._last_line = self._clock()
@@ -98,7 +98,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A frame that is drawn anew in place: once a second, for the clock, and whenever something is new."""
+    """A frame that is redrawn in place: once a second, for the clock, and after each change."""
 
     def __init__(self, job: api.Job, console: Console, clock: Clock = time.time, began: float | None = None) -> None:
         self._job = job
@@ -107,7 +107,7 @@ class LiveDisplay:
         self._status = Status()
         self._notice = Text(HINT, style="dim")
         self._events: deque[frame.Line] = deque(maxlen=EVENTS_SHOWN)
-        # Without a refresh thread: forking pods from a process with threads is asking for deadlocks.
+        # No refresh thread: forking pods from a process with threads risks deadlocks.
         self._live = Live(console=console, auto_refresh=False, get_renderable=self._frame, redirect_stderr=False)
         self._live.start()
         self._timer: asyncio.TimerHandle | None = None
@@ -129,7 +129,7 @@ class LiveDisplay:
         self._live.refresh()
 
     def close(self) -> None:
-        """Draw once more without hints, and give the terminal back."""
+        """Draw the last frame without hints and release the terminal."""
         if self._timer is not None:
             self._timer.cancel()
         self._notice = Text()

@@ -1,4 +1,4 @@
-"""A run's status in short phrases, the most telling first; pure, it knows nothing of terminals."""
+"""Short phrases about a run's status, the most important first."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ SEPARATOR = " · "
 
 
 def headline(job: api.Job) -> str:
-    """The job in a line: what is trained on what."""
+    """One line about the job: model, data set and ranks."""
     return f"{job.name}: " + SEPARATOR.join(facts(job))
 
 
 def facts(job: api.Job) -> list[str]:
-    """What a reader wants to know of the job before anything happens."""
+    """Lines about the job, shown before the run starts."""
     spec = job.spec
     ranks = readable.ranks(spec.device.type, [stage.device_count for stage in spec.stages])
     batches = {stage.device_count * stage.local_batch_size * stage.accumulation_steps for stage in spec.stages}
@@ -28,16 +28,16 @@ def facts(job: api.Job) -> list[str]:
 
 
 def position(progress: Progress) -> list[str]:
-    """How far a stage is, in epochs and steps."""
+    """Progress of a stage in epochs and steps."""
     if progress.total_steps == 0:
-        return []  # it has not begun to count
+        return []  # the stage has not started to count
     epoch = min(int(progress.epoch) + 1, progress.total_epochs) if progress.step < progress.total_steps else None
     shown = progress.total_epochs if epoch is None else epoch
     return [f"epoch {shown}/{progress.total_epochs}", f"step {progress.step}/{progress.total_steps}"]
 
 
 def figures(progress: Progress, *, running: bool = True) -> list[str]:
-    """What training measures, or, where it does not run, measured last; what is not known is left out."""
+    """The last measurements of the training; unknown ones are left out."""
     found = (
         ("loss {}", progress.loss, readable.quantity),
         ("accuracy {}", progress.accuracy, readable.share),
@@ -49,34 +49,34 @@ def figures(progress: Progress, *, running: bool = True) -> list[str]:
 
 
 def result(stage: StageStatus) -> list[str]:
-    """How a finished stage came out."""
+    """The result of a finished stage."""
     found = (("top-1", stage.top1, readable.share), ("top-5", stage.top5, readable.share))
-    told = [f"{name} {written(value)}" for name, value, written in found if value is not None]
-    return told if stage.test_loss is None else [*told, f"test loss {readable.quantity(stage.test_loss)}"]
+    phrases = [f"{name} {written(value)}" for name, value, written in found if value is not None]
+    return phrases if stage.test_loss is None else [*phrases, f"test loss {readable.quantity(stage.test_loss)}"]
 
 
 def skipped(stage: StageStatus) -> list[str]:
-    """How many images a stage could not use."""
+    """How many images a stage skipped."""
     return [f"{readable.plural(stage.skipped_images, 'unusable image')} skipped"] if stage.skipped_images else []
 
 
 def curvature(updates: Updates) -> list[str]:
-    """What a stage's updates of the curvature did and cost."""
+    """What a stage's curvature updates did and cost."""
     failed = sum(updates.layers["failed"])
     return [
         f"{updates.stage}: {readable.plural(len(updates.steps), 'update')}",
-        cost.told([updates]),
+        cost.describe([updates]),
         f"{sum(updates.layers['updated'])} of {updates.candidates} layers updated",
         *([f"{failed} failed"] if failed else []),
     ]
 
 
 def sums(found: Sums) -> list[str]:
-    """What Adasum made of a stage's vectors and cost."""
+    """What Adasum did in a stage and cost."""
     return [
         f"{found.stage}: gain {readable.quantity(found.gain)} of {found.summands}",
         f"cosine {readable.quantity(found.cosine)}, least {readable.quantity(found.least_cosine)}",
-        cost.told([found]),
+        cost.describe([found]),
     ]
 
 
@@ -87,12 +87,12 @@ def subspace(found: Descent) -> list[str]:
         f"{found.stage}: {readable.share(found.explained_variance)} of the variance explained",
         *([f"steps {outcomes}"] if found.searched else []),
         f"gradient share {readable.share(found.gradient_share)}",
-        cost.told([found]),
+        cost.describe([found]),
     ]
 
 
 def waiting(status: Status, now: float) -> str:
-    """Why the current stage makes no steps at the moment; '' if it does."""
+    """Why the current stage does not train at the moment; '' if it does."""
     ranks = status.ranks
     if status.phase == "Restarting" or (status.restart_time and pods.seconds(status.restart_time) > now):
         return f"restarting in {readable.duration(pods.seconds(status.restart_time) - now)}"
@@ -103,7 +103,7 @@ def waiting(status: Status, now: float) -> str:
 
 
 def fit(phrases: Sequence[str], width: int) -> str:
-    """As many phrases as fit, the first ones first; at least one, cut if it must be."""
+    """As many phrases as fit, in order; at least one, cut if necessary."""
     text = phrases[0] if phrases else ""
     for phrase in phrases[1:]:
         if len(text) + len(SEPARATOR) + len(phrase) > width:
@@ -113,7 +113,7 @@ def fit(phrases: Sequence[str], width: int) -> str:
 
 
 def attempt(ended: Attempt) -> str:
-    """How an attempt ended, and who is to blame."""
+    """How an attempt ended, and why."""
     who = f"rank {ended.rank}{f' on {ended.node}' if ended.node else ''}" if ended.rank is not None else None
     code = f"exit code {ended.exit_code}" if ended.exit_code is not None else None
     step = f"after step {ended.last_step}" if ended.last_step is not None else None
@@ -124,6 +124,6 @@ def attempt(ended: Attempt) -> str:
 
 
 def progress_of(stage: StageStatus, status: Status) -> Progress | None:
-    """The progress, if it is this stage's."""
+    """The progress, if it belongs to this stage."""
     progress = status.progress
     return progress if progress is not None and progress.stage == stage.name else None

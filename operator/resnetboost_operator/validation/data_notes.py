@@ -1,7 +1,7 @@
-"""What a data set on this machine says about the job that is to train on it; it reads labels, and judges no image.
+"""Notes on a job's local data set: compares its labels with the job.
 
-Only what is read at once: the labels of an .npz file, the list of classes beside MindRecord files. What cannot be read
-is left to the trainer, which says why.
+Reads only what takes no time: the labels of an .npz file and the list of classes of MindRecord files. Unreadable files
+are left to the trainer, which reports them.
 """
 
 import array
@@ -21,21 +21,21 @@ _HEADER = 10  # bytes of an .npy file of version 1.0 before its header: a magic 
 
 
 def of(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Notes on a defaulted spec beside the data that it names, if that lies on this machine."""
+    """Notes on a defaulted spec, from its data set if that is on this machine."""
     dataset = spec["dataset"]
     if "path" not in dataset:
         return
     path = Path(dataset["path"]).expanduser()
     try:
         found = _labels(path) if dataset["name"] == "npz" else _names(path) if dataset["name"] == "MindRecord" else 0
-    except Exception:  # a file of anything: zipfile alone raises a dozen kinds
+    except Exception:  # any file may be there, and zipfile alone raises a dozen kinds
         return
     if found:
         yield from notes.of_classes(spec["model"]["numClasses"], found, f"{path} has")
 
 
 def _names(folder: Path) -> int:
-    """How many classes `resnetboost data to-mindrecord` has listed there."""
+    """The number of classes that `resnetboost data to-mindrecord` has listed."""
     with (folder / "classes.txt").open("rb") as file:
         data = file.read(_MOST_NAMES_BYTES + 1)
     whole = len(data) <= _MOST_NAMES_BYTES

@@ -1,11 +1,11 @@
-"""How a run came out: its exit code and the closing lines; it reads the run folder and changes nothing."""
+"""Summary of a run: its exit code and closing lines, read from the run folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from resnetboost_operator import failures, readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.cli.run import text
+from resnetboost_operator.cli.view import text
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs import adasum, metricsfile, pca, thor
 from resnetboost_operator.runs.runfolder import RunFolder
@@ -15,7 +15,7 @@ _FAILED_OTHERWISE = failures.INTERNAL_ERROR
 
 
 def exit_code(status: Status) -> int:
-    """0 for a complete job only; a failed one has its last attempt's class, a stopped one is interrupted."""
+    """The exit code of a run: 0 if complete, the failure class's if failed, `interrupted` if stopped."""
     if statuses.is_true(status, "Complete"):
         return 0
     last = failures.BY_NAME.get(status.attempts[-1].reason) if status.attempts else None
@@ -26,12 +26,12 @@ def exit_code(status: Status) -> int:
 
 
 def _code(verdict: failures.FailureClass | None) -> int:
-    """The exit code of a class; a class that no process can report about itself has the general one."""
+    """The exit code of a failure class; classes without one of their own have the general one."""
     return (verdict.exit_code if verdict is not None else None) or _FAILED_OTHERWISE.exit_code or 1
 
 
 def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_seconds: float) -> Iterator[str]:
-    """The result first, then where everything is, then how to go on."""
+    """The closing lines: the result, where its files are, and how to continue."""
     job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
     yield f"{job['metadata']['name']} {_outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
@@ -55,7 +55,7 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
 
 
 def _invitation(status: Status, checkpoint: Path | None) -> str:
-    """What is before the command that runs it again."""
+    """The words before the command that runs the job again."""
     failed = statuses.condition(status, "Failed")
     if failed is not None and failed.status == "True" and failed.reason in failures.FOR_GOOD:
         return "mend, then"
@@ -76,14 +76,14 @@ def _outcome(status: Status) -> str:
 
 
 def _stopped_at(status: Status) -> str:
-    """Ranks checkpoint the step they stop at, and tell it with their last words; progress may be a poll behind."""
+    """The last step of a run: ranks report their last checkpoint when they end, progress may be older."""
     if status.progress is None:
         return " before its first step"
     return f" at step {max(status.progress.step, status.progress.checkpoint_step or 0)}"
 
 
 def newest_checkpoint(folder: RunFolder) -> Path | None:
-    """The newest checkpoint of the last attempt that has one: the next attempt resumes from it."""
+    """The newest checkpoint of the last attempt that has one, from which the next attempt resumes."""
     job = folder.read_job()
     for stage in reversed(job["spec"]["stages"]):
         place: Path = folder.checkpoints / job["metadata"]["uid"] / stage["name"]
@@ -94,12 +94,12 @@ def newest_checkpoint(folder: RunFolder) -> Path | None:
 
 
 def _age(checkpoint: Path) -> tuple[int, int, str]:
-    """By attempt and step, which has eight digits or more."""
+    """Sort key by attempt and step, which has eight digits or more."""
     return int(checkpoint.parent.name.removeprefix("attempt-")), len(checkpoint.name), checkpoint.name
 
 
 def description(folder: RunFolder, now: float) -> Iterator[str]:
-    """The state of a run, for people."""
+    """Lines that describe the state of a run."""
     status = folder.read_status()
     job = folder.read_job()
     phase = status.phase if status.stage else "not begun"
@@ -111,12 +111,12 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
         yield _line("why", failed.message)
     for stage in status.stages:
         progress = text.progress_of(stage, status)
-        told = text.result(stage)
+        phrases = text.result(stage)
         if stage.state != "Complete" and progress is not None:
             running = runs and status.phase == "Running"
-            told = [*text.position(progress), *text.figures(progress, running=running)]
-        told = [stage.state, *told, *text.skipped(stage)]
-        yield _line(f"stage {stage.name}", text.SEPARATOR.join(told))
+            phrases = [*text.position(progress), *text.figures(progress, running=running)]
+        phrases = [stage.state, *phrases, *text.skipped(stage)]
+        yield _line(f"stage {stage.name}", text.SEPARATOR.join(phrases))
     yield _line("restarts", status.restarts)
     for attempt in status.attempts:
         yield _line(f"attempt {attempt.attempt}", text.attempt(attempt))
@@ -125,11 +125,11 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
 
 
 def is_at_rest(status: Status) -> bool:
-    """Whether nothing happens to it any more unless somebody runs it again."""
+    """True if the run is not active and stays as it is until somebody runs it again."""
     return statuses.is_terminal(status) or statuses.is_true(status, "Suspended")
 
 
 def active_seconds(status: Status, now: float) -> float:
-    """How long it was worked on, since it was begun or last resumed."""
+    """Seconds since the run was started or last resumed."""
     begun = pods.seconds(status.start_time)
     return (pods.seconds(status.completion_time) or now) - begun if begun else 0.0

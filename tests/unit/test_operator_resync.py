@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from resnetboost_operator.controller import resync as censuses
-from resnetboost_operator.controller.resync import Census
+from resnetboost_operator.controller.resync import Resync
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient import client
 from resnetboost_operator.kubeclient.retry import Backoff
@@ -37,10 +37,10 @@ def listed(*answers: Answer, namespaces: tuple[str, ...] = ()) -> tuple[dict[str
         async with ScriptedServer(answers) as server:
             store = Store((), called.append)
             for uid in ("stale", "gone", "newer"):
-                store.jobs.watched("ADDED", job(uid, 50 if uid == "newer" else 5, "before"))
+                store.jobs.apply_event("ADDED", job(uid, 50 if uid == "newer" else 5, "before"))
             called.clear()
             async with asyncio.timeout(10):
-                await Census(server.client, store, namespaces, server.metrics).list_anew()
+                await Resync(server.client, store, namespaces, server.metrics.count_request).relist()
             return {found.uid: found.status.stage for found in store.jobs}, called, server.requests
 
     return asyncio.run(play())
@@ -55,10 +55,10 @@ def test_what_kopf_missed_is_known_and_what_it_told_later_stays() -> None:
 
 
 def test_an_api_server_that_is_away_is_waited_for_and_every_page_read() -> None:
-    away = [refuses(503)] * client.PATIENT.tries
+    away = [refuses(503)] * client.DEFAULT_RETRIES.tries
     stages, _, requests = listed(*away, page(40, job("stale", 30, "now"), more="next"), page(40, job("unheard", 35)))
     assert sorted(stages) == ["newer", "stale", "unheard"]
-    assert len(requests) == client.PATIENT.tries + 2
+    assert len(requests) == client.DEFAULT_RETRIES.tries + 2
 
 
 def test_jobs_of_several_namespaces_are_all_kept() -> None:

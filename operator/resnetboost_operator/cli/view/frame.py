@@ -1,4 +1,4 @@
-"""The picture of a run on a terminal, laid out for its width; it keeps no state and writes nothing."""
+"""The live picture of a run, laid out for the width of the terminal."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from resnetboost_operator import api, readable
-from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.status import Progress, StageStatus, Status
 
 _MARKS = {
@@ -24,7 +24,7 @@ _INDENT = 2
 
 
 class Line(msgspec.Struct, frozen=True):
-    """An event as the display keeps it; `time` in unix seconds."""
+    """An event in the picture; `time` in unix seconds."""
 
     time: float
     text: str
@@ -42,7 +42,7 @@ class Frame(msgspec.Struct, frozen=True):
     elapsed_seconds: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Header, stages, events, notice."""
+        """Yield header, stages, events and notice."""
         width = options.max_width
         yield self._header(width)
         for stage in self.status.stages:
@@ -66,7 +66,7 @@ class Frame(msgspec.Struct, frozen=True):
 def stage_rows(
     stage: StageStatus, status: Status, now: float, width: int, algorithms: Mapping[str, str]
 ) -> Iterator[RenderableType]:
-    """A stage's bar and figures under an empty line; `algorithms` are told by the names of their stages, if at all."""
+    """A stage's progress bar and figures; `algorithms` labels stages by name, if given."""
     current = stage.name == status.stage and stage.state not in ("Complete", "Failed")
     mark, style = _MARKS["Running" if current else stage.state]
     names = max(len(found.name) for found in status.stages)
@@ -102,7 +102,7 @@ def _bar_row(head: Text, stage: StageStatus, progress: Progress | None, width: i
     room = width - head.cell_len - 2
     tail = "  ".join(phrases)
     bar_width = room - len(tail) - 2
-    if bar_width < 10:  # a narrow terminal: the epoch is worth more than the step
+    if bar_width < 10:  # on a narrow terminal the epoch matters more than the step
         tail = phrases[0] if phrases else ""
         bar_width = room - len(tail) - 2
     bar = ProgressBar(
@@ -130,7 +130,7 @@ def _row(left: Text, right: Text) -> Table:
 
 
 def _event_table(events: tuple[Line, ...]) -> Table:
-    """Long messages wrap beside their time, never under it."""
+    """A table row whose long message wraps beside its time, not under it."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for line in events:
         stamp = Text(time.strftime("%H:%M:%S", time.localtime(line.time)), style="dim")

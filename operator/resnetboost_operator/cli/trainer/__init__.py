@@ -1,0 +1,1 @@
+"""Commands that the trainer executes, in a process of its own: the operator may be installed without it."""

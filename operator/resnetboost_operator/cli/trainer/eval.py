@@ -1,0 +1,38 @@
+"""`resnetboost eval`: evaluates a trained network."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from resnetboost_operator.cli.trainer import options, process
+
+
+@click.command("eval")
+@options.SOURCE
+@options.dataset("Data set to evaluate on. [default: that of the training]")
+@options.DATASET_PATH
+@click.option("--test-folder", metavar="NAME", help="For ImageFolder: folder of the test images.")
+@options.SIZE
+@options.RESIZE
+@click.option("--batch", type=click.IntRange(1), metavar="N", help="Batch size. [default: 64]")
+@click.option(
+    "--skip", type=click.IntRange(0), metavar="N", help="Number of unusable images to skip before failing. [default: 0]"
+)
+@options.WEIGHTS
+@options.MODEL
+@options.DEVICE
+@options.FORM
+@click.pass_context
+def evaluate(ctx: click.Context, /, source: Path, **given: Any) -> None:
+    """Evaluate a trained network: top-1, top-5 and loss on a test set.
+
+    The network is a run folder (its newest complete checkpoint), a checkpoint folder, or a file of weights
+    (.safetensors, .pth). A checkpoint names its data set; images are normalised like its training images.
+
+    \b
+    Examples:
+      resnetboost eval runs/digits
+      resnetboost eval resnet50.pth --dataset ImageFolder --path /data/imagenet
+    """
+    ctx.exit(process.run("eval", [str(source)], **given))

@@ -1,0 +1,58 @@
+"""Options that several of the trainer's commands take."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+PATH = click.Path(path_type=Path)
+_DATASETS = (
+    "digits",
+    "npz",
+    "mnist_5k",
+    "MNIST",
+    "CIFAR10",
+    "CIFAR100",
+    "ImageFolder",
+    "MindRecord",
+    "Synthetic",
+)
+
+SOURCE: Callable[[Any], Any] = click.argument("source", metavar="RUN|CHECKPOINT|FILE", type=PATH)
+MODEL: Callable[[Any], Any] = click.option(
+    "--model", metavar="NAME", help="Fail unless it is this network. [default: accept any]"
+)
+WEIGHTS: Callable[[Any], Any] = click.option(
+    "--weights",
+    type=click.Choice(["averaged", "trained"]),
+    help="Which weights of a checkpoint to use. [default: averaged, if it has them]",
+)
+SIZE: Callable[[Any], Any] = click.option(
+    "--image-size", metavar="PIXELS", type=click.IntRange(1), help="Size of the network's input images."
+)
+RESIZE: Callable[[Any], Any] = click.option(
+    "--resize", metavar="PIXELS", type=click.IntRange(1), help="Length of the shorter side before the centre crop."
+)
+DEVICE: Callable[[Any], Any] = click.option(
+    "--device",
+    type=click.Choice(["CPU", "Ascend", "GPU"]),
+    default="CPU",
+    show_default=True,
+    help="Device to compute on.",
+)
+FORM: Callable[[Any], Any] = click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+DATASET_PATH: Callable[[Any], Any] = click.option("--path", metavar="PATH", help="Path of the data set.")
+CLASSES: Callable[[Any], Any] = click.option(
+    "--classes", metavar="FILE", type=PATH, help="File with one class name per line. [default: the data set's names]"
+)
+
+
+def dataset(meaning: str) -> Callable[[Any], Any]:
+    """The option --dataset with this help text."""
+    return click.option("--dataset", metavar="NAME", type=click.Choice(_DATASETS), help=meaning)
+
+
+PREPARED_AS: Callable[[Any], Any] = dataset("Prepare images as for this data set. [default: as in training]")
