@@ -12,6 +12,7 @@ import pytest
 from resnetboost_operator import api, names, yamltext
 from resnetboost_operator.cli import job_file, plan
 from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.rank_table import rank_table as rank_table_manifest
 from resnetboost_operator.ranktable import assembly
 from resnetboost_operator.ranktable.annotations import KEYS, BoundPod
 
@@ -60,7 +61,7 @@ def rank_table(job: dict[str, Any]) -> dict[str, Any]:
         for index, (place, text) in enumerate(zip(places, told, strict=True))
     ]
     built = assembly.build(pods, "910B")
-    return gang.rank_table(parsed, stage, 0, built.data, hashlib.sha256(built.data).hexdigest(), built.ranks)
+    return rank_table_manifest(parsed, stage, 0, built.data, hashlib.sha256(built.data).hexdigest(), built.ranks)
 
 
 def objects(job: dict[str, Any]) -> Iterator[dict[str, Any]]:

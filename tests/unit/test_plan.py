@@ -565,7 +565,7 @@ def test_a_pod_that_claims_an_index_the_stage_has_not_completes_nothing_also_whe
     cluster.started()
     cluster.exit(0, 0)
     own = pods.view(cluster.rank(0))
-    cluster.departed.append(replace(own, index=3))
+    cluster.tombstones.append(replace(own, index=3))
     cluster.settle()
     assert (cluster.status.ranks.succeeded, status.is_terminal(cluster.status)) == ("0", False)
 

@@ -9,6 +9,7 @@ import pytest
 
 from resnetboost_operator import names, status
 from resnetboost_operator.observed.nodes import NodeView
+from resnetboost_operator.observed.state import Obstacle
 from resnetboost_operator.planning import actions
 from resnetboost_operator.ranktable.check import verdict
 from resnetboost_operator.status import RANK_TABLE_READY, Condition
@@ -303,14 +304,15 @@ def test_a_pod_that_kubelet_rejects_for_its_device_restarts_the_gang() -> None:
 def test_what_keeps_the_table_from_being_published_is_said() -> None:
     cluster = ascend()
     allocate(cluster)
-    cluster.refusal = "ConfigMap digits-base-0-ranks exists and is not this job's: delete it, or rename the job"
+    words = "ConfigMap digits-base-0-ranks exists and is not this job's: delete it, or rename the job"
+    cluster.obstacle = Obstacle(words)
     assert cluster.step().annotate, "once the config map is there, all pods are to be told"
     for pod in cluster.gang():
         pod["metadata"]["annotations"].pop(names.ANNOTATION_RANK_TABLE)
     cluster.step()
     assert (condition(cluster).reason, condition(cluster).message) == (
         "NotPublished",
-        f"the rank table cannot be published: {cluster.refusal}",
+        f"the rank table cannot be published: {words}",
     )
 
 

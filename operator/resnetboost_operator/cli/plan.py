@@ -3,7 +3,7 @@
 from typing import Any
 
 from resnetboost_operator import api
-from resnetboost_operator.observed.state import Observed
+from resnetboost_operator.observed.state import Observation
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.status import Status
 
@@ -15,4 +15,4 @@ def objects(job: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     metadata = {"uid": PLACEHOLDER_UID, **job["metadata"]}
     policy = {**job["spec"]["runPolicy"], "suspend": False}
     spec = {**job["spec"], "runPolicy": policy}
-    return plan(api.parse({**job, "metadata": metadata, "spec": spec}), Status(), Observed(), now=0.0).create
+    return plan(api.parse({**job, "metadata": metadata, "spec": spec}), Status(), Observation(), now=0.0).create

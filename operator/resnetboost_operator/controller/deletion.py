@@ -15,9 +15,8 @@ from resnetboost_operator.kubeclient.client import COLLECTION, Client
 from resnetboost_operator.kubeclient.errors import ApiError, Conflict, NotFound
 from resnetboost_operator.kubeclient.resources import PODS
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.planning import cleanup
 from resnetboost_operator.planning.actions import Deletion
-from resnetboost_operator.planning.cleanup import Sweep
+from resnetboost_operator.planning.collection_delete import CollectionDelete, group
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class Removal:
     def remove(self, job: JobRecord, wanted: Sequence[Deletion], pods: Sequence[PodView]) -> None:
         """Begin the deletions that are not under way yet; `pods` are all of the job's."""
         new = [found for found in wanted if not self._store.is_expected(found)]
-        sweeps, singles = cleanup.grouped(new, pods)
+        sweeps, singles = group(new, pods)
         by_name = {found.name: found for found in new}
         for part in (part for sweep in sweeps for part in _parts(sweep, pods)):
             self._begin(job, [by_name[name] for name in part.pods], self._sweep(job, part))
@@ -70,7 +69,7 @@ class Removal:
             self._store.despair(going)
             self._changed(job.uid)
 
-    async def _sweep(self, job: JobRecord, sweep: Sweep) -> None:
+    async def _sweep(self, job: JobRecord, sweep: CollectionDelete) -> None:
         query = {"labelSelector": sweep.selector}
         if sweep.field_selector:
             query["fieldSelector"] = sweep.field_selector
@@ -91,7 +90,7 @@ class Removal:
                 await self._client.request("delete", PODS, job.namespace, deletion.name, body=body)
 
 
-def _parts(sweep: Sweep, pods: Sequence[PodView]) -> list[Sweep]:
+def _parts(sweep: CollectionDelete, pods: Sequence[PodView]) -> list[CollectionDelete]:
     """The same deletions by several requests, about equally many each."""
     count = -(-len(sweep.pods) // SWEEP_PODS)
     if count == 1:
@@ -100,6 +99,6 @@ def _parts(sweep: Sweep, pods: Sequence[PodView]) -> list[Sweep]:
     return [_part(sweep, sweep.pods[first::count], index) for first in range(count)]
 
 
-def _part(sweep: Sweep, pods: tuple[str, ...], index: Mapping[str, int]) -> Sweep:
+def _part(sweep: CollectionDelete, pods: tuple[str, ...], index: Mapping[str, int]) -> CollectionDelete:
     indexes = ",".join(str(index[name]) for name in pods)
     return replace(sweep, selector=f"{sweep.selector},{names.LABEL_INDEX} in ({indexes})", pods=pods)

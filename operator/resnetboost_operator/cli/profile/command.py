@@ -21,7 +21,8 @@ from resnetboost_operator.cli.profile import data, picture, text
 from resnetboost_operator.cli.run import command as run_command
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import container, machine
-from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.container import THREADS
+from resnetboost_operator.manifests.trainer_config import trainer_config
 
 CONFIG, RESULT, PICTURE = "config.yaml", "profile.json", "profile.png"
 INTERRUPTED = 130
@@ -69,7 +70,7 @@ def _config(job: dict[str, Any], name: str | None, ranks: int) -> dict[str, Any]
     stages = {stage.name: stage for stage in parsed.spec.stages}
     if name is not None and name not in stages:
         raise UserError(f"--stage: {name} is no stage of the job; it has {', '.join(stages)}")
-    config = gang.trainer_config(parsed, stages[name] if name is not None else parsed.spec.stages[0], 0)
+    config = trainer_config(parsed, stages[name] if name is not None else parsed.spec.stages[0], 0)
     if "adasum" in config:
         averaged = config["adasum"]["ranksPerNode"]
         if ranks % averaged:
@@ -123,7 +124,7 @@ def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subproc
         names.ENV_WORLD_SIZE: str(ranks),
         names.ENV_COORDINATOR: f"{hosts[0]}:{names.PORT_COORDINATOR}" if ranks > 1 else "",
         names.ENV_BIND_ADDRESS: hosts[rank],
-        gang.THREADS: str(len(cores)),
+        THREADS: str(len(cores)),
     }
     log = None if rank == 0 else (folder / f"rank-{rank}.log").open("wb")
     return subprocess.Popen(
