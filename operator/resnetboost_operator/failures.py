@@ -1,4 +1,4 @@
-"""What a rank's end means: failure classes, their exit codes, what the plan does about each; it observes nothing."""
+"""Failure classes: their exit codes, and the failure policy of each."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ import msgspec
 Policy = Literal["fail", "restart", "disruption"]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class FailureClass(msgspec.Struct, frozen=True):
     """One failure class.
 
     `policy`: `fail` ends the job at once (a retry would fail the same way), `restart` restarts the gang and uses the
@@ -21,30 +21,30 @@ class Verdict(msgspec.Struct, frozen=True):
     culprit_order: int
 
 
-SUCCEEDED = Verdict("Succeeded", 0, "restart", 99)
-INTERNAL_ERROR = Verdict("InternalError", 1, "restart", 5)
-CONFIG_ERROR = Verdict("ConfigError", 10, "fail", 0)
-DATA_ERROR = Verdict("DataError", 11, "fail", 0)
-NUMERICS_ERROR = Verdict("NumericsError", 12, "fail", 1)
-OUT_OF_MEMORY = Verdict("OutOfMemory", 13, "restart", 2)
-COMMUNICATION_ERROR = Verdict("CommunicationError", 14, "restart", 8)
-STORAGE_ERROR = Verdict("StorageError", 15, "restart", 3)
-INTERRUPTED = Verdict("Interrupted", 16, "restart", 9)
+SUCCEEDED = FailureClass("Succeeded", 0, "restart", 99)
+INTERNAL_ERROR = FailureClass("InternalError", 1, "restart", 5)
+CONFIG_ERROR = FailureClass("ConfigError", 10, "fail", 0)
+DATA_ERROR = FailureClass("DataError", 11, "fail", 0)
+NUMERICS_ERROR = FailureClass("NumericsError", 12, "fail", 1)
+OUT_OF_MEMORY = FailureClass("OutOfMemory", 13, "restart", 2)
+COMMUNICATION_ERROR = FailureClass("CommunicationError", 14, "restart", 8)
+STORAGE_ERROR = FailureClass("StorageError", 15, "restart", 3)
+INTERRUPTED = FailureClass("Interrupted", 16, "restart", 9)
 # Classes a trainer cannot report about itself.
-KILLED = Verdict("Killed", None, "restart", 4)
-DISRUPTED = Verdict("Disrupted", None, "disruption", 4)
-POD_LOST = Verdict("PodLost", None, "disruption", 6)
-REJECTED = Verdict("Rejected", None, "disruption", 6)
-INVALID_POD = Verdict("InvalidPod", None, "fail", 7)
-IMAGE_ERROR = Verdict("ImageError", None, "fail", 7)
-HANG = Verdict("Hang", None, "restart", 7)
-NOT_SCHEDULED = Verdict("NotScheduled", None, "disruption", 7)
-STARTUP_DEADLINE = Verdict("StartupDeadlineExceeded", None, "restart", 7)
+KILLED = FailureClass("Killed", None, "restart", 4)
+DISRUPTED = FailureClass("Disrupted", None, "disruption", 4)
+POD_LOST = FailureClass("PodLost", None, "disruption", 6)
+REJECTED = FailureClass("Rejected", None, "disruption", 6)
+INVALID_POD = FailureClass("InvalidPod", None, "fail", 7)
+IMAGE_ERROR = FailureClass("ImageError", None, "fail", 7)
+HANG = FailureClass("Hang", None, "restart", 7)
+NOT_SCHEDULED = FailureClass("NotScheduled", None, "disruption", 7)
+STARTUP_DEADLINE = FailureClass("StartupDeadlineExceeded", None, "restart", 7)
 # Another placement may give devices that can work together; pods of several devices never will.
-RANK_TABLE_REFUSED = Verdict("RankTableRefused", None, "restart", 7)
-RANK_TABLE_IMPOSSIBLE = Verdict("RankTableImpossible", None, "fail", 7)
-DEADLINE = Verdict("DeadlineExceeded", None, "fail", 10)
-SUSPENDED = Verdict("Suspended", None, "disruption", 10)
+RANK_TABLE_REFUSED = FailureClass("RankTableRefused", None, "restart", 7)
+RANK_TABLE_IMPOSSIBLE = FailureClass("RankTableImpossible", None, "fail", 7)
+DEADLINE = FailureClass("DeadlineExceeded", None, "fail", 10)
+SUSPENDED = FailureClass("Suspended", None, "disruption", 10)
 
 ALL = (
     SUCCEEDED,
@@ -70,17 +70,17 @@ ALL = (
     DEADLINE,
     SUSPENDED,
 )
-# Why a job fails where the same error comes at the same step twice.
+# Reason of a job that failed because the same error occurred at the same step twice.
 REPEATED = "RepeatedFailure"
-# What makes a job fail that would end the same way again, unless somebody mends something first.
-FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy == "fail" and verdict is not DEADLINE))
-# Those that a gang may be started again for.
-RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, SUSPENDED))
-BY_NAME = {verdict.name: verdict for verdict in ALL}
-BY_EXIT_CODE = {verdict.exit_code: verdict for verdict in ALL if verdict.exit_code is not None}
+# Why a job fails that would fail the same way again until its cause is removed.
+FOR_GOOD = (REPEATED, *(found.name for found in ALL if found.policy == "fail" and found is not DEADLINE))
+# Classes after which a gang may be restarted.
+RESTARTING = tuple(found for found in ALL if found.policy != "fail" and found not in (SUCCEEDED, SUSPENDED))
+BY_NAME = {found.name: found for found in ALL}
+BY_EXIT_CODE = {found.exit_code: found for found in ALL if found.exit_code is not None}
 
 
-def classify(exit_code: int | None, reason: str, reported_class: str) -> Verdict:
+def classify(exit_code: int | None, reason: str, reported_class: str) -> FailureClass:
     """Class of a container that ended with `exit_code`; None if kubelet never let it begin.
 
     `reason` is kubelet's (`OOMKilled`, `Evicted` ...), `reported_class` the class the trainer wrote into its

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from resnetboost_operator import failures
-from resnetboost_operator.failures import Verdict
+from resnetboost_operator.failures import FailureClass
 from resnetboost_operator.observed.pods import PodView
 
 LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its node was"
@@ -16,7 +16,7 @@ NODE_LOST_MESSAGE = "its node is not ready; nothing was heard of the pod since"
 class Failure(msgspec.Struct, frozen=True):
     """The failure that explains a gang's end. `rank` and the rest are None where they are unknown."""
 
-    verdict: Verdict
+    failure_class: FailureClass
     rank: int | None = None
     node: str | None = None
     exit_code: int | None = None
@@ -41,11 +41,11 @@ def first_culprit(
     ended = [pod for pod in gang if _failed(pod)] + [pod for pod in tombstones if pod.phase != "Succeeded"]
     found = [(_failure(pod, stopping), _finished(pod)) for pod in ended]
     found += [(_lost(index, None, LOST_MESSAGE), 0.0) for index in missing]
-    unheard = [pod for pod in gang if pod.node in silent and pod.termination is None]
-    found += [(_lost(pod.index, pod.node, NODE_LOST_MESSAGE), 0.0) for pod in unheard]
+    unready = [pod for pod in gang if pod.node in silent and pod.termination is None]
+    found += [(_lost(pod.index, pod.node, NODE_LOST_MESSAGE), 0.0) for pod in unready]
     if not found:
         return None
-    return min(found, key=lambda pair: (pair[0].verdict.culprit_order, pair[1], pair[0].rank or 0))[0]
+    return min(found, key=lambda pair: (pair[0].failure_class.culprit_order, pair[1], pair[0].rank or 0))[0]
 
 
 def _lost(rank: int, node: str | None, message: str) -> Failure:
@@ -60,7 +60,7 @@ def deleted(gang: Sequence[PodView]) -> Failure | None:
 
 def is_victim(failure: Failure) -> bool:
     """Whether this failure is probably the consequence of another rank's, which was not seen yet."""
-    return failure.verdict in (failures.COMMUNICATION_ERROR, failures.INTERRUPTED)
+    return failure.failure_class in (failures.COMMUNICATION_ERROR, failures.INTERRUPTED)
 
 
 def _failed(pod: PodView) -> bool:
@@ -70,14 +70,14 @@ def _failed(pod: PodView) -> bool:
 def _failure(pod: PodView, stopping: bool) -> Failure:
     ended = pod.termination
     if ended is None:
-        verdict = failures.DISRUPTED if pod.disruption else failures.POD_LOST
-        return Failure(verdict, pod.index, pod.node, message=pod.disruption or LOST_MESSAGE)
+        failure_class = failures.DISRUPTED if pod.disruption else failures.POD_LOST
+        return Failure(failure_class, pod.index, pod.node, message=pod.disruption or LOST_MESSAGE)
     report = ended.report
-    verdict, message = failures.classify(ended.exit_code, ended.reason, report.verdict), report.message
+    failure_class, message = failures.classify(ended.exit_code, ended.reason, report.failure_class), report.message
     disruption = pod.disruption or (DELETED_MESSAGE if pod.deleting and not stopping else "")
-    if disruption and verdict.policy != "fail":  # the exit code is a consequence of it
-        verdict, message = failures.DISRUPTED, f"{disruption}: {message}".rstrip(": ")
-    return Failure(verdict, pod.index, pod.node, ended.exit_code, message, report.step)
+    if disruption and failure_class.policy != "fail":  # the exit code is a consequence of it
+        failure_class, message = failures.DISRUPTED, f"{disruption}: {message}".rstrip(": ")
+    return Failure(failure_class, pod.index, pod.node, ended.exit_code, message, report.step)
 
 
 def _finished(pod: PodView) -> float:

@@ -32,7 +32,7 @@ def record(failure: Failure, status: Status, end_time: str) -> Attempt:
     return Attempt(
         attempt=status.attempt,
         stage=status.stage,
-        reason=failure.verdict.name,
+        reason=failure.failure_class.name,
         start_time=status.attempt_start_time,
         end_time=end_time,
         exit_code=failure.exit_code,
@@ -98,7 +98,7 @@ def _step(progress: Progress) -> int | None:
 
 def _message(failure: Failure) -> str:
     """What a rank reported; for a killed one the signal and the end of its log."""
-    if failure.verdict is not failures.KILLED or failure.exit_code is None:
+    if failure.failure_class is not failures.KILLED or failure.exit_code is None:
         return _whole_lines(failure.message, MESSAGE_LIMIT)
     killed = f"killed by signal {failure.exit_code - 128}"
     if not failure.message.strip():

@@ -29,8 +29,8 @@ def delay_seconds(policy: api.FailurePolicy, stage: str, attempts: Sequence[Atte
 
 
 def _was_disrupted(attempt: Attempt) -> bool:
-    verdict = failures.BY_NAME.get(attempt.reason)
-    return verdict is not None and not registry.policy_of(verdict).uses_budget
+    failure_class = failures.BY_NAME.get(attempt.reason)
+    return failure_class is not None and not registry.policy_of(failure_class).uses_budget
 
 
 def _ran_seconds(attempt: Attempt) -> float:

@@ -12,7 +12,7 @@ from resnetboost_operator.status import Status
 # Survivors of a broken gang hang in a collective and have nothing left to save.
 BROKEN_GANG_GRACE_SECONDS = 5
 # Attempts that ended otherwise: their ranks may still save.
-WHOLE_GANG_ENDS = frozenset(verdict.name for verdict in (failures.DISRUPTED, failures.INTERRUPTED, failures.DEADLINE))
+WHOLE_GANG_ENDS = frozenset(found.name for found in (failures.DISRUPTED, failures.INTERRUPTED, failures.DEADLINE))
 
 
 def delete(state: ObservedState, status: Status, pods: Sequence[PodView]) -> tuple[Deletion, ...]:

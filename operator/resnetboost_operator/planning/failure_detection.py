@@ -33,7 +33,7 @@ def failure(state: ObservedState) -> Failure | None:
 
 def _with_remedy(state: ObservedState, found: Failure) -> Failure:
     """For OutOfMemory: add to the message whose limit it was and what would help."""
-    if found.verdict is not failures.OUT_OF_MEMORY:
+    if found.failure_class is not failures.OUT_OF_MEMORY:
         return found
     spec = state.job.spec
     limit = spec.template.resources.limits.get("memory")
@@ -57,9 +57,9 @@ def settling_seconds(state: ObservedState, found: Failure) -> float:
     A kubelet that restarts reports containers as not ready until it has probed them once: that is no hang yet.
     Counted by this operator's clock from `status.failure_time`: kubelet's is another machine's.
     """
-    if found.verdict is failures.RANK_TABLE_REFUSED:
+    if found.failure_class is failures.RANK_TABLE_REFUSED:
         return REFUSAL_SETTLE_SECONDS - _seconds_since_failure(state)
-    if found.verdict is failures.HANG and state.is_unreachable:
+    if found.failure_class is failures.HANG and state.is_unreachable:
         return SETTLE_SECONDS - _seconds_since_failure(state)
     if not observed_failure.is_victim(found) or not any(pod.termination is None for pod in state.gang):
         return 0.0

@@ -77,7 +77,7 @@ def _decide(state: ObservedState) -> Plan:
 def _settle(state: ObservedState, failure: Failure, seconds: float) -> Plan:
     """Wait for a better explanation of the failure, or for the device plugin to correct its annotations."""
     status = replace(state.status, failure_time=state.status.failure_time or state.time)
-    if failure.verdict is failures.RANK_TABLE_REFUSED:
+    if failure.failure_class is failures.RANK_TABLE_REFUSED:
         status = pending.with_reason(state, status)
     return Plan(status, wake_seconds=sooner(seconds, wakeup.node_wake_seconds(state)))
 

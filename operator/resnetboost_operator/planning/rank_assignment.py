@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from resnetboost_operator import failures, names, readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.failures import Verdict
+from resnetboost_operator.failures import FailureClass
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.rank_table import rank_table
 from resnetboost_operator.observed.failure import Failure
@@ -109,25 +109,22 @@ def _publish(state: ObservedState, bound: tuple[BoundPod, ...], unannotated: Seq
     if state.status.rank_table not in (None, digest):
         return _refused(state, _CHANGED, failures.RANK_TABLE_REFUSED)
     annotate = tuple(Annotation(pod.name, pod.uid, names.ANNOTATION_RANK_TABLE, digest) for pod in unannotated)
-    reason, message = (
-        "Publishing",
-        f"{readable.plural(len(unannotated), 'pod')} are being told of rank table {digest[:12]}",
-    )
     if state.observation.obstacle is not None:
         message = f"the rank table cannot be published: {state.observation.obstacle.message}"
-        reason = "NotPublished"
-    return RankAssignment(reason, message, digest, (table,), annotate)
+        return RankAssignment("NotPublished", message, digest, (table,), annotate)
+    message = f"{readable.plural(len(unannotated), 'pod')} are being told of rank table {digest[:12]}"
+    return RankAssignment("Publishing", message, digest, (table,), annotate)
 
 
 _CHANGED = "the device plugin has told of other devices since the rank table was decided, and a table never changes"
 
 
-def _refused(state: ObservedState, problem: object, verdict: Verdict) -> RankAssignment:
+def _refused(state: ObservedState, problem: object, failure_class: FailureClass) -> RankAssignment:
     """The failure names the first of the pods; the message names them all."""
     named = problem.pods if isinstance(problem, Refusal) else ()
     first = next((pod for pod in state.gang if pod.name in named), None)
     rank, node = (first.index, first.node) if first is not None else (None, None)
-    return RankAssignment("Refused", str(problem), failure=Failure(verdict, rank, node, message=str(problem)))
+    return RankAssignment("Refused", str(problem), failure=Failure(failure_class, rank, node, message=str(problem)))
 
 
 def _chip(state: ObservedState) -> Chip:

@@ -16,7 +16,7 @@ from resnetboost_operator.status import Attempt, Ranks, Status
 def restart_or_fail(state: ObservedState, failure: Failure) -> Plan:
     """Record the failure, then restart the gang or fail the job."""
     record = attempts.record(failure, state.status, state.time)
-    policy = registry.policy_of(failure.verdict)
+    policy = registry.policy_of(failure.failure_class)
     if refusal := policy.refusal(state, failure, record):
         return finish.fail(state, refusal.reason, f"{attempts.describe(record)}; {refusal.message}", record)
     return _restart(state, record, policy.uses_budget)

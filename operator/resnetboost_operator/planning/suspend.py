@@ -43,7 +43,7 @@ def resumed(status: Status, now: str) -> Status:
 
 
 def _is_own_fault(failure: Failure) -> bool:
-    return registry.policy_of(failure.verdict).uses_budget and not observed_failure.is_victim(failure)
+    return registry.policy_of(failure.failure_class).uses_budget and not observed_failure.is_victim(failure)
 
 
 def _with_record(state: ObservedState, failure: Failure) -> Status:

@@ -25,7 +25,7 @@ def exit_code(status: Status) -> int:
     return _code(last)
 
 
-def _code(verdict: failures.Verdict | None) -> int:
+def _code(verdict: failures.FailureClass | None) -> int:
     """The exit code of a class; a class that no process can report about itself has the general one."""
     return (verdict.exit_code if verdict is not None else None) or _FAILED_OTHERWISE.exit_code or 1
 

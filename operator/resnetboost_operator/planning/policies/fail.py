@@ -13,4 +13,4 @@ class Fail:
 
     def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> Refusal:
         """The failure class itself is the reason."""
-        return Refusal(failure.verdict.name, "a restart would end the same way")
+        return Refusal(failure.failure_class.name, "a restart would end the same way")

@@ -15,6 +15,6 @@ POLICIES: Mapping[failures.Policy, Policy] = {
 }
 
 
-def policy_of(verdict: failures.Verdict) -> Policy:
+def policy_of(failure_class: failures.FailureClass) -> Policy:
     """The policy of a failure class."""
-    return POLICIES[verdict.policy]
+    return POLICIES[failure_class.policy]

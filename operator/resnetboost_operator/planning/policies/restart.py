@@ -30,6 +30,6 @@ class Restart:
 def _is_repetition(failure: Failure, record: Attempt, attempts: Sequence[Attempt]) -> bool:
     """The same error at the same step twice: a bug or a bad sample, which no restart heals."""
     before = attempts[-1] if attempts else None
-    if failure.verdict not in REPEATABLE or before is None or record.last_step is None:
+    if failure.failure_class not in REPEATABLE or before is None or record.last_step is None:
         return False
     return (before.reason, before.stage, before.last_step) == (record.reason, record.stage, record.last_step)
