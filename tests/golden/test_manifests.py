@@ -55,10 +55,10 @@ def rank_table(job: dict[str, Any]) -> dict[str, Any]:
         ("node-a", 0, "10.0.1.1"),
         ("node-a", 1, "10.0.1.2"),
     ]
-    told = [json.dumps({"devices": [{"device_id": str(id), "device_ip": address}]}) for _, id, address in places]
+    texts = [json.dumps({"devices": [{"device_id": str(id), "device_ip": address}]}) for _, id, address in places]
     pods = [
         BoundPod(names.pod(parsed.name, stage.name, 0, index), index, place[0], {KEYS[0]: text})
-        for index, (place, text) in enumerate(zip(places, told, strict=True))
+        for index, (place, text) in enumerate(zip(places, texts, strict=True))
     ]
     built = assembly.build(pods, "910B")
     return rank_table_manifest(parsed, stage, 0, built.data, hashlib.sha256(built.data).hexdigest(), built.ranks)

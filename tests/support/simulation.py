@@ -192,17 +192,17 @@ class Cluster:
                 pod["status"] = {"phase": "Running", "podIP": f"127.1.0.{index + 1}", "containerStatuses": [container]}
 
     def hear(self, ready: bool, index: int = 0) -> None:
-        """What a rank's kubelet finds when it asks whether it trains."""
+        """What a rank's kubelet finds when it probes whether it trains."""
         self.rank(index)["status"]["containerStatuses"][0]["ready"] = ready
 
     def bind(self, index: int, node: str) -> None:
         self.rank(index)["spec"]["nodeName"] = node
 
-    def allocate(self, index: int, device: int, address: str, key: str = annotations.KEYS[0], **told: Any) -> None:
+    def allocate(self, index: int, device: int, address: str, key: str = annotations.KEYS[0], **other: Any) -> None:
         """What Ascend's device plugin writes on a pod, some time after kubelet has given it the device."""
         pod = self.rank(index)
         devices = [{"device_id": str(device), "device_ip": address}]
-        written = {"pod_name": pod["metadata"]["name"], "server_id": pod["metadata"]["uid"], "devices": devices} | told
+        written = {"pod_name": pod["metadata"]["name"], "server_id": pod["metadata"]["uid"], "devices": devices} | other
         pod["metadata"].setdefault("annotations", {})[key] = json.dumps(written)
 
     def exit(self, index: int, code: int, reason: str = "Error", report: dict[str, Any] | None = None) -> None:

@@ -124,7 +124,7 @@ def test_ranks_that_blame_one_that_was_deleted_and_still_leaves_are_no_failure_o
     cluster = with_nodes(Cluster(job(failurePolicy={"maxRestarts": 0}))).started()
     delete(cluster, 1)
     cluster.exit(0, 14, report={"class": "CommunicationError"})
-    assert cluster.step().wake_seconds == 60, "it may still tell how it ended"
+    assert cluster.step().wake_seconds == 60, "its end may still be reported"
     cluster.now += 60
     cluster.step()
     record = cluster.status.attempts[0]
@@ -363,7 +363,7 @@ def test_a_restart_of_a_whole_gang_is_one_delete_request() -> None:
 
 
 def test_the_last_words_of_a_pod_that_is_gone_already_are_heard() -> None:
-    """Kubelet writes how a pod ended and removes it within milliseconds; the watch tells the end with the removal."""
+    """Kubelet writes how a pod ended and removes it within milliseconds; the watch reports the end with the removal."""
     cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
     cluster.rank(1)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
     cluster.exit(1, 16, report={"class": "Interrupted", "step": 33, "checkpointStep": 33})
@@ -389,7 +389,7 @@ def test_a_victim_is_believed_by_the_operators_own_clock() -> None:
 
 
 def unheard(cluster: Cluster) -> Cluster:
-    """All ranks run; rank 0 cannot be asked, nor has its kubelet seen a step."""
+    """All ranks run; rank 0 cannot be polled, nor has its kubelet seen a step."""
     cluster.settle()
     cluster.run_all()
     cluster.hear(ready=False)
