@@ -1,4 +1,4 @@
-"""From the device plugin's annotations to a published rank table: waiting, refusals, annotating the pods, repetition."""
+"""From the device plugin's annotations to a published rank table: waiting, refusals, annotating pods, repetition."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""The plan against random histories: failures, crashes between writes, lost pods, time. What must not happen, does not."""
+"""The plan against random histories: failures, crashes between writes, lost pods, time. Invariants must hold."""
 
 import contextlib
 from typing import Any
