@@ -365,11 +365,11 @@ def test_a_restart_of_a_whole_gang_is_one_delete_request() -> None:
 def test_a_gang_of_one_rank_is_deleted_by_its_pods_own_uid() -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 1})).started()
     cluster.exit(0, 137)
-    sweeps, singles = cleanup.grouped(cluster.plan().delete, [pods.view(pod) for pod in cluster.pods.values()])
-    assert (sweeps, [one.uid for one in singles]) == ([], ["uid-1"])
+    requests, singles = group(cluster.plan().delete, [pods.view(pod) for pod in cluster.pods.values()])
+    assert (requests, [one.uid for one in singles]) == ([], ["uid-1"])
 
 
-def test_the_last_words_of_a_pod_that_is_gone_already_are_heard() -> None:
+def test_the_termination_message_of_a_deleted_pod_is_recorded() -> None:
     """Kubelet writes how a pod ended and removes it within milliseconds; the watch reports the end with the removal."""
     cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
     cluster.rank(1)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
@@ -543,7 +543,7 @@ def test_a_pod_that_went_without_an_exit_code_says_why_if_that_was_seen(reason: 
     cluster = Cluster(job()).started()
     if reason:
         cluster.rank(1)["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
-    cluster.departed.append(pods.view(cluster.rank(1)))
+    cluster.tombstones.append(pods.view(cluster.rank(1)))
     cluster.vanish(1)
     cluster.step()
     record = cluster.status.attempts[0]
