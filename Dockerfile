@@ -12,9 +12,9 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \
     python3 -m venv --without-pip /opt/resnetboost && \
     /opt/build/bin/pip --python /opt/resnetboost/bin/python install --quiet --require-hashes --requirement operator.lock
-COPY crds crds
+COPY api api
 COPY operator operator
-RUN PATH=/opt/build/bin:$PATH pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir wheels ./operator && \
+RUN PATH=/opt/build/bin:$PATH pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir wheels ./api ./operator && \
     /opt/build/bin/pip --python /opt/resnetboost/bin/python install --quiet --no-deps --no-index wheels/*.whl
 
 FROM ${BASE_IMAGE}

@@ -8,13 +8,13 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 STAMP := .venv/.installed
 OPERATORS := .venv/.operators
-SOURCES = $(wildcard operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
+SOURCES = $(wildcard api/resnetboost_api operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
 FAST_TESTS = $(wildcard tests/unit tests/golden tests/contract)
 # uv shows its progress bars to a person and is silent in a log.
 UV := $(BIN)/uv $(shell [ -t 2 ] || echo --quiet)
 
 COMPILE = $(UV) pip compile --universal --python-version 3.11 --generate-hashes \
-  --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+  --no-emit-package resnetboost-api --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 # Matplotlib would write its font cache into the home folder.
 export MPLCONFIGDIR := $(CURDIR)/build/matplotlib
@@ -57,6 +57,7 @@ lint: setup  ## Check format, code, types, import rules and YAML
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/yamllint --strict .
+	$(BIN)/python scripts/write_crd.py --check
 
 .PHONY: format
 format: setup  ## Format the code and fix what ruff can fix
@@ -68,8 +69,12 @@ golden: setup  ## Write the golden manifests of the examples anew; read the diff
 	@UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 	@git diff --stat -- tests/golden
 
+.PHONY: crd
+crd: setup  ## Write crds/resnetboostjobs.yaml and the chart's copy from the structs of api/
+	@$(BIN)/python scripts/write_crd.py
+
 .PHONY: chart
-chart: setup  ## Write what in the chart follows from elsewhere: the CRD's copy and the README's table of values
+chart: setup  ## Write the table of values in the chart's README anew
 	@$(BIN)/python scripts/chart_values.py
 
 .PHONY: pictures
@@ -96,12 +101,12 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
-$(STAMP): requirements.lock operator/pyproject.toml trainer/pyproject.toml
+$(STAMP): requirements.lock api/pyproject.toml operator/pyproject.toml trainer/pyproject.toml
 	@[ "$$(cat $@ 2>/dev/null)" = "$(CURDIR)" ] || $(MAKE) .fresh-venv
 	@echo "setup: installing $$(grep -c == requirements.lock) locked packages into .venv (MindSpore is the large one)"
 	@# Else every rank compiles MindSpore anew, for 2 s, where PYTHONDONTWRITEBYTECODE is set.
 	@$(UV) pip sync --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
-	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --no-index -e operator -e trainer
+	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --no-index -e api -e operator -e trainer
 	@echo "$(CURDIR)" > $@
 	@echo "setup: done"
 
@@ -137,4 +142,4 @@ images/locks:
 .PHONY: clean
 clean:  ## Remove .venv, caches and build outputs; run folders stay
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find operator trainer tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find api operator trainer tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes what in the chart follows from elsewhere: the copy of the CRD, and the README's table from values.yaml.
+"""Writes the table of values in the chart's README from the comments in values.yaml.
 
-`chart_values.py [CHART]`; `make chart` runs it. It decides nothing about the chart.
+`chart_values.py [CHART]`; `make chart` runs it.
 """
 
 import json
@@ -14,15 +14,13 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-CRD = ROOT / "crds" / "resnetboostjobs.yaml"
 BEGIN, END = "<!-- values -->\n", "<!-- end of values -->\n"
 _KEY = re.compile(r"^( *)([A-Za-z]\w*):")
 _COMMENT = re.compile(r"^ *# ?(.*)$")
 
 
 def main(chart: Path) -> None:
-    """Write both."""
-    (chart / "files" / CRD.name).write_bytes(CRD.read_bytes())
+    """Write it."""
     readme = chart / "README.md"
     before, _, rest = readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)

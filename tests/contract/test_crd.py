@@ -12,11 +12,12 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from resnetboost_api import aliases, crd
+from resnetboost_api.structure import Structure
 from resnetboost_operator import api, names, status
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.volumes import DRIVER_MOUNTS
-from resnetboost_operator.validation import aliases, jobfile, rules, schema
-from resnetboost_operator.validation.structure import Structure
+from resnetboost_operator.validation import jobfile, rules, schema
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "corpus"
@@ -116,45 +117,11 @@ def is_bounded(node: Schema) -> bool:
     return "maxLength" in node or "enum" in node
 
 
-def agree(kind: Any, node: Schema, path: str, exact: bool) -> None:
-    """Compare a struct's type with a schema, down to the leaves. `exact`: optional here is optional there."""
-    match kind:
-        case msgspec.inspect.UnionType():
-            inner = [part for part in kind.types if not isinstance(part, msgspec.inspect.NoneType)]
-            if node.get("x-kubernetes-int-or-string"):
-                assert {type(part) for part in inner} == {msgspec.inspect.IntType, msgspec.inspect.StrType}, path
-            else:
-                (only,) = inner
-                agree(only, node, path, exact)
-        case msgspec.inspect.StructType():
-            agree_struct(kind, node, path, exact)
-        case msgspec.inspect.VarTupleType():
-            assert node["type"] == "array", path
-            agree(kind.item_type, node["items"], path, exact)
-        case msgspec.inspect.DictType():
-            assert node["type"] == "object", path
-            agree(kind.value_type, node["additionalProperties"], path, exact)
-        case msgspec.inspect.LiteralType():
-            assert set(kind.values) == set(node["enum"]), path
-        case _:
-            names = {"IntType": "integer", "FloatType": "number", "StrType": "string", "BoolType": "boolean"}
-            assert node["type"] == names[type(kind).__name__], path
-            assert not (exact and "enum" in node), f"{path} should be a Literal"
-
-
-def agree_struct(kind: msgspec.inspect.StructType, node: Schema, path: str, exact: bool) -> None:
-    own = {field.encode_name: field for field in kind.fields}
-    assert own.keys() == node.get("properties", {}).keys(), path
-    for name, field in own.items():
-        child = node["properties"][name]
-        always = "default" in child or name in node.get("required", ())
-        assert not exact or field.required == always, f"{path}.{name}"
-        agree(field.type, child, f"{path}.{name}", exact)
-
-
 def extremes(kind: Any) -> tuple[Any, Any]:
     """The smallest and the largest value that msgspec lets through."""
     match kind:
+        case msgspec.inspect.Metadata():
+            return extremes(kind.type)
         case msgspec.inspect.UnionType():
             return extremes(next(part for part in kind.types if not isinstance(part, msgspec.inspect.NoneType)))
         case msgspec.inspect.StrType():
@@ -165,25 +132,22 @@ def extremes(kind: Any) -> tuple[Any, Any]:
 
 
 class TestStructs:
-    def test_the_spec_is_the_crds_field_by_field(self) -> None:
-        agree(msgspec.inspect.type_info(api.Spec), FIELDS["spec"], "spec", exact=True)
-
     def test_a_thor_stage_without_settings_has_the_defaults_of_each(self) -> None:
         """The CRD cannot say it: the block itself has no default, as stages of other algorithms must not have it."""
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "thor-bare.yaml"))["spec"]["stages"][0]["thor"]
-        assert msgspec.convert(filled, api.Thor) == api.THOR
+        assert msgspec.convert(filled, api.Thor) == api.Thor()
 
     def test_a_dynamic_loss_scale_without_settings_has_the_defaults_of_each(self) -> None:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "dynamic-loss-scale.yaml"))["spec"]["stages"][0]
-        assert msgspec.convert(filled["dynamicLossScale"], api.DynamicLossScale) == api.DYNAMIC_LOSS_SCALE
+        assert msgspec.convert(filled["dynamicLossScale"], api.DynamicLossScale) == api.DynamicLossScale()
 
     @pytest.mark.parametrize("algorithm", get_args(api.Algorithm))
     @pytest.mark.parametrize(
         ("stage", "expected"),
         [
-            ({"precision": "Float16"}, api.DYNAMIC_LOSS_SCALE),
+            ({"precision": "Float16"}, api.DynamicLossScale()),
             ({"precision": "Float16", "lossScale": 128}, None),
-            ({"precision": "Float16", "dynamicLossScale": {"initial": 4}}, api.DynamicLossScale(4, 2000)),
+            ({"precision": "Float16", "dynamicLossScale": {"initial": 4}}, api.DynamicLossScale(initial=4)),
             ({"precision": "Float32"}, None),
         ],
         ids=["half", "half with a fixed one", "half with one of its own", "single"],
@@ -203,13 +167,15 @@ class TestStructs:
 
     def test_an_adasum_stage_without_settings_has_the_defaults_of_each(self) -> None:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "adasum-bare.yaml"))["spec"]["stages"][0]["adasum"]
-        assert msgspec.convert(filled, api.Adasum) == api.ADASUM
+        assert msgspec.convert(filled, api.Adasum) == api.Adasum()
 
     @pytest.mark.parametrize("name", ["pca-bare", "pca-minimal"])
     def test_a_pca_stage_without_settings_has_the_defaults_of_each(self, name: str) -> None:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "pca-bare.yaml"))
-        assert msgspec.convert(filled["spec"]["stages"][1]["pca"], api.Pca) == api.PCA
-        assert api.parse(schema.defaulted(jobfile.load(CORPUS / "good" / f"{name}.yaml"))).spec.stages[1].pca == api.PCA
+        assert msgspec.convert(filled["spec"]["stages"][1]["pca"], api.Pca) == api.Pca()
+        assert (
+            api.parse(schema.defaulted(jobfile.load(CORPUS / "good" / f"{name}.yaml"))).spec.stages[1].pca == api.Pca()
+        )
 
     def test_the_crd_tells_the_defaults_that_depend_on_the_device_type(self) -> None:
         """The API server fills none of them in, so the description is all that a user sees."""
@@ -235,10 +201,7 @@ class TestStructs:
         """No rule can ask for a default that the API server does not fill in."""
         texts = {rule["rule"] for (path, _), rule in every_rule().items() if path == "spec.stages"}
         assumed = {number for text in texts for number in re.findall(r"pca\.components : (\d+)", text)}
-        assert assumed == {str(api.PCA.components)}
-
-    def test_the_status_is_the_crds_field_by_field(self) -> None:
-        agree(msgspec.inspect.type_info(status.Status), FIELDS["status"], "status", exact=False)
+        assert assumed == {str(api.Pca().components)}
 
     @pytest.mark.parametrize("which", [min, max], ids=["smallest", "largest"])
     def test_whatever_a_rank_may_claim_the_api_server_takes(self, which: Callable[..., Any]) -> None:
@@ -251,13 +214,13 @@ class TestStructs:
         assert schema.check_status(status.to_dict(status.Status(progress=progress))) == []
 
     def test_names(self) -> None:
-        crd = schema.crd()["spec"]
-        assert f"{crd['group']}/{crd['versions'][0]['name']}" == names.API_VERSION
-        assert crd["names"]["kind"] == names.KIND
+        found = crd.definition()["spec"]
+        assert f"{found['group']}/{found['versions'][0]['name']}" == names.API_VERSION
+        assert found["names"]["kind"] == names.KIND
 
     def test_columns_show_fields_of_their_type(self) -> None:
         conditions = r'status\.conditions\[\?\(@\.type=="[A-Z][a-z]+"\)\]\.message'
-        for column in schema.crd()["spec"]["versions"][0]["additionalPrinterColumns"]:
+        for column in crd.definition()["spec"]["versions"][0]["additionalPrinterColumns"]:
             path = column["jsonPath"].removeprefix(".")
             if path in FIELDS:
                 is_time = FIELDS[path].get("format") == "date-time"

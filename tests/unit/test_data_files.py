@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ from resnetboost_trainer.failures import ConfigError, DataError, TrainingError
 from support import photographs
 
 Name = Literal["digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"]
-AUGMENTATION = msgspec.structs.replace(recipe.PLAIN, crop=None, horizontal_flip=None)
+AUGMENTATION = config.Augmentation()
 
 
 def load(name: Name, path: Path | None = None, classes: int = 10, **changes: Any) -> sampler.Dataset:

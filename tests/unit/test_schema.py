@@ -276,7 +276,7 @@ def test_a_stage_of_thor_has_its_settings_whether_given_or_not_and_no_other_stag
     obj = job(stages=[{**found, "name": f"s{index}"} for index, found in enumerate(stages)])
     momentum, bare, own = (found.thor for found in api.parse(schema.defaulted(obj)).spec.stages)
     assert momentum is None
-    assert bare == api.THOR
+    assert bare == api.Thor()
     assert own is not None
     assert (own.frequency, own.block_size, own.clip_norm) == (20, bare.block_size, 1)
     assert (own.damping.split, own.damping.initial) == ("Symmetric", bare.damping.initial)
@@ -287,9 +287,9 @@ def test_a_stage_of_adasum_has_its_settings_whether_given_or_not_and_thors_only_
     given: list[Object] = [{}, {"adasum": {"topology": "Flat"}}, {"thor": {"frequency": 20}}]
     obj = job(stages=[{**summed, "name": f"s{index}", **fields} for index, fields in enumerate(given)])
     bare, own, rescaled = api.parse(schema.defaulted(obj)).spec.stages
-    assert (bare.adasum, bare.thor) == (api.ADASUM, None)
+    assert (bare.adasum, bare.thor) == (api.Adasum(), None)
     assert (own.adasum, own.thor) == (api.Adasum(reduce="Delta", topology="Flat"), None)
-    assert rescaled.adasum == api.ADASUM
+    assert rescaled.adasum == api.Adasum()
     assert rescaled.thor is not None and rescaled.thor.frequency == 20
     assert api.parse(schema.defaulted(job())).spec.stages[0].adasum is None
 
@@ -317,8 +317,8 @@ def test_a_stage_of_pca_has_its_settings_whether_given_or_not() -> None:
     given: list[Object] = [{}, {"pca": {}}, {"pca": {"solver": "SGD", "lineSearch": {"maxTrials": 3}}}]
     later = [{**first, "name": f"s{index}", "algorithm": "PCA", **fields} for index, fields in enumerate(given)]
     base, left_out, bare, own = api.parse(schema.defaulted(job(stages=[first, *later]))).spec.stages
-    assert (base.pca, left_out.pca, bare.pca) == (None, api.PCA, api.PCA)
-    assert own.pca == replace(api.PCA, solver="SGD", line_search=replace(api.PCA.line_search, max_trials=3))
+    assert (base.pca, left_out.pca, bare.pca) == (None, api.Pca(), api.Pca())
+    assert own.pca == replace(api.Pca(), solver="SGD", line_search=replace(api.Pca().line_search, max_trials=3))
     assert base.snapshots == api.Snapshots(every_epochs=0.1, from_epoch=0, keep=60)
     assert api.parse(schema.defaulted(job())).spec.stages[0].snapshots is None
 

@@ -1,273 +1,77 @@
-"""What a rank is asked to do: the config file and the environment, read once, strictly; it holds no defaults.
+"""What a rank is asked to do: the config file and the environment, read once and checked.
 
-The operator's CRD fills every default before a config file is written, so nothing is defaulted twice.
+The file's fields, bounds and defaults are those of resnetboost_api; there is none here.
 """
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
 import yaml
 
+from resnetboost_api import crd, stage, structure
+from resnetboost_api.dataset import Augmentation, Dataset
+from resnetboost_api.device import DeviceKind as Device
+from resnetboost_api.model import Init, Model, Weights
+from resnetboost_api.optimizers import Damping, Lars, LineSearch, Momentum, Pca, Residual, Thor, TraceRule
+from resnetboost_api.policies import Checkpointing as Checkpoint
+from resnetboost_api.stage import (
+    AllReduceFusion,
+    DynamicLossScale,
+    Ema,
+    LearningRate,
+    Precision,
+    SmoothedOver,
+    Snapshots,
+    StartFrom,
+)
+from resnetboost_api.trainerconfig import JobReference as Job
+from resnetboost_api.trainerconfig import RankAdasum as Adasum
+from resnetboost_api.trainerconfig import TrainerConfig as Config
+from resnetboost_api.wording import Schema
+from resnetboost_api.writing import without_nulls
+from resnetboost_trainer import __version__
 from resnetboost_trainer.failures import ConfigError
 
-Precision = Literal["Float32", "Float16", "BFloat16"]
-SmoothedOver = Literal["AllClasses", "OtherClasses"]
-
-
-class _Struct(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """Base of the file's types: the CRD's words, unknown fields refused."""
-
-
-class Job(_Struct, frozen=True):
-    """Whose training this is."""
-
-    name: str
-    namespace: str
-    uid: str
-
-
-class Device(_Struct, frozen=True):
-    """What kind of device each rank has."""
-
-    type: Literal["CPU", "Ascend", "GPU"]
-
-
-class Init(_Struct, frozen=True):
-    """How fresh weights are drawn; `zero_gamma` of the last BN of each block."""
-
-    convolution: Literal["HeNormal", "HeNormalFanIn", "XavierUniform", "TruncatedNormal"]
-    head: Literal["Uniform", "Normal", "TruncatedNormal"]
-    zero_gamma: bool
-
-
-class Weights(_Struct, frozen=True):
-    """A file the first stage takes its weights from, all of them or (`New`) all but the head's."""
-
-    path: str
-    head: Literal["Keep", "New"]
-
-
-class Model(_Struct, frozen=True):
-    """Which network, how many classes it tells apart, what it begins with, and which parts of it do not learn."""
-
-    name: str
-    num_classes: int
-    init: Init
-    weights: Weights | None = None
-    freeze: tuple[Literal["stem", "layer1", "layer2", "layer3", "layer4", "head"], ...] = ()
-
-
-class Augmentation(_Struct, frozen=True):
-    """What is done to training images at random; `crop` and `horizontal_flip` are the data set's own where left out."""
-
-    min_scale: float
-    max_scale: float
-    min_ratio: float
-    max_ratio: float
-    padding: int
-    brightness: float
-    contrast: float
-    saturation: float
-    hue: float
-    mixup_alpha: float
-    cutmix_alpha: float
-    crop: Literal["RandomResized", "Padded", "Central"] | None = None
-    horizontal_flip: float | None = None
-
-
-class Dataset(_Struct, frozen=True):
-    """Which data; `path` for the kinds that live in files. What is left out depends on the data set: datasets.recipe.
-
-    Without `augmentation` training images are as test images are.
-    """
-
-    name: Literal["digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"]
-    path: str | None = None
-    train_folder: str | None = None
-    test_folder: str | None = None
-    image_size: int | None = None
-    evaluation_resize: int | None = None
-    augmentation: Augmentation | None = None
-    max_corrupt_images: int | None = None
-    workers: int | None = None
-    autotune: bool = False
-
-
-class LearningRate(_Struct, frozen=True):
-    """Learning rate over a stage; epochs may be fractions."""
-
-    schedule: Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
-    peak: float
-    final: float
-    warmup_epochs: float
-    gamma: float
-    power: float
-    milestones: tuple[float, ...] = ()
-    schedule_epochs: float | None = None
-
-
-class Momentum(_Struct, frozen=True):
-    """Momentum SGD, also of what THOR preconditioned; weight decay applies to convolution and dense weights only."""
-
-    momentum: float
-    weight_decay: float
-    nesterov: bool
-
-
-class Lars(_Struct, frozen=True):
-    """A learning rate of its own for each weight matrix, by its length over its gradient's, times the coefficient."""
-
-    trust_coefficient: float
-
-
-class Ema(_Struct, frozen=True):
-    """A moving average of the weights, which keeps `decay` of itself at each step."""
-
-    decay: float
-
-
-class AllReduceFusion(_Struct, frozen=True):
-    """Gradients are summed over the ranks while they are made, in buckets of at most so many bytes."""
-
-    bucket_bytes: int
-
-
-class DynamicLossScale(_Struct, frozen=True):
-    """A loss scale that begins at `initial`, halves when a gradient overflows and doubles after so many steps."""
-
-    initial: float
-    growth_steps: int
-
-
-class Damping(_Struct, frozen=True):
-    """What is added to the diagonals of the factors: `initial`, times `decay` in each `decay_epochs`."""
-
-    initial: float
-    decay: float
-    decay_epochs: float
-    split: Literal["Pi", "Symmetric"]
-
-
-class TraceRule(_Struct, frozen=True):
-    """When a layer's factors are updated, by the relative change of their trace; `smoothing` is the old one's share."""
-
-    update_above: float
-    stop_below: float
-    smoothing: float
-
-
-class Thor(_Struct, frozen=True):
-    """Preconditioning by Kronecker factors, updated every `frequency` steps in blocks of at most `block_size`."""
-
-    frequency: int
-    block_size: int
-    damping: Damping
-    trace_rule: TraceRule
-    clip_norm: float | None = None
-
-
-class Adasum(_Struct, frozen=True):
-    """Adaptive summation over nodes of `ranks_per_node` neighbouring ranks, whose mean is taken inside of each.
-
-    `reduce`: of the gradients, before one step of Momentum, or of the changes that each node's own step makes.
-    """
-
-    reduce: Literal["Gradient", "Delta"]
-    ranks_per_node: int
-
-
-class LineSearch(_Struct, frozen=True):
-    """Armijo's rule: lengths 1, rho, rho^2, ... with rho the `contraction`; `sufficient_decrease` is sigma."""
-
-    contraction: float
-    sufficient_decrease: float
-    max_trials: int
-
-
-class Residual(_Struct, frozen=True):
-    """A step of Momentum (gamma) at a constant rate (alpha) by what of the gradient lies outside the subspace."""
-
-    momentum: float
-    learning_rate: float
-
-
-class Pca(_Struct, frozen=True):
-    """Training in the first principal components of snapshots, by BFGS with a line search or by Momentum SGD."""
-
-    components: int
-    solver: Literal["BFGS", "SGD"]
-    line_search: LineSearch
-    residual: Residual
-
-
-class Snapshots(_Struct, frozen=True, rename={"from_epoch": "from", "every_epochs": "everyEpochs"}):
-    """The weights after `from_epoch + i * every_epochs` epochs, fractions allowed, the newest `keep` of them."""
-
-    every_epochs: float
-    from_epoch: float
-    keep: int
-
-
-class StartFrom(_Struct, frozen=True):
-    """The stage whose last weights are the first ones of this: of this job, or of another one of its namespace."""
-
-    stage: str
-    job_name: str | None = None
-
-
-class Checkpoint(_Struct, frozen=True):
-    """How often to save, how many to keep, and whether to go on from those of an earlier job of this name.
-
-    `keep_compiled_graphs` too, so that a restart does not compile again; left out, it does.
-    """
-
-    every_steps: int
-    keep: int
-    resume: Literal["Never", "IfPresent", "Required"]
-    keep_compiled_graphs: bool = False
-
-
-class Config(_Struct, frozen=True):
-    """One attempt of one stage.
-
-    `pca` and `adasum` are there exactly for those algorithms, `thor` for THOR and maybe for Adasum, `clip_norm`
-    and `lars` maybe for Momentum, `all_reduce_fusion` maybe for Momentum and PCA. A step takes `accumulation_steps`
-    micro batches of `local_batch_size` on each rank. `label_smoothing_over` says among which classes the share goes.
-    """
-
-    job: Job
-    stage: str
-    attempt: int
-    seed: int
-    device: Device
-    model: Model
-    dataset: Dataset
-    algorithm: Literal["Momentum", "THOR", "Adasum", "PCA"]
-    epochs: int
-    local_batch_size: int
-    accumulation_steps: int
-    label_smoothing: float
-    precision: Precision
-    loss_scale: float
-    evaluate_every_epochs: int
-    learning_rate: LearningRate
-    momentum: Momentum
-    checkpoint: Checkpoint
-    label_smoothing_over: SmoothedOver = "AllClasses"
-    jit_level: Literal["O0", "O1"] | None = None
-    clip_norm: float | None = None
-    lars: Lars | None = None
-    dynamic_loss_scale: DynamicLossScale | None = None
-    all_reduce_fusion: AllReduceFusion | None = None
-    ema: Ema | None = None
-    thor: Thor | None = None
-    adasum: Adasum | None = None
-    pca: Pca | None = None
-    snapshots: Snapshots | None = None
-    start_from: StartFrom | None = None
+__all__ = [
+    "PLAIN",
+    "Adasum",
+    "AllReduceFusion",
+    "Augmentation",
+    "Checkpoint",
+    "Config",
+    "Damping",
+    "Dataset",
+    "Device",
+    "DynamicLossScale",
+    "Ema",
+    "Environment",
+    "Init",
+    "Job",
+    "Lars",
+    "LearningRate",
+    "LineSearch",
+    "Model",
+    "Momentum",
+    "Pca",
+    "Precision",
+    "Residual",
+    "SmoothedOver",
+    "Snapshots",
+    "StartFrom",
+    "Thor",
+    "TraceRule",
+    "Weights",
+    "environment",
+    "load",
+    "parse",
+    "recorded",
+]
+
+# Training images as test images are.
+PLAIN = Augmentation(crop="Central", horizontal_flip=0)
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -305,9 +109,57 @@ def load(path: Path) -> Config:
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply; the operator writes no more than ten levels") from None
     try:
-        return msgspec.convert(document, Config, strict=False)
-    except msgspec.ValidationError as error:
+        return parse(document)
+    except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def parse(document: Any, schema: Schema | None = None) -> Config:
+    """Check a config and fill in its defaults. Raises ConfigError naming the field, its value and what would be right.
+
+    Numbers may be written as text ("1e-4" is text to YAML 1.1), and null is as good as nothing.
+    """
+    schema = schema or crd.schema(Config)
+    given = _read(document, schema)
+    if not isinstance(given, dict):
+        raise ConfigError("a config file is a mapping with job, stage, model and so on; this one is not")
+    for field in structure.unknown(given, schema):
+        remedy = "use a newer trainer image or leave it out"
+        raise ConfigError(f"config field {field} is not known to this trainer version {__version__}: {remedy}")
+    for problem in structure.Structure(schema).problems(given):
+        raise ConfigError(str(problem))
+    try:
+        return _completed(msgspec.convert(given, Config))
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def recorded(document: Mapping[str, Any]) -> Config:
+    """A config as a checkpoint's manifest has it. Raises msgspec.ValidationError for fields of another meaning."""
+    return _completed(msgspec.convert(without_nulls(document), Config))
+
+
+def _completed(config: Config) -> Config:
+    adasum = config.adasum or (Adasum() if config.algorithm == "Adasum" else None)
+    return msgspec.structs.replace(stage.completed(config), adasum=adasum)
+
+
+def _read(value: Any, schema: Schema) -> Any:
+    """A copy without nulls, with numbers where text was written for them."""
+    if isinstance(value, Mapping):
+        inner = schema.get("properties", {})
+        return {name: _read(item, inner.get(name, {})) for name, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_read(item, schema.get("items", {})) for item in value]
+    return _number(value, str(schema.get("type"))) if isinstance(value, str) else value
+
+
+def _number(text: str, kind: str) -> Any:
+    """The number that a text is, where one is due; else the text."""
+    try:
+        return {"integer": int, "number": float}[kind](text)
+    except (KeyError, ValueError):
+        return text
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> Environment:

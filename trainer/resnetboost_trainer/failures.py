@@ -1,13 +1,17 @@
 """How a rank ends: one exception and one exit code per failure class, and the termination message that says it.
 
-The codes and class names are the contract with whoever started the process; a test holds them against the operator's.
+The codes and class names are the contract with whoever started the process: those of resnetboost_api.failures.
 """
 
 import errno
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
+
+from resnetboost_api import failures
+from resnetboost_api.failures import FailureClass
 
 # The message shares 4096 bytes per container with nobody, but 12 KiB per pod; half a page is enough for one sentence.
 MESSAGE_LIMIT_BYTES = 2048
@@ -16,57 +20,41 @@ MESSAGE_LIMIT_BYTES = 2048
 class TrainingError(Exception):
     """A failure with a class of its own; subclasses are the documented ones."""
 
-    exit_code = 1
-    name = "InternalError"
+    exit_code: ClassVar[int] = 1
+    name: ClassVar[str] = "InternalError"
+
+    def __init_subclass__(cls, failure: FailureClass) -> None:
+        """Take name and exit code of the failure class."""
+        assert failure.exit_code is not None
+        cls.name, cls.exit_code = failure.name, failure.exit_code
 
 
-class ConfigError(TrainingError):
+class ConfigError(TrainingError, failure=failures.CONFIG_ERROR):
     """The job asks for something impossible: a wrong value, too many ranks, a checkpoint of another model."""
 
-    exit_code = 10
-    name = "ConfigError"
 
-
-class DataError(TrainingError):
+class DataError(TrainingError, failure=failures.DATA_ERROR):
     """The data set cannot be used: missing, unreadable, of the wrong shape."""
 
-    exit_code = 11
-    name = "DataError"
 
-
-class NumericsError(TrainingError):
+class NumericsError(TrainingError, failure=failures.NUMERICS_ERROR):
     """Loss or gradients are not finite."""
 
-    exit_code = 12
-    name = "NumericsError"
 
-
-class OutOfMemoryError(TrainingError):
+class OutOfMemoryError(TrainingError, failure=failures.OUT_OF_MEMORY):
     """Host or device memory is exhausted."""
 
-    exit_code = 13
-    name = "OutOfMemory"
 
-
-class CommunicationError(TrainingError):
+class CommunicationError(TrainingError, failure=failures.COMMUNICATION_ERROR):
     """A collective failed: most often another rank died, so this rank is a victim."""
 
-    exit_code = 14
-    name = "CommunicationError"
 
-
-class StorageError(TrainingError):
+class StorageError(TrainingError, failure=failures.STORAGE_ERROR):
     """A checkpoint could not be written or read (no space left, no permission), or a storage is out of reach."""
 
-    exit_code = 15
-    name = "StorageError"
 
-
-class Interrupted(TrainingError):
+class Interrupted(TrainingError, failure=failures.INTERRUPTED):
     """Asked to stop, and stopped after a checkpoint."""
-
-    exit_code = 16
-    name = "Interrupted"
 
 
 class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

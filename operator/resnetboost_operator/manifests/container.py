@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from resnetboost_api.writing import without_nulls
 from resnetboost_operator import api, names
 from resnetboost_operator.manifests import devices, volumes
-from resnetboost_operator.manifests.metadata import plain
 from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE
 
 Manifest = dict[str, Any]
@@ -22,7 +22,7 @@ def container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manif
         "image": devices.image(job.spec),
         "imagePullPolicy": template.image_pull_policy,
         "command": list(names.TRAINER_COMMAND),
-        "env": [*_environment(job, stage, attempt, index), *plain(template.env)],
+        "env": [*_environment(job, stage, attempt, index), *without_nulls(template.env)],
         "ports": [{"name": "metrics", "containerPort": names.PORT_METRICS}],
         "terminationMessagePath": names.PATH_TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the log tail of a crash, for nothing
@@ -57,7 +57,7 @@ def _resources(job: api.Job) -> Manifest:
     """The resources of the template and one device, whose request must equal its limit."""
     device = devices.resource_name(job.spec.device)
     one = {device: 1} if device is not None else {}
-    given = {kind: {**amounts, **one} for kind, amounts in plain(job.spec.template.resources).items()}
+    given = {kind: {**amounts, **one} for kind, amounts in without_nulls(job.spec.template.resources).items()}
     return {kind: amounts for kind, amounts in given.items() if amounts}
 
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from resnetboost_operator import api, names
 
 Manifest = dict[str, Any]
@@ -35,8 +33,3 @@ def labels(job: api.Job, stage: api.Stage, attempt: int) -> dict[str, str]:
         names.LABEL_STAGE: stage.name,
         names.LABEL_ATTEMPT: str(attempt),
     }
-
-
-def plain(value: object) -> Any:
-    """A part of the job in its Kubernetes form, without fields that were never set."""
-    return msgspec.to_builtins(value)

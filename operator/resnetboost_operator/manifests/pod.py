@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from resnetboost_api.writing import without_nulls
 from resnetboost_operator import api, names
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.container import container
-from resnetboost_operator.manifests.metadata import metadata, plain
+from resnetboost_operator.manifests.metadata import metadata
 from resnetboost_operator.manifests.volumes import volumes
 
 Manifest = dict[str, Any]
@@ -38,7 +39,7 @@ def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
     }
     if template.node_selector:
         spec["nodeSelector"] = dict(template.node_selector)
-    if tolerations := [*plain(template.tolerations), *_device_tolerations(device)]:
+    if tolerations := [*without_nulls(template.tolerations), *_device_tolerations(device)]:
         spec["tolerations"] = tolerations
     if device.runtime_class_name is not None:
         spec["runtimeClassName"] = device.runtime_class_name

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from resnetboost_api.writing import without_nulls
 from resnetboost_operator import api, names
 from resnetboost_operator.manifests import devices
-from resnetboost_operator.manifests.metadata import plain
 from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE, PATH_SHARED_MEMORY
 
 Manifest = dict[str, Any]
@@ -26,7 +26,7 @@ def volumes(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[Ma
         claim = job.spec.checkpoint.claim_name
         source = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
         own.append({"name": names.VOLUME_CHECKPOINTS, **source})
-    return [*own, *_device_volumes(job, stage, attempt), *plain(job.spec.template.volumes)]
+    return [*own, *_device_volumes(job, stage, attempt), *without_nulls(job.spec.template.volumes)]
 
 
 def _device_volumes(job: api.Job, stage: api.Stage, attempt: int) -> list[Manifest]:
@@ -49,7 +49,7 @@ def mounts(job: api.Job, stage: api.Stage, index: int) -> list[Manifest]:
     own: list[Manifest] = [{"name": names.VOLUME_CONFIG, "mountPath": PATH_CONFIG, "readOnly": True}]
     if index == 0:
         own.append({"name": names.VOLUME_CHECKPOINTS, "mountPath": PATH_CHECKPOINTS})
-    return [*own, *_device_mounts(job.spec.device, stage), *plain(job.spec.template.volume_mounts)]
+    return [*own, *_device_mounts(job.spec.device, stage), *without_nulls(job.spec.template.volume_mounts)]
 
 
 def _device_mounts(device: api.Device, stage: api.Stage) -> list[Manifest]:

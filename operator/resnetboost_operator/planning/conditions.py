@@ -5,7 +5,7 @@ import re
 from msgspec.structs import replace
 
 from resnetboost_operator import status as statuses
-from resnetboost_operator.status import MESSAGE_LIMIT, REASON_LIMIT, Condition, Phase, Status
+from resnetboost_operator.status import MESSAGE_LIMIT, REASON_LIMIT, Condition, ConditionStatus, Phase, Status
 
 GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang bound to a node")
 # Conditions that are a phase while they are True, the first of them first.
@@ -32,7 +32,7 @@ def phase(status: Status) -> Phase:
 def with_condition(status: Status, kind: str, value: bool, reason: str, message: str, now: str) -> Status:
     """Set a condition. Its transition time moves only when its status does. Reason and message may be untrusted."""
     before = statuses.condition(status, kind)
-    text = "True" if value else "False"
+    text: ConditionStatus = "True" if value else "False"
     since = before.last_transition_time if before is not None and before.status == text else now
     new = Condition(kind, text, word(reason), plain(message)[:MESSAGE_LIMIT], since, status.observed_generation)
     others = tuple(kept for kept in status.conditions if kept.type != kind)

@@ -10,9 +10,9 @@ import celpy
 from celpy import celtypes
 from celpy.evaluation import CELEvalError
 
-from resnetboost_operator.validation import wording
-from resnetboost_operator.validation.structure import INT64_MAX, Problem
-from resnetboost_operator.validation.wording import Schema
+from resnetboost_api import wording
+from resnetboost_api.structure import INT64_MAX, Problem
+from resnetboost_api.wording import Schema
 
 ABSENT: Any = object()  # what `old` is where there is nothing to compare with
 

@@ -1,26 +1,21 @@
-"""Checks and defaults a job object by the CRD alone: this machine and the API server give one verdict.
+"""Checks and defaults a job object by its schema alone: this machine and the API server give one verdict.
 
-It reads one schema, crds/resnetboostjobs.yaml, and holds no default, range or rule of its own.
+The schema is that of the structs in resnetboost_api; there is no default, range or rule here.
 """
 
 import copy
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from resnetboost_api import crd, wording
+from resnetboost_api.job import ResNetBoostJob
+from resnetboost_api.structure import Problem, Structure
+from resnetboost_api.wording import Schema
 from resnetboost_operator import names
-from resnetboost_operator.validation import wording
-from resnetboost_operator.validation.structure import Problem, Structure
-from resnetboost_operator.validation.wording import Schema
 
-__all__ = ["Problem", "check", "check_status", "crd", "defaulted", "openapi"]
-
-_CRD = Path("crds", "resnetboostjobs.yaml")
-_HERE = Path(__file__).parent
+__all__ = ["Problem", "check", "check_status", "defaulted", "openapi"]
 
 _LABEL_KEY = re.compile(
     r"(?P<prefix>[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -62,19 +57,9 @@ _METADATA: Schema = {
 
 
 @functools.cache
-def crd() -> dict[str, Any]:
-    """The CustomResourceDefinition: a copy in the installed package, else the checkout's own file."""
-    places = [_HERE.parent / _CRD, _HERE.parents[2] / _CRD]
-    path = next((place for place in places if place.is_file()), places[-1])
-    loaded: dict[str, Any] = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return loaded
-
-
-@functools.cache
 def openapi() -> Schema:
-    """The OpenAPI schema of a whole ResNetBoostJob."""
-    schema: Schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return schema
+    """The OpenAPI schema of a whole ResNetBoostJob, as the CRD has it."""
+    return crd.schema(ResNetBoostJob)
 
 
 def check(obj: Any, old: Any = None) -> list[Problem]:

@@ -27,9 +27,9 @@ PROGRAMS = ("buildah", "containerd", "ctr", "debootstrap", "gcc", "ip", "runc")
 _SUITE = "bookworm"
 _BASE_PACKAGES = "ca-certificates,libgomp1,python3,python3-venv"
 _BASE_FILE = "FROM scratch\nADD base.tar /\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
-_COMMON_INPUTS = (".dockerignore", "images/locks/build.lock", "operator/pyproject.toml", "scripts/build-images")
+_COMMON_INPUTS = (".dockerignore", "api", "images/locks/build.lock", "operator/pyproject.toml", "scripts/build-images")
 _TRAINER_INPUTS = ("images/trainer-cpu", "images/locks/trainer.lock", "trainer")
-_OPERATOR_INPUTS = ("Dockerfile", "images/locks/operator.lock", "crds", "operator")
+_OPERATOR_INPUTS = ("Dockerfile", "images/locks/operator.lock", "operator")
 _PATIENCE_SECONDS = 30
 _MOST_BYTES = 15 << 30
 

@@ -17,7 +17,7 @@ from resnetboost_trainer.checkpoint import lookup, snapshots, state, store
 from resnetboost_trainer.checkpoint.pretrained import Read
 from resnetboost_trainer.checkpoint.state import State
 from resnetboost_trainer.checkpoint.store import Found, Kind, Manifest
-from resnetboost_trainer.config import Config, StartFrom
+from resnetboost_trainer.config import StartFrom, recorded
 from resnetboost_trainer.data import rng
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.failures import ConfigError, StorageError
@@ -145,7 +145,7 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
 def _tell_of_another_schedule(theirs: Manifest, ours: Manifest) -> None:
     """A rate may be changed on purpose; more epochs change one that is laid out over them without being asked to."""
     try:
-        before, now = (msgspec.convert(manifest.config, Config) for manifest in (theirs, ours))
+        before, now = (recorded(manifest.config) for manifest in (theirs, ours))
         step = schedule.first_other_rate(now, before, theirs.step, ours.steps_per_epoch)
         rates = [schedule.rate(config, step or 0, ours.steps_per_epoch) for config in (before, now)]
     except (msgspec.ValidationError, ArithmeticError, ValueError):

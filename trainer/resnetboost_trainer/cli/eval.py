@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from resnetboost_api.writing import without_nulls
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import trained
 from resnetboost_trainer.checkpoint.trained import Trained
@@ -95,7 +96,7 @@ def chosen(network: Trained, arguments: argparse.Namespace) -> config.Dataset:
     given = {name: value for name, value in options.items() if value is not None}
     if arguments.image_size is not None and arguments.resize is None:
         given["evaluation_resize"] = None
-    found = msgspec.structs.replace(known, **given, augmentation=None, max_corrupt_images=arguments.skip)
+    found = msgspec.structs.replace(known, **given, augmentation=config.PLAIN, max_corrupt_images=arguments.skip)
     return _alone(found) if found.name == "ImageFolder" else found
 
 
@@ -103,7 +104,7 @@ def _of_training(network: Trained) -> config.Dataset | None:
     """What the checkpoint says, unless it is older or of a trainer with other fields."""
     told = network.manifest.config.get("dataset") if network.manifest is not None else None
     try:
-        return None if told is None else msgspec.convert(told, config.Dataset)
+        return None if told is None else msgspec.convert(without_nulls(told), config.Dataset)
     except msgspec.ValidationError:
         return None
 

@@ -11,21 +11,6 @@ from resnetboost_trainer.failures import ConfigError
 PHOTOS = ("ImageFolder", "MindRecord")  # images of any size, in files
 _CIFAR = ("CIFAR10", "CIFAR100")
 IMAGE_SIZE = 224
-PLAIN = config.Augmentation(
-    min_scale=0.08,
-    max_scale=1.0,
-    min_ratio=0.75,
-    max_ratio=4 / 3,
-    padding=4,
-    brightness=0.0,
-    contrast=0.0,
-    saturation=0.0,
-    hue=0.0,
-    mixup_alpha=0.0,
-    cutmix_alpha=0.0,
-    crop="Central",
-    horizontal_flip=0.0,
-)
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -40,7 +25,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 def recipe(dataset: config.Dataset, classes: int) -> Recipe:
     """The job's. Raises ConfigError for a crop that the data set cannot have."""
-    chosen = dataset.augmentation or PLAIN
+    chosen = dataset.augmentation
     size = dataset.image_size or IMAGE_SIZE
     evaluated = Evaluated(size, dataset.evaluation_resize or size * 8 // 7)
     if evaluated.resize < size:

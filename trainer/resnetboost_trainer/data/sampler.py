@@ -140,7 +140,7 @@ def _load(dataset: config.Dataset, classes: int, known: Preparation | None) -> D
         mixing=chosen.mixing,
         workers=dataset.workers,
         autotune=dataset.autotune,
-        max_corrupt_images=dataset.max_corrupt_images or 0,
+        max_corrupt_images=dataset.max_corrupt_images,
     )
 
 

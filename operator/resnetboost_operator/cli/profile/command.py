@@ -70,13 +70,12 @@ def _config(job: dict[str, Any], name: str | None, ranks: int) -> dict[str, Any]
     stages = {stage.name: stage for stage in parsed.spec.stages}
     if name is not None and name not in stages:
         raise UserError(f"--stage: {name} is no stage of the job; it has {', '.join(stages)}")
-    config = trainer_config(parsed, stages[name] if name is not None else parsed.spec.stages[0], 0)
-    if "adasum" in config:
-        averaged = config["adasum"]["ranksPerNode"]
-        if ranks % averaged:
-            problem = f"--ranks: {ranks} is no multiple of the {averaged} ranks that Adasum averages on a node"
-            raise UserError(f"{problem}; use {averaged} or {2 * averaged}")
-    return config
+    stage = stages[name] if name is not None else parsed.spec.stages[0]
+    averaged = api.ranks_per_summand(parsed.spec.device, stage)
+    if ranks % averaged:
+        problem = f"--ranks: {ranks} is no multiple of the {averaged} ranks that Adasum averages on a node"
+        raise UserError(f"{problem}; use {averaged} or {2 * averaged}")
+    return trainer_config(parsed, stage, 0)
 
 
 def _measure(folder: Path, ranks: int, steps: int) -> int:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from resnetboost_operator.validation import aliases
+from resnetboost_api import aliases
 
 Schema = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator.validation import aliases, wording
-from resnetboost_operator.validation.wording import Schema
+from resnetboost_api import aliases, wording
+from resnetboost_api.wording import Schema
 
 INT64_MAX = 2**63 - 1
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
@@ -176,3 +176,18 @@ def _duplicates(value: list[Any], schema: Schema, field: str) -> Iterator[Proble
         if keys and keys in seen:
             yield Problem(f"{field}[{index}].{names[0]}", keys[0], wording.duplicate(keys[0]))
         seen.append(keys)
+
+
+def unknown(value: Any, schema: Schema, field: str = "") -> Iterator[str]:
+    """The fields of a value that its schema does not have, at any depth."""
+    if isinstance(value, Mapping):
+        free = schema.get("additionalProperties")
+        for name, item in value.items():
+            inner = schema.get("properties", {}).get(name, free)
+            if inner is None:
+                yield _join(field, name)
+            else:
+                yield from unknown(item, inner, _join(field, name))
+    elif isinstance(value, list) and "items" in schema:
+        for index, item in enumerate(value):
+            yield from unknown(item, schema["items"], f"{field}[{index}]")

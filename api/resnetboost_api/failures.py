@@ -1,0 +1,83 @@
+"""The failure classes: how a rank or an attempt can end, the exit code of each, and what follows from it.
+
+A trainer ends with the exit codes and writes the names into its termination message; the operator reads both.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Policy = Literal["fail", "restart", "disruption"]
+
+
+class FailureClass(msgspec.Struct, frozen=True):
+    """One failure class.
+
+    `policy`: `fail` ends the job at once (a retry would fail the same way), `restart` restarts the gang and uses the
+    budget, `disruption` restarts it without using the budget (nobody's fault: an eviction, a deleted pod).
+    `culprit_order` ranks the failures of one gang: the lowest explains the others (a communication error is a victim).
+    """
+
+    name: str
+    exit_code: int | None
+    policy: Policy
+    culprit_order: int
+
+
+SUCCEEDED = FailureClass("Succeeded", 0, "restart", 99)
+INTERNAL_ERROR = FailureClass("InternalError", 1, "restart", 5)
+CONFIG_ERROR = FailureClass("ConfigError", 10, "fail", 0)
+DATA_ERROR = FailureClass("DataError", 11, "fail", 0)
+NUMERICS_ERROR = FailureClass("NumericsError", 12, "fail", 1)
+OUT_OF_MEMORY = FailureClass("OutOfMemory", 13, "restart", 2)
+COMMUNICATION_ERROR = FailureClass("CommunicationError", 14, "restart", 8)
+STORAGE_ERROR = FailureClass("StorageError", 15, "restart", 3)
+INTERRUPTED = FailureClass("Interrupted", 16, "restart", 9)
+# Classes a trainer cannot report about itself.
+KILLED = FailureClass("Killed", None, "restart", 4)
+DISRUPTED = FailureClass("Disrupted", None, "disruption", 4)
+POD_LOST = FailureClass("PodLost", None, "disruption", 6)
+REJECTED = FailureClass("Rejected", None, "disruption", 6)
+INVALID_POD = FailureClass("InvalidPod", None, "fail", 7)
+IMAGE_ERROR = FailureClass("ImageError", None, "fail", 7)
+HANG = FailureClass("Hang", None, "restart", 7)
+NOT_SCHEDULED = FailureClass("NotScheduled", None, "disruption", 7)
+STARTUP_DEADLINE = FailureClass("StartupDeadlineExceeded", None, "restart", 7)
+# Another placement may give devices that can work together; pods of several devices never will.
+RANK_TABLE_REFUSED = FailureClass("RankTableRefused", None, "restart", 7)
+RANK_TABLE_IMPOSSIBLE = FailureClass("RankTableImpossible", None, "fail", 7)
+DEADLINE = FailureClass("DeadlineExceeded", None, "fail", 10)
+SUSPENDED = FailureClass("Suspended", None, "disruption", 10)
+
+ALL = (
+    SUCCEEDED,
+    INTERNAL_ERROR,
+    CONFIG_ERROR,
+    DATA_ERROR,
+    NUMERICS_ERROR,
+    OUT_OF_MEMORY,
+    COMMUNICATION_ERROR,
+    STORAGE_ERROR,
+    INTERRUPTED,
+    KILLED,
+    DISRUPTED,
+    POD_LOST,
+    REJECTED,
+    NOT_SCHEDULED,
+    INVALID_POD,
+    IMAGE_ERROR,
+    HANG,
+    STARTUP_DEADLINE,
+    RANK_TABLE_REFUSED,
+    RANK_TABLE_IMPOSSIBLE,
+    DEADLINE,
+    SUSPENDED,
+)
+# Why a job fails where the same error comes at the same step twice.
+REPEATED = "RepeatedFailure"
+# What makes a job fail that would end the same way again, unless somebody mends something first.
+FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy == "fail" and verdict is not DEADLINE))
+# Those that a gang may be started again for.
+RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, SUSPENDED))
+BY_NAME = {verdict.name: verdict for verdict in ALL}
+BY_EXIT_CODE = {verdict.exit_code: verdict for verdict in ALL if verdict.exit_code is not None}

@@ -1,0 +1,83 @@
+"""Every name that crosses a border (labels, objects, environment, ports, paths), decided once; no logic."""
+
+GROUP = "resnetboost.io"
+VERSION = "v1alpha1"
+KIND = "ResNetBoostJob"
+PLURAL = "resnetboostjobs"
+SINGULAR = "resnetboostjob"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+# Labels on everything a job owns. The attempt label is the restart counter that makes a gang restart crash-safe
+# (JobSet's `restart-attempt`): a pod whose attempt is not the status' is stale, whoever created it.
+LABEL_JOB = f"{GROUP}/job"
+LABEL_JOB_UID = f"{GROUP}/job-uid"
+LABEL_STAGE = f"{GROUP}/stage"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+LABEL_INDEX = f"{GROUP}/index"
+LABEL_NODE_GROUP = f"{GROUP}/node-group"
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY = "resnetboost-operator"
+
+# On the lease by which an operator leads: people and programs find it by the label, others the pod of its holder by the
+# annotation.
+LABEL_LEASE = f"{GROUP}/lease"
+LEASE_OF_OPERATOR = "operator"
+ANNOTATION_HOLDER_POD = f"{GROUP}/holder-pod"
+
+# On a pod that knows its rank table: the table's sha256. The change makes its kubelet look at its volumes at once.
+ANNOTATION_RANK_TABLE = f"{GROUP}/rank-table"
+
+NODE_TOPOLOGY = "kubernetes.io/hostname"
+
+CONTAINER = "trainer"
+TRAINER_COMMAND = ("python", "-m", "resnetboost_trainer")
+
+# The environment is the whole contract with the trainer, beside the config file.
+ENV_CONFIG = "RESNETBOOST_CONFIG"
+ENV_CHECKPOINTS = "RESNETBOOST_CHECKPOINTS"
+ENV_RANK = "RESNETBOOST_RANK"
+ENV_INDEX = "RESNETBOOST_INDEX"
+ENV_RANK_TABLE = "RESNETBOOST_RANK_TABLE"
+ENV_WORLD_SIZE = "RESNETBOOST_WORLD_SIZE"
+ENV_COORDINATOR = "RESNETBOOST_COORDINATOR"
+ENV_TERMINATION_LOG = "RESNETBOOST_TERMINATION_LOG"
+ENV_BIND_ADDRESS = "RESNETBOOST_BIND_ADDRESS"
+
+VOLUME_CONFIG = "config"
+VOLUME_CHECKPOINTS = "checkpoints"
+PATH_CONFIG = "/etc/resnetboost"
+PATH_CHECKPOINTS = "/checkpoints"
+PATH_TERMINATION_LOG = "/dev/termination-log"
+CONFIG_KEY = "config.yaml"
+
+VOLUME_RANK_TABLE = "rank-table"
+VOLUME_SHARED_MEMORY = "shared-memory"
+PATH_RANK_TABLE = "/user/serverid/devindex/config"  # where images for Ascend look for it
+PATH_SHARED_MEMORY = "/dev/shm"
+RANK_TABLE_KEY = "hccl.json"
+RANKS_KEY = "ranks.json"
+
+PORT_METRICS = 9400
+# On that port: 200 while the rank takes steps. What kubelet hears of it is the condition of rank 0's pod.
+PATH_TRAINING = "/training"
+PORT_COORDINATOR = 8118  # msrun's default
+
+
+def gang(job: str, stage: str, attempt: int) -> str:
+    """Name of an attempt's config map, headless service and prefix of its pods."""
+    return f"{job}-{stage}-{attempt}"
+
+
+def rank_table(job: str, stage: str, attempt: int) -> str:
+    """Name of the config map with an attempt's rank table; no gang has it, because a gang's ends with a number."""
+    return f"{gang(job, stage, attempt)}-ranks"
+
+
+def pod(job: str, stage: str, attempt: int, index: int) -> str:
+    """Name of one pod; within 63 characters because the CRD bounds job and stage (hostnames are cut there)."""
+    return f"{gang(job, stage, attempt)}-{index}"
+
+
+def service_host(service: str, namespace: str) -> str:
+    """DNS name of a service, without the cluster's domain, which nobody but kubelet knows."""
+    return f"{service}.{namespace}.svc"

@@ -1,0 +1,88 @@
+"""When a job saves, stops, restarts and is cleaned up."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from resnetboost_api.fields import Block, ObjectName, Rule
+
+Resume = Literal["Never", "IfPresent", "Required"]
+CleanPodPolicy = Literal["Running", "All", "None"]
+
+
+class Checkpointing(Block, frozen=True, kw_only=True):
+    """When the state of the training is saved, and what a new job does with it: what its trainer gets too."""
+
+    every_steps: Annotated[int, Meta(ge=1, le=1000000000)] = 500
+    """Steps between two checkpoints. One more is written at the end of a stage and when the job is stopped."""
+    keep: Annotated[int, Meta(ge=1, le=100)] = 3
+    """How many of the newest checkpoints of a stage are kept; older ones are deleted."""
+    resume: Resume = "Never"
+    """What a new job does with checkpoints that an earlier job of the same name and namespace left on the claim. Never:
+    leave them alone and begin anew. IfPresent: go on from them if there are any. Required: fail if there are none.
+    Restarts of one and the same job always go on.
+    """
+    keep_compiled_graphs: bool = True
+    """Whether what MindSpore compiles is kept beside the checkpoints, so that a restart need not compile again. It is
+    code: false where others than this job's pods write to the claim as the trainer's user.
+    """
+
+
+class Checkpoint(Checkpointing, frozen=True, kw_only=True):
+    """When and where the state of the training is saved. A gang that is started again goes on from the newest whole
+    checkpoint.
+    """
+
+    claim_name: ObjectName | None = None
+    """PersistentVolumeClaim for the checkpoints, mounted by rank 0 alone, which shares them with the others:
+    ReadWriteOnce will do. Without it they lie in the pod and are lost with it, so that a restart or a suspension
+    begins the training again. `resnetboost run` keeps them in the run folder instead.
+    """
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self == oldSelf",
+            "checkpoint cannot change once the job exists; delete the job and apply it again",
+        ),
+    )
+
+
+class RunPolicy(Block, frozen=True, kw_only=True):
+    """Whether and how long the job runs. All of it may change at any time."""
+
+    suspend: bool = False
+    """true: stop the ranks after a checkpoint and keep the job. false: run, or go on from that checkpoint."""
+    startup_deadline_seconds: Annotated[int, Meta(ge=1, le=31536000)] = 1800
+    """Seconds from the creation of an attempt's first pod to its first step, or the gang is started again: it covers
+    quota, scheduling, images and compiling.
+    """
+    clean_pod_policy: CleanPodPolicy = "Running"
+    """Which pods are deleted when the job ends. Running: those that have not ended; the others keep their logs. All:
+    every pod. None: no pod, also one that hangs and keeps its device.
+    """
+    ttl_seconds_after_finished: Annotated[int, Meta(ge=0, le=315360000)] | None = None
+    """Seconds after its end that the job is deleted, with everything it owns; checkpoints on a claim stay. Never when
+    left out.
+    """
+    active_deadline_seconds: Annotated[int, Meta(ge=1, le=315360000)] | None = None
+    """Seconds the job may be active since it was created or last resumed, as for a Kubernetes Job; then it saves and
+    fails. No limit when left out.
+    """
+
+
+class FailurePolicy(Block, frozen=True, kw_only=True):
+    """What happens when a rank fails. Only maxRestarts may change once the job exists."""
+
+    max_restarts: Annotated[int, Meta(ge=0, le=1000000)] = 5
+    """How often the gang is started again after a failure of its own before the job fails. Restarts for evictions and
+    lost nodes are not counted. 0 means never.
+    """
+    backoff_seconds: Annotated[int, Meta(ge=0, le=86400)] = 10
+    """Seconds to wait before the first restart; doubled with every failure that follows soon."""
+    max_backoff_seconds: Annotated[int, Meta(ge=0, le=86400)] = 600
+    """The longest wait before a restart, in seconds; at least backoffSeconds."""
+    stable_after_seconds: Annotated[int, Meta(ge=1, le=31536000)] = 600
+    """Seconds an attempt must have run for the wait to start again from backoffSeconds. It never gives back
+    restarts.
+    """
+    hang_timeout_seconds: Annotated[int, Meta(ge=10, le=31536000)] = 600
+    """Seconds without a finished step after which a running gang counts as hung and is started again."""

@@ -1,0 +1,412 @@
+"""A stage of a job: one algorithm with its epochs, batches, learning rate and numerics."""
+
+from typing import Annotated, ClassVar, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, Rule, StageName, rules
+from resnetboost_api.optimizers import Adasum, Lars, Momentum, Pca, Thor
+
+Algorithm = Literal["Momentum", "THOR", "Adasum", "PCA"]
+Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
+Precision = Literal["Float32", "Float16", "BFloat16"]
+SmoothedOver = Literal["AllClasses", "OtherClasses"]
+JobName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=49,
+        pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        title="a-z, 0-9 and '-', starting with a letter and ending with a letter or digit",
+    ),
+]
+Milestones = Annotated[
+    tuple[Annotated[float, Meta(gt=0, le=100000, description="Epoch at which the rate drops.")], ...],
+    Meta(
+        max_length=16,
+        extra_json_schema={
+            "minItems": 1,
+            **ATOMIC,
+            **NO_DEFAULT,
+            **rules(
+                Rule(
+                    """
+                    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14].all(i,
+                    i + 1 >= size(self) || self[i] < self[i + 1])
+                    """,
+                    "milestones must ascend, each above the one before; sort them and drop doubles",
+                )
+            ),
+        },
+    ),
+]
+
+
+class LearningRate(Block, frozen=True, kw_only=True):
+    """The learning rate over the stage."""
+
+    schedule: Schedule = "Cosine"
+    """Shape of the curve after the warm-up. Cosine and Linear fall from peak to final, Step multiplies by gamma at each
+    milestone, Polynomial falls from peak to final with a power of the way that is left and can do as Step besides,
+    Constant stays at peak.
+    """
+    peak: Annotated[float, Meta(gt=0, le=1000)] = 0.1
+    """The highest learning rate, reached at the end of the warm-up. It is for the global batch and is not scaled with
+    the number of ranks. With Adasum it is for the batch of one node, or of one rank if the topology is Flat, because
+    the sum is longer than a mean. A stage of PCA uses it with the solver SGD only.
+    """
+    final: Annotated[float, Meta(ge=0, le=1000)] = 0
+    """The learning rate at the end of the schedule, at most peak. Cosine, Linear and Polynomial only."""
+    warmup_epochs: Annotated[float, Meta(ge=0, le=100000)] = 0
+    """Epochs over which the rate rises evenly from near 0 to peak, less than the epochs of the stage. Parts of an epoch
+    are allowed; 0 means no warm-up.
+    """
+    milestones: Milestones = ()
+    """Epochs, counted from the start of the stage, at which Step, and Polynomial if it has any, multiply the rate by
+    gamma. Ascending; parts of an epoch are allowed.
+    """
+    gamma: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """Factor on the learning rate at each milestone. Step and Polynomial only."""
+    power: Annotated[float, Meta(gt=0, le=100)] = 2
+    """How fast the rate falls: 1 as Linear, more steeply first and gently later above it. Polynomial only."""
+    schedule_epochs: Annotated[float, Meta(gt=0, le=100000)] | None = None
+    """Epochs the schedule is laid out over when the stage is to stop before its end; at least the epochs of the stage,
+    which are also taken when it is left out.
+    """
+
+
+class DynamicLossScale(Block, frozen=True, kw_only=True):
+    """A factor on the loss that adapts itself, instead of lossScale: it halves when a gradient is not finite, which
+    leaves that step out, and doubles after growthSteps steps without one, up to 16777216. Checkpoints have it. In
+    Float16 it is there without being written, unless lossScale is above 1.
+    """
+
+    initial: Annotated[float, Meta(ge=1, le=16777216)] = 65536
+    """The factor that the stage begins with; powers of two cost no precision."""
+    growth_steps: Annotated[int, Meta(ge=1, le=1000000000)] = 2000
+    """After how many steps without one that was left out the factor doubles; more than 16777216 count as so many."""
+
+
+class AllReduceFusion(Block, frozen=True, kw_only=True):
+    """Sum gradients over the devices in buckets, each as soon as the backward pass has made it, and not all of them
+    after it: for devices that compute and communicate at once. Left out, or with one device, nothing is summed
+    before all is made. Momentum and PCA only.
+    """
+
+    bucket_bytes: Annotated[int, Meta(ge=65536, le=2147483647)] = 26214400
+    """The most bytes of a bucket. Small ones begin sooner, large ones use the network better; a weight matrix of more
+    bytes is a bucket by itself.
+    """
+
+
+class Ema(Block, frozen=True, kw_only=True):
+    """Keep an exponential moving average of the weights and of the running means of batch normalization beside them
+    (EMA). It is evaluated too, and saved in ema.safetensors; the next stage starts from the weights themselves all
+    the same. Left out, none is kept.
+    """
+
+    decay: Annotated[float, Meta(ge=0, lt=1)] = 0.9999
+    """Share of the average that a step keeps, below 1; after n steps it is at most n / (n + 10), so that the average
+    soon forgets what training began with.
+    """
+
+
+class StartFrom(Block, frozen=True, kw_only=True):
+    """Where the first weights come from. Left out, they are the last ones of the stage before, and the first stage
+    begins with fresh ones. Nothing but weights and running means is taken over: optimizer, schedule and epochs begin
+    anew.
+    """
+
+    stage: StageName
+    """Name of the stage whose last weights are taken: an earlier one of this job, or any of the job that jobName
+    names.
+    """
+    job_name: JobName | None = None
+    """Name of another job of this namespace whose checkpoints lie on the same checkpoint.claimName. The furthest
+    checkpoint of its stage is taken, and the job fails if there is none. Left out, the stage is one of this job.
+    """
+
+
+class Snapshots(Block, frozen=True, kw_only=True, rename={"every_epochs": "everyEpochs", "from_epoch": "from"}):
+    """Keep the weights of several moments of this stage, beside its checkpoints, for a later stage of PCA to find the
+    subspace that they moved in. Left out, none are kept.
+    """
+
+    # No smaller bound: the API server rounds it to 0 for whole numbers, and takes 0.
+    every_epochs: Annotated[float, Meta(gt=0, le=100000)] = 1
+    """Epochs from one snapshot to the next. Parts of an epoch are allowed, and a snapshot is taken at the nearest
+    step.
+    """
+    from_epoch: Annotated[float, Meta(ge=0, le=100000)] = 0
+    """Epochs of the stage after which the first snapshot is taken, at most its epochs; 0 takes the initial weights too.
+    Parts of an epoch are allowed. The fast early part of a training says little about where it ends.
+    """
+    keep: Annotated[int, Meta(ge=2, le=1000)] = 60
+    """How many of the newest snapshots are kept; older ones are deleted. Each takes 4 bytes for every weight on the
+    volume.
+    """
+
+
+class Training(Block, frozen=True, kw_only=True):
+    """What each rank of a stage needs to know: the part of a stage that its trainer gets too."""
+
+    algorithm: Algorithm
+    """How the weights are updated. Momentum: stochastic gradient descent with momentum and weight decay. THOR: the
+    same, but with gradients that the curvature of each layer rescales, for fewer epochs; see thor. Adasum: as
+    Momentum, or with thor as THOR, but instead of their mean over the devices comes a sum that adds what is
+    independent and averages what agrees, for large global batches; see adasum. PCA: by a quasi-Newton method in the
+    small subspace that the weights of an earlier stage moved in, to finish that stage; see pca.
+    """
+    epochs: Annotated[int, Meta(ge=1, le=100000)]
+    """How often the stage goes over the training data."""
+    local_batch_size: Annotated[int, Meta(ge=1, le=65536)]
+    """Images that a rank works on at a time. The global batch, what a step learns from, is the deviceCount of the stage
+    times this number times accumulationSteps, and must not be larger than the training data.
+    """
+    accumulation_steps: Annotated[int, Meta(ge=1, le=65536)] = 1
+    """How many batches of localBatchSize each rank goes through for one step, which is made with their mean gradient:
+    for a global batch that the devices' memory does not hold. Learning rates, epochs and checkpoints count steps as
+    with one batch of that size, and so it learns the same, but that batch normalization sees each of the small ones
+    by itself. THOR takes the curvature from the last of them.
+    """
+    start_from: StartFrom | None = None
+    snapshots: Snapshots | None = None
+    label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    """Share of the target probability that is spread evenly over the classes that labelSmoothingOver says, from 0
+    (none) to below 1.
+    """
+    label_smoothing_over: SmoothedOver = "AllClasses"
+    """Over which classes labelSmoothing is spread. AllClasses is the paper's and PyTorch's: of K classes the image's
+    own has 1 - labelSmoothing + labelSmoothing / K, each other one labelSmoothing / K. OtherClasses is that of
+    MindSpore's model zoo: the image's own has 1 - labelSmoothing, each other one labelSmoothing / (K - 1). Labels of
+    mixup and CutMix are mixtures of these.
+    """
+    precision: Precision = "Float32"
+    """Type of the images and of what the layers make of them, and so of what convolutions multiply. All else is Float32
+    in any case: weights, batch normalization's statistics, the head, gradients, optimizer and checkpoints, so that
+    stages may differ. Float16 wants a loss scale, or small gradients vanish: without lossScale it has a
+    dynamicLossScale with its defaults. On CPUs it takes two to four times as long as Float32. BFloat16 is for Ascend
+    only, and not for chip 910A.
+    """
+    loss_scale: Annotated[float, Meta(ge=1, le=16777216)] = 1
+    """Factor on the loss before the backward pass, by which the gradients are divided again after it: it keeps small
+    gradients of half precision from vanishing. 1 is none. In Float16 a step whose gradient overflows is left out and
+    the factor stays; after 24 such steps in a row the next one fails the job. In float32 the factor changes nothing.
+    """
+    dynamic_loss_scale: DynamicLossScale | None = None
+    all_reduce_fusion: AllReduceFusion | None = None
+    evaluate_every_epochs: Annotated[int, Meta(ge=1, le=100000)] = 1
+    """Measure the accuracy on the test data after every this many epochs. It is always measured after the last one."""
+    learning_rate: LearningRate = LearningRate()
+    momentum: Momentum = Momentum()
+    clip_norm: Annotated[float, Meta(gt=0, le=1000000)] | None = None
+    """Longest Euclidean norm that the gradient of all weights together, the mean over the global batch, may have before
+    weight decay and momentum; a longer one is scaled down to it. Left out, none is. Momentum only; THOR has a
+    clipNorm of its own.
+    """
+    lars: Lars | None = None
+    ema: Ema | None = None
+    thor: Thor | None = None
+    pca: Pca | None = None
+
+
+class Stage(Training, frozen=True, kw_only=True):
+    """One part of the training with an algorithm of its own.
+
+    `thor`, `adasum`, `pca`, `lars` and the like have no default in the CRD, because stages of other algorithms must not
+    have them; `completed` fills in those that go without saying. `device_count` is 0 where it is left out.
+    """
+
+    name: StageName
+    """Name of the stage, unique in the job. Pods, checkpoints and metrics carry it."""
+    device_count: Annotated[int, Meta(ge=0, le=1024, extra_json_schema={"minimum": 1, **NO_DEFAULT})] = 0
+    """Number of devices of this stage, and so of its ranks and pods, at most device.count, which is taken when it is
+    left out. With device.perNode it is a multiple of perNode or below it.
+    """
+    adasum: Adasum | None = None
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.learningRate.warmupEpochs < double(self.epochs)",
+            "the warm-up must be shorter than the stage; use fewer warmupEpochs than epochs",
+            field_path=".learningRate.warmupEpochs",
+        ),
+        Rule(
+            """
+            !has(self.learningRate.scheduleEpochs) ||
+            self.learningRate.scheduleEpochs >= double(self.epochs)
+            """,
+            """
+            the schedule must not be shorter than the stage; use at least as many scheduleEpochs as
+            epochs, or leave scheduleEpochs out
+            """,
+            field_path=".learningRate.scheduleEpochs",
+        ),
+        # Rules on learningRate stand here and not there, because a rule must also hold for an object's bare default.
+        Rule(
+            """
+            !(self.learningRate.schedule in ['Cosine', 'Linear', 'Polynomial']) ||
+            self.learningRate.final <= self.learningRate.peak
+            """,
+            "the learning rate must not end above its peak; lower final or raise peak",
+            field_path=".learningRate.final",
+        ),
+        Rule(
+            """
+            self.learningRate.schedule in ['Cosine', 'Linear', 'Polynomial'] ||
+            self.learningRate.final == 0.0
+            """,
+            "final is for the schedules Cosine, Linear and Polynomial; leave it out",
+            field_path=".learningRate.final",
+            reason="FieldValueForbidden",
+            message_expression="""
+            "final is for the schedules Cosine, Linear and Polynomial, and this one is "
+            + self.learningRate.schedule + "; leave it out"
+            """,
+        ),
+        Rule(
+            "self.learningRate.schedule != 'Step' || has(self.learningRate.milestones)",
+            "the schedule Step needs milestones, the epochs at which the rate drops; add them",
+            field_path=".learningRate.milestones",
+            reason="FieldValueRequired",
+        ),
+        Rule(
+            "self.learningRate.schedule in ['Step', 'Polynomial'] || !has(self.learningRate.milestones)",
+            "milestones are for the schedules Step and Polynomial; leave them out",
+            field_path=".learningRate.milestones",
+            reason="FieldValueForbidden",
+            message_expression="""
+            "milestones are for the schedules Step and Polynomial, and this one is "
+            + self.learningRate.schedule + "; leave them out"
+            """,
+        ),
+        Rule(
+            "self.algorithm in ['THOR', 'Adasum'] || !has(self.thor)",
+            "thor is for the algorithms THOR and Adasum; leave it out or change the algorithm",
+            field_path=".thor",
+            reason="FieldValueForbidden",
+            message_expression="""
+            "thor is for the algorithms THOR and Adasum, and this one is " + self.algorithm
+            + "; leave it out or change the algorithm"
+            """,
+        ),
+        Rule(
+            "self.algorithm == 'Momentum' || !has(self.clipNorm)",
+            """
+            clipNorm is for the algorithm Momentum; leave it out, or use thor.clipNorm if the stage has
+            thor
+            """,
+            field_path=".clipNorm",
+            reason="FieldValueForbidden",
+            message_expression="""
+            "clipNorm is for the algorithm Momentum, and this one is " + self.algorithm
+            + "; leave it out, or use thor.clipNorm if the stage has thor"
+            """,
+        ),
+        Rule(
+            "self.lossScale == 1.0 || !has(self.dynamicLossScale)",
+            """
+            lossScale is a factor that stays and dynamicLossScale one that adapts itself; leave one of
+            them out
+            """,
+            field_path=".dynamicLossScale",
+        ),
+        Rule(
+            "self.algorithm == 'Momentum' || !has(self.lars)",
+            "lars is for the algorithm Momentum; leave it out or change the algorithm",
+            field_path=".lars",
+            reason="FieldValueForbidden",
+            message_expression="""
+            "lars is for the algorithm Momentum, and this one is " + self.algorithm
+            + "; leave it out or change the algorithm"
+            """,
+        ),
+        Rule(
+            "self.algorithm != 'PCA' || self.accumulationSteps == 1",
+            """
+            the line search of PCA looks at all images of a step again; leave accumulationSteps out, or
+            use another algorithm
+            """,
+            field_path=".accumulationSteps",
+        ),
+        Rule(
+            "self.algorithm in ['Momentum', 'PCA'] || !has(self.allReduceFusion)",
+            """
+            allReduceFusion is for the algorithms Momentum and PCA, because the others look at each rank's
+            own gradient; leave it out or change the algorithm
+            """,
+            field_path=".allReduceFusion",
+            reason="FieldValueForbidden",
+            message_expression="""
+            "allReduceFusion is for the algorithms Momentum and PCA, because the others look at each "
+            + "rank's own gradient, and this one is " + self.algorithm
+            + "; leave it out or change the algorithm"
+            """,
+        ),
+        Rule(
+            "self.accumulationSteps == 1 || !has(self.allReduceFusion)",
+            """
+            allReduceFusion sums the gradient of each small batch over the devices, and accumulationSteps
+            first adds up those of one device; leave one of them out
+            """,
+            field_path=".allReduceFusion",
+        ),
+        Rule(
+            "self.algorithm == 'Adasum' || !has(self.adasum)",
+            "adasum is for the algorithm Adasum; leave it out or change the algorithm",
+            field_path=".adasum",
+            reason="FieldValueForbidden",
+            message_expression="""
+            "adasum is for the algorithm Adasum, and this one is " + self.algorithm
+            + "; leave it out or change the algorithm"
+            """,
+        ),
+        Rule(
+            """
+            self.algorithm != 'Adasum' || !has(self.thor) || !has(self.adasum) ||
+            self.adasum.reduce == 'Delta'
+            """,
+            """
+            with thor each node rescales the gradient of a step of its own, so the changes of the
+            weights are what is summed; use Delta, or leave thor out
+            """,
+            field_path=".adasum.reduce",
+        ),
+        Rule(
+            "self.algorithm != 'Adasum' || !has(self.deviceCount) || self.deviceCount > 1",
+            """
+            Adasum sums what several devices learn, and this stage has one; use more, or the algorithm
+            Momentum or THOR
+            """,
+            field_path=".deviceCount",
+        ),
+        Rule(
+            "self.algorithm == 'PCA' || !has(self.pca)",
+            "pca is for the algorithm PCA; leave it out or change the algorithm",
+            field_path=".pca",
+            reason="FieldValueForbidden",
+            message_expression="""
+            "pca is for the algorithm PCA, and this one is " + self.algorithm
+            + "; leave it out or change the algorithm"
+            """,
+        ),
+        Rule(
+            "!has(self.snapshots) || self.snapshots.from <= double(self.epochs)",
+            "snapshots must begin before the stage ends; use a from of at most its epochs",
+            field_path=".snapshots.from",
+        ),
+    )
+
+
+StageOrTraining = TypeVar("StageOrTraining", bound=Training)
+
+
+def completed(stage: StageOrTraining) -> StageOrTraining:
+    """A stage with the blocks that go without saying: that of its algorithm, and a loss scale in Float16."""
+    unscaled = stage.precision == "Float16" and stage.loss_scale == 1
+    return msgspec.structs.replace(
+        stage,
+        dynamic_loss_scale=stage.dynamic_loss_scale or (DynamicLossScale() if unscaled else None),
+        thor=stage.thor or (Thor() if stage.algorithm == "THOR" else None),
+        pca=stage.pca or (Pca() if stage.algorithm == "PCA" else None),
+    )

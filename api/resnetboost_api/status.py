@@ -1,0 +1,236 @@
+"""The status of a ResNetBoostJob, written by the operator alone."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from resnetboost_api.fields import Reported, Time, keyed
+
+Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspending", "Suspended", "Complete", "Failed"]
+StageState = Literal["Pending", "Running", "Complete", "Failed"]
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+# A rank's claims about itself are read with these bounds, and a number beyond the API server's would hold up the whole
+# status. The CRD has no upper ones.
+_UNBOUNDED = {"maximum": None}
+Count = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema=_UNBOUNDED)]
+Amount = Annotated[float, Meta(ge=0, le=1e30, extra_json_schema=_UNBOUNDED)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Word = Annotated[str, Meta(max_length=64, pattern="^[A-Z][A-Za-z0-9]*$")]
+NameOfStage = Annotated[str, Meta(max_length=20)]
+Indexes = Annotated[str, Meta(max_length=8192, pattern="^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$")]
+
+
+class Condition(Reported, frozen=True, omit_defaults=False):
+    """One aspect of the state."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=316, pattern="^[A-Z][A-Za-z]*$")]
+    """Name of the aspect, such as Running or Complete."""
+    status: ConditionStatus
+    """Whether it holds."""
+    reason: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """Why, as one word for programs."""
+    message: Annotated[str, Meta(max_length=32768)]
+    """Why, as a sentence for people."""
+    last_transition_time: Time
+    """When the status last changed."""
+    observed_generation: Count = 0
+    """Generation of the job this was decided for."""
+
+
+class Ranks(Reported, frozen=True, omit_defaults=False):
+    """The ranks of the current attempt, counted."""
+
+    desired: Count = 0
+    """Ranks there should be."""
+    running: Count = 0
+    """Ranks whose container runs."""
+    ready: Count = 0
+    """Ranks whose pod is ready."""
+    failed: Count = 0
+    """Ranks that ended with an error."""
+    succeeded: Indexes = ""
+    """Ranks that are done with the stage, as ranges such as "0-6" or "0,2-3"."""
+
+
+class StageStatus(Reported, frozen=True):
+    """How one stage went."""
+
+    name: NameOfStage
+    """Name of the stage."""
+    state: StageState = "Pending"
+    """How far it is."""
+    attempts: Count = 0
+    """How many attempts it took so far."""
+    checkpoint_step: Count | None = None
+    """Step of the newest whole checkpoint that its ended attempts are known to have left; also those that the list of
+    attempts no longer has.
+    """
+    top1: Ratio | None = None
+    """Share of the test images whose most likely class was right, 0 to 1."""
+    top5: Ratio | None = None
+    """Share of the test images whose class was among the five most likely, 0 to 1."""
+    test_loss: Amount | None = None
+    """Mean loss on the test images."""
+    skipped_images: Count = 0
+    """Images that could not be used and were skipped; the ranks' logs name each."""
+
+
+class Progress(Reported, frozen=True):
+    """How far the running stage is, as told by rank 0 a moment ago."""
+
+    state: Annotated[str, Meta(max_length=63, pattern="^([A-Z][A-Za-z0-9]*)?$")] = ""
+    """What the ranks are doing: Starting, Compiling, Training, Evaluating or Finished."""
+    stage: NameOfStage = ""
+    """Stage this is about."""
+    attempt: Count = 0
+    """Attempt this is about."""
+    step: Count = 0
+    """Optimizer steps done in the stage."""
+    total_steps: Count = 0
+    """Optimizer steps of the whole stage."""
+    epoch: Amount = 0.0
+    """Epochs done, with two decimals."""
+    total_epochs: Count = 0
+    """Epochs of the whole stage."""
+    percent: Percent = 0
+    """Share of the stage that is done, 0 to 100."""
+    loss: Amount | None = None
+    """Mean training loss over the recent steps."""
+    accuracy: Ratio | None = None
+    """Mean training accuracy over the recent steps, 0 to 1."""
+    learning_rate: Amount | None = None
+    """Learning rate of the last step."""
+    step_seconds: Amount | None = None
+    """Mean duration of the recent steps, in seconds."""
+    images_per_second: Amount | None = None
+    """Images trained on per second, all ranks together."""
+    eta_seconds: Count | None = None
+    """Estimated seconds to the end of the stage."""
+    checkpoint_step: Count | None = None
+    """Step of the newest whole checkpoint; left out where checkpoints go with their pods, without
+    checkpoint.claimName.
+    """
+    resumed_step: Count | None = None
+    """Step that the attempt went on from, 0 if it began the stage."""
+    top1: Ratio | None = None
+    """Top-1 accuracy of the last evaluation on the test images, 0 to 1."""
+    top5: Ratio | None = None
+    """Top-5 accuracy of the last evaluation on the test images, 0 to 1."""
+    test_loss: Amount | None = None
+    """Mean loss of the last evaluation on the test images."""
+    slowest_rank: Count | None = None
+    """Rank that computed longest before the last reduction."""
+    slowest_compute_seconds: Amount | None = None
+    """How long that rank computed in a step, in seconds."""
+    skipped_images: Count = 0
+    """Images that rank 0 skipped in this attempt because they cannot be used."""
+    heartbeat: Count = 0
+    """Counts training steps and evaluation batches; a gang whose count stands still hangs."""
+    heartbeat_time: Time | None = None
+    """When the operator last saw the heartbeat move."""
+
+
+class Loss(Reported, frozen=True, omit_defaults=False):
+    """One cause."""
+
+    reason: Word
+    """Class of the failure; or Overhead, what an attempt that ended well spent beside its steps."""
+    device_seconds: Count
+    """Pods times seconds."""
+    REQUIRED: ClassVar[tuple[str, ...] | None] = ("reason",)
+
+
+class Goodput(Reported, frozen=True):
+    """What became of the time of all ended attempts. An estimate from the mean duration of a step."""
+
+    attempt_seconds: Count = 0
+    """Seconds from creation to end, all ended attempts together."""
+    productive_seconds: Count = 0
+    """Seconds among them that went into steps that count."""
+    percent: Percent = 0
+    """Productive seconds in percent."""
+    repeated_steps: Count = 0
+    """Steps that were done after the last checkpoint of an attempt that failed, and so done twice."""
+    lost: Annotated[tuple[Loss, ...], Meta(max_length=32, extra_json_schema=keyed("reason"))] = ()
+    """Device-seconds that ended in nothing, by what they were lost to."""
+
+
+class Attempt(Reported, frozen=True):
+    """One attempt and what ended it."""
+
+    attempt: Count
+    """Number of the attempt."""
+    stage: NameOfStage
+    """Stage it ran."""
+    reason: Word
+    """Class of its end, such as Succeeded, OutOfMemory or Interrupted."""
+    end_time: Time
+    """When it was found to have ended."""
+    start_time: Time | None = None
+    """When its pods were created."""
+    exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
+    """Exit code of the rank that failed first."""
+    rank: Count | None = None
+    """The rank that failed first."""
+    node: Annotated[str, Meta(max_length=253)] | None = None
+    """The node that rank ran on."""
+    last_step: Count | None = None
+    """The last step the attempt was known to have done."""
+    checkpoint_step: Count | None = None
+    """Step of the newest whole checkpoint at its end; corrected as soon as the next attempt tells the step that it goes
+    on from.
+    """
+    resumed_step: Count | None = None
+    """Step that the attempt went on from, 0 if it began the stage."""
+    step_seconds: Amount | None = None
+    """Mean duration of its recent steps, in seconds."""
+    message: Annotated[str, Meta(max_length=4096)] = ""
+    """What the rank said, or the end of its log."""
+    REQUIRED: ClassVar[tuple[str, ...] | None] = ("attempt",)
+
+
+class Status(Reported, frozen=True):
+    """What became of the job. Written by the operator alone."""
+
+    phase: Phase = "Pending"
+    """Summary for people. Pending: nothing runs yet. Starting: pods exist, not all ranks train. Running: all ranks
+    train. Restarting: the gang failed and starts again. Suspending: the ranks save and leave. Suspended: stopped by
+    runPolicy.suspend. Complete and Failed are final. Programs should look at conditions.
+    """
+    conditions: Annotated[tuple[Condition, ...], Meta(max_length=32, extra_json_schema=keyed("type"))] = ()
+    """State of the job for programs, as Kubernetes conditions."""
+    stage: NameOfStage = ""
+    """Name of the stage that runs now, or ran last."""
+    attempt: Count = 0
+    """Number of the current attempt. Numbers start at 0 and grow over the whole job."""
+    attempt_creation_time: Time | None = None
+    """When the first pod of the current attempt was decided on; startupDeadlineSeconds count from here."""
+    attempt_start_time: Time | None = None
+    """When every pod of the current attempt was first seen; from then on a missing one is lost."""
+    failure_time: Time | None = None
+    """When a rank of the current attempt was first seen to blame another; whoever it was is awaited for a while."""
+    ranks: Ranks = Ranks()
+    observed_generation: Count = 0
+    """Generation of the job that this status was decided for."""
+    start_time: Time | None = None
+    """When the job was first seen, or last resumed; its active time counts from here."""
+    completion_time: Time | None = None
+    """When the job became Complete or Failed."""
+    rank_table: Annotated[str, Meta(max_length=64, pattern="^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of the current attempt's rank table, once there is one; the config map with it and every pod that was
+    told of it carry the same.
+    """
+    restarts: Count = 0
+    """How often the gang was started again, for whatever reason."""
+    restarts_count_towards_max: Count = 0
+    """The restarts among them that count towards failurePolicy.maxRestarts."""
+    restart_time: Time | None = None
+    """The next attempt starts no earlier than this."""
+    stages: Annotated[tuple[StageStatus, ...], Meta(max_length=16, extra_json_schema=keyed("name"))] = ()
+    """How each stage went, in the order of the spec."""
+    progress: Progress | None = None
+    goodput: Goodput | None = None
+    attempts: Annotated[tuple[Attempt, ...], Meta(max_length=20, extra_json_schema=keyed("attempt"))] = ()
+    """The newest 20 attempts that ended, with what ended them."""

@@ -1,0 +1,54 @@
+"""The config file of one attempt of one stage, which the operator writes and the trainer reads.
+
+Whatever is at its default is left out, so that an older trainer reads the file as long as nothing new is used.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from resnetboost_api.dataset import Dataset
+from resnetboost_api.device import DeviceKind
+from resnetboost_api.fields import Block, Seed, StageName
+from resnetboost_api.job import JitLevel
+from resnetboost_api.model import Model
+from resnetboost_api.optimizers import Summing
+from resnetboost_api.policies import Checkpointing
+from resnetboost_api.stage import Training
+
+
+class JobReference(Block, frozen=True, kw_only=True):
+    """Whose training this is."""
+
+    name: str
+    """Name of the job."""
+    namespace: str
+    """Its namespace."""
+    uid: str
+    """What tells it from an earlier job of the same name."""
+
+
+class RankAdasum(Summing, frozen=True, kw_only=True):
+    """Settings of the algorithm Adasum as a rank needs them."""
+
+    ranks_per_node: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """How many neighbouring ranks take the mean of their gradients before Adasum sums."""
+
+
+class TrainerConfig(Training, frozen=True, kw_only=True):
+    """One attempt of one stage."""
+
+    job: JobReference
+    stage: StageName
+    """Name of the stage."""
+    attempt: Annotated[int, Meta(ge=0, le=2**53)]
+    """Number of the attempt; it grows over the whole job."""
+    seed: Seed = 0
+    """Seed of the initial weights and of the order of the data."""
+    jit_level: JitLevel | None = None
+    """How MindSpore compiles for Ascend and GPU."""
+    device: DeviceKind = DeviceKind()
+    model: Model
+    dataset: Dataset
+    checkpoint: Checkpointing = Checkpointing()
+    adasum: RankAdasum | None = None

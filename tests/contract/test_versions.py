@@ -1,0 +1,72 @@
+"""An older trainer under a newer operator reads each config that uses nothing new, and says what it does not know."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resnetboost_api import crd
+from resnetboost_api.trainerconfig import TrainerConfig
+from resnetboost_operator import api
+from resnetboost_operator.manifests.trainer_config import trainer_config
+from resnetboost_operator.validation import jobfile, schema
+from resnetboost_trainer import __version__, config
+from resnetboost_trainer.failures import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+# Fields by which a newer operator may be ahead: one of a stage, one in a block, a block, and one of the whole job.
+NEW = {
+    "clipNorm": ("clipNorm", {"clipNorm": 2.5}),
+    "learningRate.power": ("learningRate.power", {"learningRate": {"schedule": "Polynomial", "power": 3}}),
+    "lars": ("lars", {"lars": {}}),
+}
+
+
+def older(field: str) -> dict[str, Any]:
+    """The schema of a trainer from before a field."""
+    found = copy.deepcopy(crd.schema(TrainerConfig))
+    *blocks, name = field.split(".")
+    place = found
+    for block in blocks:
+        place = place["properties"][block]
+    del place["properties"][name]
+    return found
+
+
+def written(change: dict[str, Any]) -> dict[str, Any]:
+    """What the operator writes for a job: examples/digits.yaml with a change to its stage."""
+    obj = jobfile.load(ROOT / "examples" / "digits.yaml")
+    obj["spec"]["stages"][0] |= change
+    assert schema.check(obj) == []
+    job = api.parse(schema.defaulted(obj))
+    return trainer_config(job, job.spec.stages[0], 0)
+
+
+@pytest.mark.parametrize("field", NEW)
+def test_a_config_without_the_new_field_is_read_by_an_older_trainer(field: str) -> None:
+    document = written({})
+    assert config.parse(document, older(field)) == config.parse(document)
+
+
+@pytest.mark.parametrize(("field", "change"), NEW.values(), ids=NEW)
+def test_a_config_with_the_new_field_is_refused_in_one_sentence(field: str, change: dict[str, Any]) -> None:
+    document = written(change)
+    config.parse(document)
+    with pytest.raises(ConfigError) as caught:
+        config.parse(document, older(field))
+    assert str(caught.value) == (
+        f"config field {field} is not known to this trainer version {__version__}: "
+        "use a newer trainer image or leave it out"
+    )
+
+
+def test_the_operator_writes_nothing_that_is_at_its_default() -> None:
+    """Also where a user writes it out: `kubectl get -o yaml` shows every default, and people copy that."""
+    plain = jobfile.load(ROOT / "examples" / "digits.yaml")
+    configs = [
+        trainer_config(job, job.spec.stages[0], 0) for job in (api.parse(plain), api.parse(schema.defaulted(plain)))
+    ]
+    assert configs[0] == configs[1]
+    assert not {"seed", "device", "momentum", "precision", "lossScale"} & configs[0].keys()
