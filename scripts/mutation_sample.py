@@ -53,8 +53,8 @@ _TRAINER = "trainer/resnetboost_trainer/{}.py"
 _UNIT, _INTEGRATION = "tests/unit/test_{}.py", "tests/integration/test_{}.py"
 AREAS = {
     "planning": Area(
-        _files(_OPERATOR, "planning/* observed/failure failures"),
-        _files(_UNIT, "plan plan_on_kubernetes plan_of_rank_tables job_metrics plan_properties"),
+        _files(_OPERATOR, "planning/* planning/policies/* observed/failure failures"),
+        _files(_UNIT, "plan plan_on_kubernetes plan_of_rank_tables failure_policies job_metrics plan_properties"),
     ),
     "ranktable/check": Area(
         _files(_OPERATOR, "ranktable/check/* ranktable/tables ranktable/chips"),

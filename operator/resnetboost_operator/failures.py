@@ -30,6 +30,7 @@ from resnetboost_api.failures import (
     SUCCEEDED,
     SUSPENDED,
     FailureClass,
+    Policy,
 )
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "SUCCEEDED",
     "SUSPENDED",
     "FailureClass",
+    "Policy",
     "classify",
 ]
 

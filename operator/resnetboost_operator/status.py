@@ -1,7 +1,6 @@
-"""The job's `.status`: its conditions and its Kubernetes form; what it should say is the plan's business."""
+"""Functions that read the job's `.status`, and its Kubernetes form. Its types are the schema's."""
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -25,7 +24,6 @@ from resnetboost_api.status import (
 
 __all__ = [
     "ATTEMPTS_KEPT",
-    "GANG_INCOMPLETE",
     "MESSAGE_LIMIT",
     "RANK_TABLE_READY",
     "REASON_LIMIT",
@@ -45,105 +43,102 @@ __all__ = [
     "StageStatus",
     "Status",
     "condition",
+    "current_progress",
+    "earlier_checkpoint_step",
     "format_indexes",
     "from_dict",
+    "highest",
+    "is_current",
     "is_terminal",
     "is_true",
     "is_urgent",
     "parse_indexes",
-    "plain",
+    "stage_status",
     "to_dict",
-    "with_attempt",
-    "with_condition",
-    "with_next_attempt",
-    "word",
+    "with_stage",
 ]
 
-# What a rank may claim about the images that it skipped.
+# Bounds of what a rank may report about skipped images.
 Marks = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=16)], ...], msgspec.Meta(max_length=64)]
 
 ATTEMPTS_KEPT = 20
 MESSAGE_LIMIT = 1024
 REASON_LIMIT = 128
 RANK_TABLE_READY = "RankTableReady"
-GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang bound to a node")
 
 
 def from_dict(status: Mapping[str, Any] | None) -> Status:
-    """Status as read from a cluster; an absent one is empty."""
+    """Decode a status in Kubernetes' form. None is an empty one."""
     return msgspec.convert(status or {}, Status)
 
 
 def to_dict(status: Status) -> dict[str, Any]:
-    """Status in Kubernetes' form, ready to be written."""
+    """Encode a status in Kubernetes' form."""
     built: dict[str, Any] = msgspec.to_builtins(status)
-    # The counters people look for are there from the start, also when they are zero.
+    # The counters people look for are present from the start, also as zeros.
     return {"phase": status.phase, "attempt": 0, "restarts": 0, "restartsCountTowardsMax": 0} | built
 
 
 def condition(status: Status, kind: str) -> Condition | None:
-    """The condition of that type, if the job has it."""
+    """The condition of that type, None if the job has none."""
     return next((found for found in status.conditions if found.type == kind), None)
 
 
 def is_true(status: Status, kind: str) -> bool:
-    """Whether that condition is there and True."""
+    """Whether the condition of that type is True."""
     found = condition(status, kind)
     return found is not None and found.status == "True"
 
 
 def is_terminal(status: Status) -> bool:
-    """Complete and Failed are for ever, whatever happens to the pods afterwards (Kubeflow trainer #3779)."""
+    """Whether the job is Complete or Failed: final, whatever happens to the pods later (Kubeflow trainer #3779)."""
     return is_true(status, "Complete") or is_true(status, "Failed")
 
 
-def with_condition(status: Status, kind: str, value: bool, reason: str, message: str, now: str) -> Status:
-    """Set a condition; its transition time moves only when its status does. Reason and message may be anybody's."""
-    before = condition(status, kind)
-    text: ConditionStatus = "True" if value else "False"
-    since = before.last_transition_time if before is not None and before.status == text else now
-    new = Condition(kind, text, word(reason), plain(message)[:MESSAGE_LIMIT], since, status.observed_generation)
-    others = tuple(kept for kept in status.conditions if kept.type != kind)
-    conditions = tuple(sorted((*others, new), key=lambda found: found.type))
-    return msgspec.structs.replace(status, conditions=conditions)
+def is_current(progress: Progress, status: Status) -> bool:
+    """Whether the progress is that of the current attempt."""
+    return (progress.stage, progress.attempt) == (status.stage, status.attempt)
 
 
-def word(text: str) -> str:
-    """Anybody's text as the reason of a condition, which Kubernetes wants to be one word: CreatingSandbox."""
-    parts = re.findall(r"[A-Za-z0-9_,:]+", text)
-    joined = "".join(part if number == 0 else part[0].upper() + part[1:] for number, part in enumerate(parts))
-    return re.sub(r"^[^A-Za-z]+", "", joined)[:REASON_LIMIT].rstrip(",:") or "Unknown"
+def current_progress(status: Status) -> Progress | None:
+    """The progress of the current attempt, None before its first report."""
+    return status.progress if status.progress is not None and is_current(status.progress, status) else None
 
 
-def plain(text: str) -> str:
-    """Anybody's text without what would move a cursor or change colours; lines stay."""
-    return "".join(found if found.isprintable() or found in "\n\t" else " " for found in text)
+def stage_status(status: Status, name: str) -> StageStatus:
+    """The named stage's status."""
+    return next(found for found in status.stages if found.name == name)
+
+
+def with_stage(status: Status, name: str, **changes: Any) -> Status:
+    """The status with other values in the named stage's."""
+    changed = msgspec.structs.replace(stage_status(status, name), **changes)
+    stages = tuple(changed if found.name == name else found for found in status.stages)
+    return msgspec.structs.replace(status, stages=stages)
+
+
+def earlier_checkpoint_step(status: Status) -> int | None:
+    """Step of the newest checkpoint known from the current stage's ended attempts."""
+    kept = [stage.checkpoint_step for stage in status.stages if stage.name == status.stage]
+    # An older operator wrote it to the records alone.
+    return highest([*kept, *(record.checkpoint_step for record in status.attempts if record.stage == status.stage)])
+
+
+def highest(steps: Sequence[int | None]) -> int | None:
+    """The highest of the steps that are known."""
+    return max((step for step in steps if step is not None), default=None)
 
 
 def is_urgent(before: Status, after: Status) -> bool:
-    """Whether a change must be written at once: more than counts, progress or the words of a condition."""
+    """Whether a change must be written at once: more than counts, progress or the message of a condition."""
     return _essence(before) != _essence(after)
 
 
 def _essence(status: Status) -> Status:
-    """The status without what changes all the time. The ranks that are done stay: they must not run again."""
+    """The status without what changes all the time. Ranks that are done stay: they must not run again."""
     conditions = tuple(msgspec.structs.replace(found, message="") for found in status.conditions)
     ranks = Ranks(desired=status.ranks.desired, succeeded=status.ranks.succeeded)
     return msgspec.structs.replace(status, conditions=conditions, ranks=ranks, progress=None)
-
-
-def with_attempt(status: Status, attempt: Attempt) -> Status:
-    """Append evidence, keeping the newest ATTEMPTS_KEPT so that the status stays small."""
-    kept = (*status.attempts, attempt)[-ATTEMPTS_KEPT:]
-    return msgspec.structs.replace(status, attempts=kept)
-
-
-def with_next_attempt(status: Status, now: str) -> Status:
-    """The next number, with nothing known about it."""
-    if condition(status, RANK_TABLE_READY) is not None:
-        status = with_condition(status, RANK_TABLE_READY, False, *GANG_INCOMPLETE, now)
-    unknown = {"attempt_creation_time": None, "attempt_start_time": None, "failure_time": None, "rank_table": None}
-    return msgspec.structs.replace(status, attempt=status.attempt + 1, **unknown)
 
 
 def format_indexes(indexes: Iterable[int]) -> str:

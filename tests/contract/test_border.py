@@ -13,6 +13,9 @@ import pytest
 from resnetboost_operator import api, names, status
 from resnetboost_operator import failures as verdicts
 from resnetboost_operator.manifests import devices, gang
+from resnetboost_operator.manifests.config_map import config_map
+from resnetboost_operator.manifests.container import PROBE_SECONDS
+from resnetboost_operator.manifests.trainer_config import trainer_config
 from resnetboost_operator.observed import pods
 from resnetboost_operator.ranktable import payload
 from resnetboost_operator.runs import extension
@@ -45,7 +48,7 @@ def test_the_trainer_reads_every_stage_of_every_example(example: Path, tmp_path:
     job = api.parse(schema.defaulted(jobfile.load(example)))
     for attempt, stage in enumerate(job.spec.stages):
         path = tmp_path / f"{stage.name}.yaml"
-        path.write_text(gang.config_map(job, stage, attempt)["data"][names.CONFIG_KEY])
+        path.write_text(config_map(job, stage, attempt)["data"][names.CONFIG_KEY])
         loaded = config.load(path)
         assert (loaded.stage, loaded.attempt, loaded.epochs) == (stage.name, attempt, stage.epochs)
         assert loaded.learning_rate.peak == stage.learning_rate.peak
@@ -56,7 +59,7 @@ def configs(name: str, folder: Path) -> Iterator[tuple[api.Stage, config.Config]
     job = api.parse(schema.defaulted(jobfile.load(GOOD / f"{name}.yaml")))
     for stage in job.spec.stages:
         path = folder / f"{stage.name}.yaml"
-        path.write_text(gang.config_map(job, stage, 0)["data"][names.CONFIG_KEY])
+        path.write_text(config_map(job, stage, 0)["data"][names.CONFIG_KEY])
         yield stage, config.load(path)
 
 
@@ -234,7 +237,7 @@ def test_kubelet_asks_where_the_trainer_answers_and_misses_no_step_that_it_took(
     board.beat()
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{names.PATH_TRAINING}", timeout=5) as answer:
         assert answer.status == 200
-    assert progress.FRESH_SECONDS >= 2 * gang.PROBE_SECONDS >= 20
+    assert progress.FRESH_SECONDS >= 2 * PROBE_SECONDS >= 20
 
 
 def free_port() -> int:
@@ -274,7 +277,7 @@ def test_a_run_goes_on_with_more_epochs_exactly_where_the_trainer_has_done_what_
     settings = []
     for job in (short, schema.defaulted(found)):
         parsed = api.parse(job)
-        settings.append(msgspec.convert(gang.trainer_config(parsed, parsed.spec.stages[0], 0), config.Config))
+        settings.append(msgspec.convert(trainer_config(parsed, parsed.spec.stages[0], 0), config.Config))
     rates = [
         [schedule.learning_rate(stage, step, per_epoch) for step in range(round(made * per_epoch))]
         for stage in settings

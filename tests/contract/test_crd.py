@@ -15,7 +15,8 @@ import pytest
 from resnetboost_api import aliases, crd
 from resnetboost_api.structure import Structure
 from resnetboost_operator import api, names, status
-from resnetboost_operator.manifests import devices, gang
+from resnetboost_operator.manifests import devices
+from resnetboost_operator.manifests.volumes import DRIVER_MOUNTS
 from resnetboost_operator.validation import jobfile, rules, schema
 
 ROOT = Path(__file__).parents[2]
@@ -185,11 +186,11 @@ class TestStructs:
         assert devices.RESOURCE_OF_950 in told["spec.device.resourceName"]
         assert devices.SHARED_MEMORY in told["spec.device.sharedMemorySize"]
         assert f"{devices.DEFAULT_CHIP} is taken" in told["spec.device.chip"]
-        assert all(path in told["spec.device.driverMounts"] for _, path, _ in gang.DRIVER_MOUNTS)
+        assert all(path in told["spec.device.driverMounts"] for _, path, _ in DRIVER_MOUNTS)
 
     def test_what_the_operator_mounts_on_devices_nobody_else_may(self) -> None:
-        paths = {path for _, path, _ in gang.DRIVER_MOUNTS} | {names.PATH_RANK_TABLE, names.PATH_SHARED_MEMORY}
-        volumes = {name for name, _, _ in gang.DRIVER_MOUNTS} | {
+        paths = {path for _, path, _ in DRIVER_MOUNTS} | {names.PATH_RANK_TABLE, names.PATH_SHARED_MEMORY}
+        volumes = {name for name, _, _ in DRIVER_MOUNTS} | {
             names.VOLUME_RANK_TABLE,
             names.VOLUME_SHARED_MEMORY,
         }

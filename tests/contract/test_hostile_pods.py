@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnetboost_operator import names, status
+from resnetboost_operator.observed.state import Obstacle
 from resnetboost_operator.validation import schema
 from support.simulation import Cluster, job
 
@@ -69,7 +70,7 @@ def test_the_status_is_taken_and_holds_nothing_that_moves_a_cursor(
     for index, pod in enumerate(told):
         tell(cluster.rank(index), pod)
         cluster.rank(index)["spec"]["nodeName"] = node
-    cluster.refusal = refusal
+    cluster.obstacle = Obstacle(refusal, permanent=False)
     for _ in range(3):
         written = status.to_dict(cluster.plan().status)
         assert schema.check_status(written) == []

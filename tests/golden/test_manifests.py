@@ -12,6 +12,7 @@ import pytest
 from resnetboost_operator import api, names, yamltext
 from resnetboost_operator.cli import job_file, plan
 from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.rank_table import rank_table as rank_table_manifest
 from resnetboost_operator.ranktable import assembly
 from resnetboost_operator.ranktable.annotations import KEYS, BoundPod
 
@@ -54,13 +55,13 @@ def rank_table(job: dict[str, Any]) -> dict[str, Any]:
         ("node-a", 0, "10.0.1.1"),
         ("node-a", 1, "10.0.1.2"),
     ]
-    told = [json.dumps({"devices": [{"device_id": str(id), "device_ip": address}]}) for _, id, address in places]
+    texts = [json.dumps({"devices": [{"device_id": str(id), "device_ip": address}]}) for _, id, address in places]
     pods = [
         BoundPod(names.pod(parsed.name, stage.name, 0, index), index, place[0], {KEYS[0]: text})
-        for index, (place, text) in enumerate(zip(places, told, strict=True))
+        for index, (place, text) in enumerate(zip(places, texts, strict=True))
     ]
     built = assembly.build(pods, "910B")
-    return gang.rank_table(parsed, stage, 0, built.data, hashlib.sha256(built.data).hexdigest(), built.ranks)
+    return rank_table_manifest(parsed, stage, 0, built.data, hashlib.sha256(built.data).hexdigest(), built.ranks)
 
 
 def objects(job: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ import yaml
 
 from resnetboost_operator import api
 from resnetboost_operator.cli import job_file
-from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.trainer_config import trainer_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 44
@@ -31,7 +31,7 @@ def start(
     `config` replaces what the trainer reads; `checkpoint` changes how checkpoints are kept (all of them, if not).
     """
     job = api.parse(job_file.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
-    settings = gang.trainer_config(job, job.spec.stages[0], attempt)
+    settings = trainer_config(job, job.spec.stages[0], attempt)
     settings["job"] = {"name": "digits", "namespace": "default", "uid": uid}
     settings["checkpoint"] = {"everySteps": 1, "keep": 100, "resume": "Never"} | checkpoint
     settings |= {"localBatchSize": 64} | dict(config or {})

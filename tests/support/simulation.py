@@ -9,9 +9,10 @@ from resnetboost_operator import api, names, status
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import PodView, timestamp
-from resnetboost_operator.observed.state import Observed
-from resnetboost_operator.planning import actions, cleanup
+from resnetboost_operator.observed.state import Observation, Obstacle
+from resnetboost_operator.planning import actions
 from resnetboost_operator.planning.actions import Plan
+from resnetboost_operator.planning.collection_delete import CollectionDelete, group
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.ranktable import annotations
 from resnetboost_operator.status import Progress, Status
@@ -50,10 +51,9 @@ class Cluster:
         self.now = START
         self.progress: Progress | None = None
         self.nodes: dict[str, NodeView] = {}
-        self.refusal = ""
-        self.invalid = False
+        self.obstacle: Obstacle | None = None
         self.unreachable = False
-        self.departed: list[PodView] = []
+        self.tombstones: list[PodView] = []
         self.expired = False
         self.events: list[str] = []
         self.created: list[str] = []
@@ -61,16 +61,15 @@ class Cluster:
 
     def plan(self) -> Plan:
         views = tuple(pods.view(pod) for pod in self.pods.values())
-        observed = Observed(
+        observation = Observation(
             views,
             self.progress,
             nodes=self.nodes,
-            refusal=self.refusal,
-            invalid=self.invalid,
-            departed=tuple(self.departed),
+            obstacle=self.obstacle,
+            tombstones=tuple(self.tombstones),
             unreachable=self.unreachable,
         )
-        return plan(self.job, self.status, observed, self.now)
+        return plan(self.job, self.status, observation, self.now)
 
     def step(self, crash_after: int | None = None) -> Plan:
         """One pass. With `crash_after` the operator dies after that many writes and Crash is raised."""
@@ -86,13 +85,13 @@ class Cluster:
             may_write()
             self.status = wanted.status
             self.events += [event.reason for event in wanted.events]
-        sweeps, singles = cleanup.grouped(wanted.delete, [pods.view(pod) for pod in self.pods.values()])
-        assert {name for sweep in sweeps for name in sweep.pods} | {one.name for one in singles} == {
+        requests, singles = group(wanted.delete, [pods.view(pod) for pod in self.pods.values()])
+        assert {name for request in requests for name in request.pods} | {one.name for one in singles} == {
             one.name for one in wanted.delete
         }
-        for sweep in sweeps:
+        for request in requests:
             may_write()
-            self._sweep(sweep, {one.name for one in wanted.delete})
+            self._delete_collection(request, {one.name for one in wanted.delete})
         for deletion in singles:
             may_write()
             self._delete(deletion)
@@ -151,17 +150,17 @@ class Cluster:
         if pod is not None and pod["metadata"]["uid"] == deletion.uid:
             self._mark(pod, deletion.grace_seconds)
 
-    def _sweep(self, sweep: cleanup.Sweep, going: set[str]) -> None:
+    def _delete_collection(self, request: CollectionDelete, going: set[str]) -> None:
         """As the API server does: by labels and phase alone."""
-        wanted = dict(part.split("=") for part in sweep.selector.split(","))
+        wanted = dict(part.split("=") for part in request.selector.split(","))
         matching = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
-        if sweep.field_selector:
+        if request.field_selector:
             matching = [pod for pod in matching if pod["status"]["phase"] not in ("Succeeded", "Failed")]
         hit = {pod["metadata"]["name"] for pod in matching if "deletionTimestamp" not in pod["metadata"]}
-        assert set(sweep.pods) & set(self.pods) <= hit | self._deleting(), "a sweep misses a pod"
-        assert hit <= going, "a sweep hits others too"
+        assert set(request.pods) & set(self.pods) <= hit | self._deleting(), "a collection delete misses a pod"
+        assert hit <= going, "a collection delete hits others too"
         for pod in matching:
-            self._mark(pod, sweep.grace_seconds)
+            self._mark(pod, request.grace_seconds)
 
     def _deleting(self) -> set[str]:
         return {name for name, pod in self.pods.items() if "deletionTimestamp" in pod["metadata"]}
@@ -175,7 +174,7 @@ class Cluster:
 
     def finish_deletions(self) -> None:
         going = [pods.view(pod) for pod in self.pods.values() if "deletionTimestamp" in pod["metadata"]]
-        self.departed += [pod for pod in going if pod.termination is not None]
+        self.tombstones += [pod for pod in going if pod.termination is not None]
         self.pods = {name: pod for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"]}
 
     def gang(self) -> list[dict[str, Any]]:
@@ -193,17 +192,17 @@ class Cluster:
                 pod["status"] = {"phase": "Running", "podIP": f"127.1.0.{index + 1}", "containerStatuses": [container]}
 
     def hear(self, ready: bool, index: int = 0) -> None:
-        """What a rank's kubelet finds when it asks whether it trains."""
+        """What a rank's kubelet finds when it probes whether it trains."""
         self.rank(index)["status"]["containerStatuses"][0]["ready"] = ready
 
     def bind(self, index: int, node: str) -> None:
         self.rank(index)["spec"]["nodeName"] = node
 
-    def allocate(self, index: int, device: int, address: str, key: str = annotations.KEYS[0], **told: Any) -> None:
+    def allocate(self, index: int, device: int, address: str, key: str = annotations.KEYS[0], **other: Any) -> None:
         """What Ascend's device plugin writes on a pod, some time after kubelet has given it the device."""
         pod = self.rank(index)
         devices = [{"device_id": str(device), "device_ip": address}]
-        written = {"pod_name": pod["metadata"]["name"], "server_id": pod["metadata"]["uid"], "devices": devices} | told
+        written = {"pod_name": pod["metadata"]["name"], "server_id": pod["metadata"]["uid"], "devices": devices} | other
         pod["metadata"].setdefault("annotations", {})[key] = json.dumps(written)
 
     def exit(self, index: int, code: int, reason: str = "Error", report: dict[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a node tells: whether it is heard of, and by Huawei's labels which Ascend chip it has."""
+"""NodeView: readiness, and the Ascend chip by Huawei's labels."""
 
 import pytest
 

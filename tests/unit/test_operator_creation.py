@@ -16,7 +16,8 @@ from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient import client
 from resnetboost_operator.kubeclient.retry import Backoff
-from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.config_map import config_map
+from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.status import Status
 from support.scriptedserver import Answer, ScriptedServer, refuses, says
 from support.simulation import job
@@ -26,8 +27,8 @@ STAGE = JOB.spec.stages[0]
 RECORD = JobRecord(
     uid=JOB.uid, namespace="default", name="digits", version=7, deleting=False, job=JOB, status=Status(), problem=""
 )
-POD = gang.pod(JOB, STAGE, 0, 1)
-CONFIG = gang.config_map(JOB, STAGE, 0)
+POD = pod_manifest(JOB, STAGE, 0, 1)
+CONFIG = config_map(JOB, STAGE, 0)
 TAKEN = refuses(409, "AlreadyExists", 'pods "digits-base-0-1" already exists')
 
 
@@ -88,7 +89,7 @@ def test_pods_that_were_created_are_known_before_the_watch_tells_of_them() -> No
 
 
 def test_what_pods_refer_to_is_there_before_the_first_of_them_is_asked_for() -> None:
-    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
     _, _, requests = created([CONFIG, *pods], says(CONFIG, 201), *(says(existing(pod), 201) for pod in pods))
     assert [request.rpartition("/")[2] for request in requests] == ["configmaps", "pods", "pods", "pods"]
 
@@ -139,7 +140,7 @@ async def taken_by_an_earlier_job(request: web.Request) -> web.StreamResponse:
 
 
 def test_pods_of_an_earlier_job_cost_few_requests() -> None:
-    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(300)]
+    pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(300)]
     _, _, requests = created(pods, *[taken_by_an_earlier_job] * 600)
     assert len(requests) <= 2 * len(pods) / PODS_PER_CONNECTION
 
@@ -160,7 +161,7 @@ def test_a_name_that_a_stranger_has_is_a_refusal_that_says_what_to_do(found: Any
 
 
 def test_after_a_refusal_nothing_more_is_asked_for() -> None:
-    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
     words = 'configmaps "digits-base-0" is forbidden: exceeded quota'
     obstacle, _, requests = created([CONFIG, *pods], refuses(403, "Forbidden", words))
     assert obstacle == words
@@ -168,7 +169,7 @@ def test_after_a_refusal_nothing_more_is_asked_for() -> None:
 
 
 def test_a_quota_that_names_every_pod_is_news_once(caplog: pytest.LogCaptureFixture) -> None:
-    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
     answers = [
         refuses(403, "Forbidden", f'pods "digits-base-0-{index}" is forbidden: exceeded quota') for index in range(3)
     ]
@@ -185,7 +186,7 @@ def test_two_pods_counted_into_a_quota_at_once_are_no_refusal() -> None:
 def of_another_job(name: str) -> tuple[JobRecord, dict[str, Any]]:
     """A job of that name, and its rank 0."""
     other = replace(JOB, name=name, uid=f"u-{name}")
-    return replace(RECORD, uid=other.uid, name=name, job=other), gang.pod(other, STAGE, 0, 0)
+    return replace(RECORD, uid=other.uid, name=name, job=other), pod_manifest(other, STAGE, 0, 0)
 
 
 def test_a_pod_that_has_to_wait_does_not_hold_up_those_of_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +238,7 @@ async def behind(hook: HangingWebhook, large: Sequence[str], script: Callable[[B
         for name in large:
             record, pod = of_another_job(name)
             assert record.job is not None
-            bed.gangs.ensure(record, [pod, *(gang.pod(record.job, STAGE, 0, index) for index in range(1, 1000))])
+            bed.gangs.ensure(record, [pod, *(pod_manifest(record.job, STAGE, 0, index) for index in range(1, 1000))])
         while len(hook.hanging) < min(LEAST_IN_FLIGHT * len(large), creation_pool.IN_FLIGHT):
             await asyncio.sleep(0.01)
         await script(bed)
@@ -277,12 +278,12 @@ def test_however_many_jobs_hang_another_soon_gets_on_and_people_are_told(monkeyp
 def test_what_is_wanted_no_more_is_called_back() -> None:
     hook = HangingWebhook("nobody")
     following = replace(RECORD, status=Status(stage="base", attempt=1))
-    pods = [gang.pod(JOB, STAGE, 1, index) for index in range(3)]
+    pods = [pod_manifest(JOB, STAGE, 1, index) for index in range(3)]
 
     async def play() -> tuple[list[str], list[str]]:
         async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(10):
             bed = Bed(server)
-            bed.gangs.ensure(RECORD, [gang.pod(JOB, STAGE, 0, index) for index in range(100)])
+            bed.gangs.ensure(RECORD, [pod_manifest(JOB, STAGE, 0, index) for index in range(100)])
             await until(lambda: len(hook.hanging) == LEAST_IN_FLIGHT)
             bed.gangs.ensure(following, pods)
             await until(lambda: len(hook.hanging) == 3)
@@ -303,7 +304,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_pass_that_asks_again_creates_nothing_twice() -> None:
-    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
 
     async def play() -> tuple[list[str], list[str]]:
         asked_again = asyncio.Event()
@@ -328,7 +329,7 @@ def test_a_pass_that_asks_again_creates_nothing_twice() -> None:
 
 
 def test_a_large_gang_gets_more_requests_at_once_with_each_answer() -> None:
-    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(300)]
+    pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(300)]
     now, most = 0, 0
 
     async def slowly(request: web.Request) -> web.StreamResponse:
@@ -346,7 +347,7 @@ def test_a_large_gang_gets_more_requests_at_once_with_each_answer() -> None:
 
 
 def test_creation_ends_when_it_is_no_longer_wanted() -> None:
-    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
 
     async def play() -> list[str]:
         async with ScriptedServer(says(existing(pod), 201) for pod in pods) as server:

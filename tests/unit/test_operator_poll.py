@@ -12,7 +12,7 @@ import pytest
 
 from resnetboost_operator import progress_client
 from resnetboost_operator.controller.progress import Polling
-from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods as podviews
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.status import Progress
@@ -155,7 +155,7 @@ def test_a_network_without_a_way_to_the_rank_says_nothing_about_it(monkeypatch: 
 
 def rank_0(uid: str) -> PodView:
     wanted = job()
-    pod = gang.pod(wanted, wanted.spec.stages[0], 0, 0)
+    pod = pod_manifest(wanted, wanted.spec.stages[0], 0, 0)
     pod["metadata"]["uid"] = uid
     return podviews.view({**pod, "status": {"phase": "Running", "podIP": "10.0.0.1"}})
 

@@ -18,7 +18,7 @@ from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient.errors import Conflict
 from resnetboost_operator.kubeclient.retry import Backoff
-from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods
 from resnetboost_operator.status import Progress
 from resnetboost_operator.validation import schema
@@ -35,7 +35,7 @@ OBJECT = schema.defaulted(
     {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": METADATA, "spec": SPEC}
 )
 JOB = api.parse(OBJECT)
-POD = gang.pod(JOB, JOB.spec.stages[0], 0, 0)
+POD = pod_manifest(JOB, JOB.spec.stages[0], 0, 0)
 EARLIER = "ConfigMap digits-base-0 of an earlier job of this name is still going"
 
 

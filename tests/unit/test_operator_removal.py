@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from resnetboost_operator.controller.deletion import SWEEP_PODS, PodDeleter
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.manifests import gang as gang_manifests
+from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.planning.actions import Deletion
@@ -21,7 +21,7 @@ from support.simulation import job
 
 def gang(count: int) -> tuple[JobRecord, list[PodView]]:
     wanted = replace(job(device={"type": "CPU", "count": count}), uid="u-1")
-    made = [gang_manifests.pod(wanted, wanted.spec.stages[0], 0, index) for index in range(count)]
+    made = [pod_manifest(wanted, wanted.spec.stages[0], 0, index) for index in range(count)]
     views = [pods.view({**pod, "metadata": {**pod["metadata"], "uid": pod["metadata"]["name"]}}) for pod in made]
     record = JobRecord(
         uid="u-1",

@@ -11,7 +11,7 @@ from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller import store as stores
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.planning.actions import Deletion
 from resnetboost_operator.status import Status
 from resnetboost_operator.validation import schema
@@ -55,7 +55,7 @@ class Known:
         attempt: int = 0,
         **metadata: Any,
     ) -> None:
-        pod = {**gang.pod(owner, owner.spec.stages[0], attempt, index), "status": status or {}}
+        pod = {**pod_manifest(owner, owner.spec.stages[0], attempt, index), "status": status or {}}
         pod["metadata"] |= {"uid": f"pod-{index}", **metadata}
         pod["spec"]["nodeName"] = f"node-{index}"
         self.store.pods[""].apply_event(kind, self._versioned(pod))

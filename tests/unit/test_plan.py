@@ -72,12 +72,12 @@ def test_all_ranks_done_completes_the_job_with_rank_0s_result() -> None:
     assert cluster.status.stages[0].top1 == 0.98
 
 
-@pytest.mark.parametrize("asked", [True, False], ids=["asked early", "never asked"])
-def test_what_rank_0_says_at_its_end_fills_in_loss_and_accuracy(asked: bool) -> None:
+@pytest.mark.parametrize("polled", [True, False], ids=["polled early", "never polled"])
+def test_rank_0s_termination_message_fills_in_loss_and_accuracy(polled: bool) -> None:
     cluster = Cluster(job())
     cluster.settle()
     cluster.run_all()
-    if asked:
+    if polled:
         cluster.train_to(3)
         cluster.progress = replace(cluster.progress or Progress(), loss=2.3, accuracy=0.43, total_steps=44, top1=0.5)
     cluster.settle()
@@ -85,9 +85,9 @@ def test_what_rank_0_says_at_its_end_fills_in_loss_and_accuracy(asked: bool) -> 
     cluster.exit(1, 0, report={"class": "Succeeded", "step": 44, "totalSteps": 44, "loss": 9.0, "accuracy": 0.0})
     cluster.exit(0, 0, report={"class": "Succeeded", **last})
     cluster.settle()
-    told = to_dict(cluster.status)["progress"]
+    found = to_dict(cluster.status)["progress"]
     assert cluster.status.phase == "Complete"
-    assert {name: told[name] for name in last} == last
+    assert {name: found[name] for name in last} == last
 
 
 def test_complete_stays_complete_when_its_pods_are_garbage_collected() -> None:
@@ -109,7 +109,7 @@ def test_a_finished_rank_that_disappears_is_not_run_again() -> None:
     assert (cluster.status.restarts, cluster.status.ranks.succeeded) == (0, "1")
 
 
-def test_a_killed_rank_restarts_the_whole_gang_and_leaves_evidence() -> None:
+def test_a_killed_rank_restarts_the_whole_gang_and_leaves_a_record() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 10})).started()
     cluster.train_to(120, checkpoint_step=100)
     cluster.exit(1, 137)
@@ -630,7 +630,7 @@ def test_a_pod_that_claims_an_index_the_stage_has_not_completes_nothing_also_whe
     cluster.started()
     cluster.exit(0, 0)
     own = pods.view(cluster.rank(0))
-    cluster.departed.append(replace(own, index=3))
+    cluster.tombstones.append(replace(own, index=3))
     cluster.settle()
     assert (cluster.status.ranks.succeeded, status.is_terminal(cluster.status)) == ("0", False)
 
@@ -661,7 +661,7 @@ def test_a_failure_restarts_its_stage_and_never_a_finished_one() -> None:
     assert [stage.attempts for stage in cluster.status.stages] == [1, 2]
 
 
-def test_evidence_is_bounded() -> None:
+def test_failure_records_are_bounded() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0, "maxRestarts": 1000}))
     for step in range(25):
         cluster.started()

@@ -1,4 +1,4 @@
-"""From the device plugin's annotations to a published rank table: what is waited for, refused, told, and done again."""
+"""From the device plugin's annotations to a published rank table: waiting, refusals, annotating pods, repetition."""
 
 import contextlib
 import hashlib
@@ -9,6 +9,7 @@ import pytest
 
 from resnetboost_operator import names, status
 from resnetboost_operator.observed.nodes import NodeView
+from resnetboost_operator.observed.state import Obstacle
 from resnetboost_operator.planning import actions
 from resnetboost_operator.ranktable.check import verdict
 from resnetboost_operator.status import RANK_TABLE_READY, Condition
@@ -53,7 +54,7 @@ def ranks(cluster: Cluster, name: str = TABLE) -> Any:
     return json.loads(cluster.config_maps[name]["data"][names.RANKS_KEY])
 
 
-def told(cluster: Cluster) -> list[str]:
+def annotated(cluster: Cluster) -> list[str]:
     return [pod["metadata"].get("annotations", {}).get(names.ANNOTATION_RANK_TABLE, "") for pod in cluster.gang()]
 
 
@@ -67,7 +68,7 @@ def test_a_table_is_published_as_soon_as_the_last_annotation_is_there() -> None:
     digest = hashlib.sha256(table(cluster)).hexdigest()
     assert verdict.judge_bytes(table(cluster), "910B").findings == ()
     assert ranks(cluster) == {"sha256": digest, "ranks": [1, 0, 3, 2]}
-    assert told(cluster) == [digest] * 4
+    assert annotated(cluster) == [digest] * 4
     assert cluster.status.rank_table == digest
     assert (condition(cluster).status, condition(cluster).reason) == ("True", "Published")
     assert cluster.config_maps[TABLE]["immutable"] is True
@@ -226,7 +227,7 @@ def test_an_operator_that_dies_while_it_publishes_leaves_nothing_half_done(write
         cluster.step(crash_after=writes)
         raise AssertionError("it did not die")
     cluster.settle()
-    assert told(cluster) == [cluster.status.rank_table] * 4
+    assert annotated(cluster) == [cluster.status.rank_table] * 4
     assert condition(cluster).status == "True"
 
 
@@ -303,14 +304,15 @@ def test_a_pod_that_kubelet_rejects_for_its_device_restarts_the_gang() -> None:
 def test_what_keeps_the_table_from_being_published_is_said() -> None:
     cluster = ascend()
     allocate(cluster)
-    cluster.refusal = "ConfigMap digits-base-0-ranks exists and is not this job's: delete it, or rename the job"
-    assert cluster.step().annotate, "once the config map is there, all pods are to be told"
+    words = "ConfigMap digits-base-0-ranks exists and is not this job's: delete it, or rename the job"
+    cluster.obstacle = Obstacle(words)
+    assert cluster.step().annotate, "once the config map is there, every pod is annotated"
     for pod in cluster.gang():
         pod["metadata"]["annotations"].pop(names.ANNOTATION_RANK_TABLE)
     cluster.step()
     assert (condition(cluster).reason, condition(cluster).message) == (
         "NotPublished",
-        f"the rank table cannot be published: {cluster.refusal}",
+        f"the rank table cannot be published: {words}",
     )
 
 

@@ -11,7 +11,8 @@ from resnetboost_operator import names, status
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import timestamp
-from resnetboost_operator.planning import cleanup
+from resnetboost_operator.observed.state import Obstacle
+from resnetboost_operator.planning.collection_delete import group
 from support.simulation import Cluster, Crash, job
 
 
@@ -123,7 +124,7 @@ def test_ranks_that_blame_one_that_was_deleted_and_still_leaves_are_no_failure_o
     cluster = with_nodes(Cluster(job(failurePolicy={"maxRestarts": 0}))).started()
     delete(cluster, 1)
     cluster.exit(0, 14, report={"class": "CommunicationError"})
-    assert cluster.step().wake_seconds == 60, "it may still tell how it ended"
+    assert cluster.step().wake_seconds == 60, "its end may still be reported"
     cluster.now += 60
     cluster.step()
     record = cluster.status.attempts[0]
@@ -187,11 +188,11 @@ def test_an_image_name_that_can_never_work_fails_the_job_at_once() -> None:
 
 def test_a_gang_that_waits_has_one_warning_for_each_reason() -> None:
     cluster = Cluster(job())
-    cluster.refusal = "exceeded quota: compute"
+    cluster.obstacle = Obstacle("exceeded quota: compute")
     cluster.settle()
     cluster.settle()
     assert cluster.events.count("PodsRefused") == 1
-    cluster.refusal = ""
+    cluster.obstacle = None
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node has room"}
     for pod in cluster.gang():
         pod["status"]["conditions"] = [condition]
@@ -236,13 +237,13 @@ def test_a_pod_that_can_never_be_fails_the_job_at_once_in_the_api_servers_words(
     cluster = Cluster(job())
     cluster.step()
     cluster.pods.clear()
-    cluster.invalid = True
-    cluster.refusal = f'Pod "digits-base-0-0" is invalid: spec.containers[0].{"x" * 400}: must be less than the limit'
+    words = f'Pod "digits-base-0-0" is invalid: spec.containers[0].{"x" * 400}: must be less than the limit'
+    cluster.obstacle = Obstacle(words, permanent=True)
     cluster.settle()
     failed = status.condition(cluster.status, "Failed")
     assert failed is not None
     assert failed.reason == "InvalidPod"
-    assert cluster.refusal in failed.message
+    assert words in failed.message
     assert (cluster.status.phase, cluster.status.restarts, cluster.pods) == ("Failed", 0, {})
 
 
@@ -259,10 +260,11 @@ def test_what_makes_the_pods_invalid_of_a_job_that_has_trained_is_waited_for() -
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.exit(1, 137)
     keep_out_the_next_gang(cluster)
-    cluster.invalid, cluster.refusal = True, 'Pod "digits-base-1-0" is invalid: spec.containers[1].name: Required value'
+    words = 'Pod "digits-base-1-0" is invalid: spec.containers[1].name: Required value'
+    cluster.obstacle = Obstacle(words, permanent=True)
     cluster.step()
     assert (cluster.status.phase, running(cluster).reason) == ("Starting", "PodsRefused")
-    cluster.invalid, cluster.refusal = False, ""
+    cluster.obstacle = None
     cluster.settle()
     cluster.run_all()
     cluster.train_to(1, 0)
@@ -275,7 +277,7 @@ def test_a_gang_that_is_kept_out_after_one_that_could_not_be_asked_has_its_own_r
     cluster = unheard(Cluster(job(**limits)))
     cluster.exit(0, 1)
     keep_out_the_next_gang(cluster)
-    cluster.refusal = "exceeded quota: compute"
+    cluster.obstacle = Obstacle("exceeded quota: compute")
     cluster.now += 60
     cluster.step()
     assert "0/2 pods exist, no more are let in: exceeded quota: compute" in cluster.status.attempts[-1].message
@@ -283,7 +285,7 @@ def test_a_gang_that_is_kept_out_after_one_that_could_not_be_asked_has_its_own_r
 
 def test_a_refusal_of_the_api_server_is_said() -> None:
     cluster = Cluster(job())
-    cluster.refusal = "exceeded quota: compute"
+    cluster.obstacle = Obstacle("exceeded quota: compute")
     cluster.settle()
     running = status.condition(cluster.status, "Running")
     assert running is not None
@@ -293,7 +295,7 @@ def test_a_refusal_of_the_api_server_is_said() -> None:
 def test_a_gang_that_is_never_let_in_whole_meets_the_startup_deadline() -> None:
     cluster = Cluster(job(runPolicy={"startupDeadlineSeconds": 60}))
     cluster.step()
-    cluster.refusal = "exceeded quota: compute"
+    cluster.obstacle = Obstacle("exceeded quota: compute")
     del cluster.pods["digits-base-0-1"]
     cluster.now += 60
     cluster.step()
@@ -356,19 +358,19 @@ def test_a_restart_of_a_whole_gang_is_one_delete_request() -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 8})).started()
     cluster.exit(3, 137)
     views = [pods.view(pod) for pod in cluster.pods.values()]
-    sweeps, singles = cleanup.grouped(cluster.plan().delete, views)
-    assert ([len(sweep.pods) for sweep in sweeps], singles) == ([8], [])
+    requests, singles = group(cluster.plan().delete, views)
+    assert ([len(request.pods) for request in requests], singles) == ([8], [])
 
 
 def test_a_gang_of_one_rank_is_deleted_by_its_pods_own_uid() -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 1})).started()
     cluster.exit(0, 137)
-    sweeps, singles = cleanup.grouped(cluster.plan().delete, [pods.view(pod) for pod in cluster.pods.values()])
-    assert (sweeps, [one.uid for one in singles]) == ([], ["uid-1"])
+    requests, singles = group(cluster.plan().delete, [pods.view(pod) for pod in cluster.pods.values()])
+    assert (requests, [one.uid for one in singles]) == ([], ["uid-1"])
 
 
-def test_the_last_words_of_a_pod_that_is_gone_already_are_heard() -> None:
-    """Kubelet writes how a pod ended and removes it within milliseconds; the watch tells the end with the removal."""
+def test_the_termination_message_of_a_deleted_pod_is_recorded() -> None:
+    """Kubelet writes how a pod ended and removes it within milliseconds; the watch reports the end with the removal."""
     cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
     cluster.rank(1)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
     cluster.exit(1, 16, report={"class": "Interrupted", "step": 33, "checkpointStep": 33})
@@ -394,7 +396,7 @@ def test_a_victim_is_believed_by_the_operators_own_clock() -> None:
 
 
 def unheard(cluster: Cluster) -> Cluster:
-    """All ranks run; rank 0 cannot be asked, nor has its kubelet seen a step."""
+    """All ranks run; rank 0 cannot be polled, nor has its kubelet seen a step."""
     cluster.settle()
     cluster.run_all()
     cluster.hear(ready=False)
@@ -541,7 +543,7 @@ def test_a_pod_that_went_without_an_exit_code_says_why_if_that_was_seen(reason: 
     cluster = Cluster(job()).started()
     if reason:
         cluster.rank(1)["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
-    cluster.departed.append(pods.view(cluster.rank(1)))
+    cluster.tombstones.append(pods.view(cluster.rank(1)))
     cluster.vanish(1)
     cluster.step()
     record = cluster.status.attempts[0]

@@ -1,4 +1,4 @@
-"""The plan against random worlds: failures, crashes between writes, lost pods, time. What must not happen, does not."""
+"""The plan against random histories: failures, crashes between writes, lost pods, time. Invariants must hold."""
 
 import contextlib
 from typing import Any
@@ -20,8 +20,8 @@ MAX_RESTARTS = 2
 # Ranks of the two stages: as many in both, fewer and more in the second.
 SIZES = st.sampled_from([(3, 3), (3, 1), (1, 3), (2, 3), (3, 2)])
 
-happening = st.one_of(
-    # Three passes for anything else: a world where nobody looks shows nothing.
+cluster_event = st.one_of(
+    # Three passes for anything else: a history without passes proves nothing.
     st.tuples(st.just("pass"), st.none()),
     st.tuples(st.just("pass"), st.none()),
     st.tuples(st.just("pass"), st.none() | st.integers(0, 5)),
@@ -144,12 +144,12 @@ def check_size(cluster: Cluster) -> None:
 
 
 @settings(max_examples=300)
-@given(SIZES, st.lists(happening, max_size=60))
-def test_no_random_world_breaks_the_invariants(sizes: tuple[int, int], world: list[tuple[str, object]]) -> None:
+@given(SIZES, st.lists(cluster_event, max_size=60))
+def test_no_random_history_breaks_the_invariants(sizes: tuple[int, int], events: list[tuple[str, object]]) -> None:
     policy = {"maxRestarts": MAX_RESTARTS, "backoffSeconds": 5}
     cluster = staged(sizes, failurePolicy=policy)
     terminal = None
-    for what, how in world:
+    for what, how in events:
         happen(cluster, what, how)
         check(cluster)
         if terminal is not None:
@@ -159,12 +159,12 @@ def test_no_random_world_breaks_the_invariants(sizes: tuple[int, int], world: li
 
 
 @settings(max_examples=100)
-@given(SIZES, st.lists(happening, max_size=40))
-def test_from_every_random_world_a_healthy_cluster_finishes_the_job(
-    sizes: tuple[int, int], world: list[tuple[str, object]]
+@given(SIZES, st.lists(cluster_event, max_size=40))
+def test_from_every_random_history_a_healthy_cluster_finishes_the_job(
+    sizes: tuple[int, int], events: list[tuple[str, object]]
 ) -> None:
     cluster = staged(sizes, failurePolicy={"maxRestarts": 1000})
-    for what, how in world:
+    for what, how in events:
         happen(cluster, what, how)
     suspend(cluster, False)
     cluster.nodes.clear()
@@ -177,7 +177,7 @@ def test_from_every_random_world_a_healthy_cluster_finishes_the_job(
 
 
 def live_one_pass(cluster: Cluster) -> bool:
-    """A pass, and what a healthy cluster does next: time moves only as far as the plan asked to be woken."""
+    """A pass, and what a healthy cluster does next: time moves only to the plan's next wake-up."""
     before = (cluster.status, sorted(cluster.pods))
     wake = cluster.step().wake_seconds
     cluster.finish_deletions()

@@ -1,4 +1,4 @@
-"""Gangs on Ascend in random worlds: annotations late, wrong, in any order; crashes between writes; lost pods."""
+"""Gangs on Ascend in random histories: annotations late, wrong, in any order; crashes between writes; lost pods."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from support.simulation import Cluster, Crash, job
 COUNT = 4
 INDEXES = st.integers(0, COUNT - 1)
 
-happening = st.one_of(
+cluster_event = st.one_of(
     st.tuples(st.just("pass"), st.none() | st.integers(0, 6)),
     st.tuples(st.just("run"), st.none()),
     st.tuples(st.just("kubelet"), st.none()),
@@ -63,9 +63,9 @@ def happen_to_a_pod(cluster: Cluster, what: str, index: int, how: Any) -> None:
 def check(cluster: Cluster) -> None:
     for name, found in cluster.config_maps.items():
         if name.endswith("-ranks"):
-            table, told = found["data"][names.RANK_TABLE_KEY], json.loads(found["data"][names.RANKS_KEY])
+            table, ranks = found["data"][names.RANK_TABLE_KEY], json.loads(found["data"][names.RANKS_KEY])
             assert verdict.judge_bytes(table.encode(), "910B").findings == ()
-            assert sorted(told["ranks"]) == list(range(COUNT))
+            assert sorted(ranks["ranks"]) == list(range(COUNT))
     for pod in cluster.pods.values():
         digest = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_RANK_TABLE)
         if digest is not None:
@@ -74,28 +74,28 @@ def check(cluster: Cluster) -> None:
             assert json.loads(cluster.config_maps[gang]["data"][names.RANKS_KEY])["sha256"] == digest
     if status.is_true(cluster.status, status.RANK_TABLE_READY) and not status.is_terminal(cluster.status):
         gang = names.rank_table("digits", "base", cluster.status.attempt)
-        told = json.loads(cluster.config_maps[gang]["data"][names.RANKS_KEY])
-        assert told["sha256"] == cluster.status.rank_table
+        ranks = json.loads(cluster.config_maps[gang]["data"][names.RANKS_KEY])
+        assert ranks["sha256"] == cluster.status.rank_table
 
 
-WORLDS = st.lists(happening, max_size=60)
+HISTORIES = st.lists(cluster_event, max_size=60)
 
 
 @settings(max_examples=300)
-@given(WORLDS)
-def test_whatever_is_published_is_right_and_never_changes(world: list[tuple[str, Any]]) -> None:
+@given(HISTORIES)
+def test_whatever_is_published_is_right_and_never_changes(events: list[tuple[str, Any]]) -> None:
     cluster = Cluster(job(device={"type": "Ascend", "count": COUNT}, failurePolicy={"backoffSeconds": 1}))
-    for what, how in world:
+    for what, how in events:
         happen(cluster, what, how)
         check(cluster)
 
 
 @settings(max_examples=100)
-@given(WORLDS)
-def test_from_every_random_world_a_healthy_cluster_gets_every_rank_its_table(world: list[tuple[str, Any]]) -> None:
+@given(HISTORIES)
+def test_from_every_random_history_a_healthy_cluster_gets_every_rank_its_table(events: list[tuple[str, Any]]) -> None:
     policy = {"backoffSeconds": 1, "maxRestarts": 1000}
     cluster = Cluster(job(device={"type": "Ascend", "count": COUNT}, failurePolicy=policy))
-    for what, how in world:
+    for what, how in events:
         happen(cluster, what, how)
     for _ in range(10):
         cluster.now += 700

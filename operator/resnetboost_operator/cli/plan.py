@@ -7,7 +7,7 @@ import click
 
 from resnetboost_operator import api, yamltext
 from resnetboost_operator.cli import arguments, job_file
-from resnetboost_operator.observed.state import Observed
+from resnetboost_operator.observed.state import Observation
 from resnetboost_operator.planning import plan as planning
 from resnetboost_operator.status import Status
 from resnetboost_operator.validation.notes import notes, of_cluster
@@ -39,4 +39,6 @@ def objects(job: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     metadata = {"uid": PLACEHOLDER_UID, **job["metadata"]}
     policy = {**job["spec"]["runPolicy"], "suspend": False}
     spec = {**job["spec"], "runPolicy": policy}
-    return planning.plan(api.parse({**job, "metadata": metadata, "spec": spec}), Status(), Observed(), now=0.0).create
+    return planning.plan(
+        api.parse({**job, "metadata": metadata, "spec": spec}), Status(), Observation(), now=0.0
+    ).create

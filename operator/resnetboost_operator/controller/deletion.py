@@ -15,9 +15,8 @@ from resnetboost_operator.kubeclient.client import COLLECTION_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import ApiError, Conflict, NotFound
 from resnetboost_operator.kubeclient.resources import PODS
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.planning import cleanup
 from resnetboost_operator.planning.actions import Deletion
-from resnetboost_operator.planning.cleanup import Sweep
+from resnetboost_operator.planning.collection_delete import CollectionDelete, group
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class PodDeleter:
     def remove(self, job: JobRecord, wanted: Sequence[Deletion], pods: Sequence[PodView]) -> None:
         """Start the deletions that are not in progress yet; `pods` are all pods of the job."""
         new = [found for found in wanted if not self._store.is_deletion_expected(found)]
-        sweeps, singles = cleanup.grouped(new, pods)
+        sweeps, singles = group(new, pods)
         by_name = {found.name: found for found in new}
         for part in (part for sweep in sweeps for part in _parts(sweep, pods)):
             self._begin(job, [by_name[name] for name in part.pods], self._delete_collection(job, part))
@@ -70,7 +69,7 @@ class PodDeleter:
             self._store.forget_deletions(going)
             self._changed(job.uid)
 
-    async def _delete_collection(self, job: JobRecord, sweep: Sweep) -> None:
+    async def _delete_collection(self, job: JobRecord, sweep: CollectionDelete) -> None:
         query = {"labelSelector": sweep.selector}
         if sweep.field_selector:
             query["fieldSelector"] = sweep.field_selector
@@ -93,7 +92,7 @@ class PodDeleter:
                 await self._client.request("delete", PODS, job.namespace, deletion.name, body=body)
 
 
-def _parts(sweep: Sweep, pods: Sequence[PodView]) -> list[Sweep]:
+def _parts(sweep: CollectionDelete, pods: Sequence[PodView]) -> list[CollectionDelete]:
     """Split a collection delete into requests of about equal size."""
     count = -(-len(sweep.pods) // SWEEP_PODS)
     if count == 1:
@@ -102,6 +101,6 @@ def _parts(sweep: Sweep, pods: Sequence[PodView]) -> list[Sweep]:
     return [_part(sweep, sweep.pods[first::count], index) for first in range(count)]
 
 
-def _part(sweep: Sweep, pods: tuple[str, ...], index: Mapping[str, int]) -> Sweep:
+def _part(sweep: CollectionDelete, pods: tuple[str, ...], index: Mapping[str, int]) -> CollectionDelete:
     indexes = ",".join(str(index[name]) for name in pods)
     return replace(sweep, selector=f"{sweep.selector},{names.LABEL_INDEX} in ({indexes})", pods=pods)

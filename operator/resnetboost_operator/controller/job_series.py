@@ -9,7 +9,7 @@ from resnetboost_operator import api
 from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.manifests import devices
-from resnetboost_operator.observed import failure, pods
+from resnetboost_operator.observed import pods
 from resnetboost_operator.status import ATTEMPTS_KEPT, RANK_TABLE_READY, Goodput
 
 PREFIX = "resnetboost_job"
@@ -112,7 +112,7 @@ def _rank_table(record: JobRecord) -> Samples:
 
 def _heartbeat(record: JobRecord) -> Samples:
     progress = record.status.progress
-    if progress is None or record.status.phase in AT_REST or not failure.current(progress, record.status):
+    if progress is None or record.status.phase in AT_REST or not statuses.is_current(progress, record.status):
         return
     if progress.heartbeat and progress.heartbeat_time is not None:
         yield {}, pods.seconds(progress.heartbeat_time)

@@ -18,7 +18,7 @@ from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient.errors import Conflict, Refused
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.observed.state import Observed
+from resnetboost_operator.observed.state import Observation, Obstacle
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.status import Status
@@ -82,14 +82,13 @@ class Reconciler:
         memory.enter(record.status.attempt)
         memory.refusal = self._cluster.obstacle(uid)
         pods = self._store.pods_of(record)
-        observed = Observed(
+        observed = Observation(
             pods=pods,
             progress=self._polling.progress(uid),
             since=self.since,
             nodes=self._store.nodes_of(pods),
-            refusal=memory.refusal,
-            invalid=self._cluster.invalid(uid),
-            departed=self._store.tombstones_of(record),
+            obstacle=Obstacle(memory.refusal, self._cluster.invalid(uid)) if memory.refusal else None,
+            tombstones=self._store.tombstones_of(record),
             unreachable=self._polling.unreachable(uid),
         )
         decided = plan(record.job, record.status, observed, time.time())

@@ -11,7 +11,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.local.cluster import LocalCluster
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.observed.state import Observed
+from resnetboost_operator.observed.state import Observation
 from resnetboost_operator.planning.actions import Event, Plan
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.runs import metricsfile, resumption
@@ -76,7 +76,7 @@ class RunLoop:
         self._changed.clear()
         now = time.time()
         views = tuple(pods.view(pod) for pod in self._cluster.observe())
-        observed = Observed(views, self._progress, self._watching_since(now), keeps_checkpoints=True)
+        observed = Observation(views, self._progress, self._watching_since(now), keeps_checkpoints=True)
         decided = plan(self._job, self._status, observed, now)
         self._write(decided.status)
         for event in decided.events:

@@ -1,1 +1,1 @@
-"""Builders of the Kubernetes objects of a job, as dicts, from the job alone. No requests, no clock."""
+"""Builders of a job's Kubernetes objects as dicts, one file per kind. Pure functions of the job and the attempt."""

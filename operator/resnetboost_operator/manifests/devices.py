@@ -1,7 +1,6 @@
-"""What a kind of device asks of a pod, where the job leaves it out; it makes no objects.
+"""Defaults of a job that depend on its type of device: image, resource, shared memory, driver mounts, rank table.
 
-The CRD can fill in no default that depends on the type, so these stand here and nowhere else: one job differs from
-device to device only in `device.type`.
+The CRD cannot express defaults that depend on another field, so they are defined here.
 """
 
 from collections.abc import Mapping
@@ -21,21 +20,21 @@ __all__ = [
     "Images",
     "image",
     "mounts_driver",
+    "named_chip",
     "needs_rank_table",
     "resource_name",
     "shared_memory",
-    "told_chip",
 ]
 
 # NCCL's own advice; what is not used takes no memory.
 SHARED_MEMORY = "1Gi"
 RESOURCE_OF_950 = "huawei.com/npu"
-# Of a node that does not say: the rules of the others refuse what this one can do.
+# The chip of a node without labels. The rules of the other chips refuse tables that this one accepts.
 DEFAULT_CHIP: Chip = "910B"
 
 
 class Type(msgspec.Struct, frozen=True):
-    """The defaults of one type; the CPU is no resource that a device plugin offers."""
+    """The defaults of one type. `resource_name` is None for CPUs, which no device plugin offers."""
 
     image: str
     resource_name: str | None
@@ -49,13 +48,13 @@ TYPES: dict[api.DeviceType, Type] = {
 
 
 class Images(msgspec.Struct, frozen=True):
-    """Where a cluster has the trainers' images. registry: stands before our names; by_type: whole names instead."""
+    """Where a cluster pulls trainers from: `registry` prefixes the default names, `by_type` has whole names instead."""
 
     registry: str = ""
     by_type: Mapping[api.DeviceType, str] = {}
 
     def filled_in(self, job: api.Job) -> api.Job:
-        """The job with the image it gets here if it names none."""
+        """The job with its template's image set, if it names none."""
         kind, template = job.spec.device.type, job.spec.template
         found = self.by_type.get(kind) or (f"{self.registry}/{TYPES[kind].image}" if self.registry else "")
         if template.image or not found:
@@ -63,7 +62,7 @@ class Images(msgspec.Struct, frozen=True):
         return replace(job, spec=replace(job.spec, template=replace(template, image=found)))
 
 
-# Each image under our own name.
+# The default names, without a registry.
 PUBLISHED = Images()
 
 
@@ -73,27 +72,27 @@ def image(spec: api.Spec) -> str:
 
 
 def resource_name(device: api.Device) -> str | None:
-    """What a pod requests one of; None for CPUs, which `template.resources` asks for."""
+    """The resource a pod requests one of; None for CPUs, which `template.resources` requests."""
     if device.resource_name is not None:
         return device.resource_name
     return RESOURCE_OF_950 if device.chip == "950" else TYPES[device.type].resource_name
 
 
 def shared_memory(device: api.Device) -> int | str | None:
-    """Size of /dev/shm; None where the 64 MiB that every container has will do."""
+    """Size of /dev/shm; None where a container's default of 64 MiB is enough."""
     return None if device.type == "CPU" else device.shared_memory_size or SHARED_MEMORY
 
 
 def mounts_driver(device: api.Device) -> bool:
-    """Whether the node's driver is mounted by the pod, and not by the runtime alone."""
+    """Whether the pod mounts the node's driver, instead of leaving it to the container runtime."""
     return device.type == "Ascend" and device.driver_mounts is not False
 
 
 def needs_rank_table(device: api.Device, stage: api.Stage) -> bool:
-    """Whether the ranks of a stage meet by a rank table. A single rank meets nobody."""
+    """Whether the ranks of a stage find each other by a rank table. A single rank needs none."""
     return device.type == "Ascend" and device.rendezvous != "Coordinator" and stage.device_count > 1
 
 
-def told_chip(device: api.Device) -> Chip | None:
-    """The chip as far as the job says; otherwise its nodes may."""
+def named_chip(device: api.Device) -> Chip | None:
+    """The chip that the job names, None if its nodes decide."""
     return "950" if device.chip is None and device.resource_name == RESOURCE_OF_950 else device.chip

@@ -1,1 +1,1 @@
-"""What the operator observes: pods, nodes and failures, read from their Kubernetes form once. No decisions."""
+"""Observed pods, nodes and failures, read from their Kubernetes form. Decisions belong to planning."""

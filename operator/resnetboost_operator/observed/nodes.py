@@ -1,4 +1,4 @@
-"""A node as the plan needs it, read from the Kubernetes form once; it decides nothing."""
+"""NodeView: a node read from its Kubernetes form, with the fields that planning needs."""
 
 import re
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ _CHIPS: dict[str, Chip] = {
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """Whether a node's kubelet is heard of, and which Ascend chip it tells.
+    """A node's readiness and Ascend chip.
 
-    `silent_since` (unix seconds) is when this operator first saw that it is not: the times that a node tells are by
-    another machine's clock.
+    `silent_since` (unix seconds) is when this operator first saw the node not ready, because the node's own times are
+    by another machine's clock.
     """
 
     name: str
@@ -32,7 +32,7 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 def view(node: Mapping[str, Any]) -> NodeView:
-    """Read a node. One that tells no Ready condition is new, not lost."""
+    """Read a node. One without a Ready condition is new, not lost."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = next((found for found in conditions if found.get("type") == "Ready"), {"status": "True"})
     chip = _chip(node["metadata"].get("labels") or {})
@@ -40,7 +40,7 @@ def view(node: Mapping[str, Any]) -> NodeView:
 
 
 def _chip(labels: Mapping[str, str]) -> Chip | None:
-    """As far as the node says; a card may also be one for inference, which HCCL has no tables for."""
+    """The chip by the node's labels. None without them, and for inference cards, which HCCL has no tables for."""
     accelerator = labels.get(LABEL_ACCELERATOR, "huawei-Ascend910")
     if accelerator == "huawei-npu":
         return "950"

@@ -1,4 +1,4 @@
-"""A pod as the plan needs it, read from the Kubernetes form once; it decides nothing."""
+"""PodView: a pod read from its Kubernetes form, with the fields that planning needs."""
 
 import datetime
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ Manifest = Mapping[str, Any]
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """A trainer's own last words: the JSON of its termination message. Untrusted, so every field is optional."""
+    """The JSON of a trainer's termination message. Untrusted, so every field is optional."""
 
-    verdict: str = msgspec.field(default="", name="class")
+    failure_class: str = msgspec.field(default="", name="class")
     message: str = ""
     step: Count | None = None
     checkpoint_step: Count | None = None
@@ -31,9 +31,9 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Termination(msgspec.Struct, frozen=True):
-    """How a container ended. `finished_at` is in unix seconds (kubelet tells whole seconds).
+    """How a container ended. `finished_at` is in unix seconds (kubelet reports whole seconds).
 
-    Without an `exit_code` it never began: kubelet evicted or rejected the pod.
+    Without an `exit_code` it never started: kubelet evicted or rejected the pod.
     """
 
     exit_code: int | None
@@ -43,7 +43,7 @@ class Termination(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Why a pod does not run yet, in the scheduler's or kubelet's own words (`Unschedulable`, `ErrImagePull` ...)."""
+    """Why a pod does not run yet, as the scheduler or kubelet reports it (`Unschedulable`, `ErrImagePull` ...)."""
 
     reason: str
     message: str
@@ -53,7 +53,8 @@ class PodView(msgspec.Struct, frozen=True):
     """One pod of a job; `index` is its place in the gang, `address` its IP or ''.
 
     `disruption` is the reason of the condition DisruptionTarget (an eviction, a preemption, a taint) or ''.
-    `devices` are the annotations of a device plugin, `rank_table` is the table that kubelet was woken for, or ''.
+    `devices` are the annotations of a device plugin, `rank_table` is the digest in the operator's
+    annotation, or ''.
     """
 
     namespace: str
@@ -77,10 +78,10 @@ class PodView(msgspec.Struct, frozen=True):
 
 
 def view(pod: Manifest) -> PodView:
-    """Read a pod of ours. Raises ValueError for one that only looks like it: labels and owners are anybody's to write.
+    """Read a pod of a job. Raises ValueError for a pod that is not one: anybody may write labels and owners.
 
-    A rank has one name, and the API server gives each name once: so among the pods of a job's namespace that name this
-    very job (`job_name` and `job_uid`) nobody can be a rank beside the one there is.
+    A rank's pod has exactly one valid name, and names are unique in a namespace: so no other pod with this `job_name`
+    and `job_uid` can pass for the same rank.
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
     node = (pod.get("spec") or {}).get("nodeName", "")
@@ -114,7 +115,7 @@ def view(pod: Manifest) -> PodView:
 
 
 def _owner(metadata: Manifest) -> Manifest:
-    """The job whose controller made the pod."""
+    """The owner reference to the pod's job."""
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller") and (owner.get("apiVersion"), owner.get("kind")) == (names.API_VERSION, names.KIND):
             found: Manifest = owner
@@ -139,7 +140,7 @@ def _condition(status: Manifest, kind: str, value: str) -> Manifest:
 def _waiting(status: Manifest, container: Manifest, node: str) -> Waiting | None:
     if status.get("phase", "Pending") != "Pending":
         return None
-    # A scheduler that was cut off in the middle may leave its complaint on a pod that it has bound.
+    # An interrupted scheduler may leave the condition on a pod that it has bound.
     unscheduled = {} if node else _condition(status, "PodScheduled", "False")
     found = unscheduled or (container.get("state") or {}).get("waiting") or {}
     return Waiting(found.get("reason", ""), found.get("message", "")) if found else None
@@ -150,7 +151,7 @@ def _termination(status: Manifest, container: Manifest) -> Termination | None:
     if ended is None:
         if status.get("phase") != "Failed":
             return None
-        # No container tells anything, the pod does.
+        # No container has a status, only the pod.
         report = Report(message=f"{status.get('reason', '')}: {status.get('message', '')}".strip(": "))
         return Termination(None, status.get("reason", "Evicted"), 0.0, report)
     reason = status.get("reason") or ended.get("reason", "")
@@ -158,7 +159,7 @@ def _termination(status: Manifest, container: Manifest) -> Termination | None:
 
 
 def _report(message: str) -> Report:
-    """The trainer's JSON, or the log tail kubelet put in its place."""
+    """The trainer's report, or the log tail that kubelet put in its place."""
     try:
         return msgspec.json.decode(message, type=Report)
     except (msgspec.MsgspecError, ValueError, RecursionError):  # not JSON, not text, or nested beyond reason

@@ -1,1 +1,1 @@
-"""Decides what should be: the plan and its policies, one file each. Pure: no requests, no processes, no clock."""
+"""Planning: from a job's observed state to the next actions, one policy per file. No requests, processes or clock."""

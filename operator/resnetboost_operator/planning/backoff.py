@@ -1,20 +1,20 @@
-"""How long a gang waits before it is tried again, from the recorded attempts alone; it keeps no counter of its own."""
+"""The back-off: seconds to wait before a gang is restarted, computed from the recorded attempts."""
 
 from collections.abc import Sequence
 
 from resnetboost_operator import api, failures
 from resnetboost_operator.observed import pods
+from resnetboost_operator.planning.policies import registry
 from resnetboost_operator.status import Attempt
 
 
 def delay_seconds(policy: api.FailurePolicy, stage: str, attempts: Sequence[Attempt]) -> int:
     """Seconds before the next attempt: doubling from `backoffSeconds` for each attempt in a row that was not stable.
 
-    One disruption by itself is nobody's fault and costs no wait; a second one in a row does, or something that keeps
-    deleting pods would have the gang created without end (LeaderWorkerSet: 30 times in 90 s).
-    An attempt that ended its stage well ends the row too: only the stage's own attempts count.
-    An attempt that ran for `stableAfterSeconds` ends the row: it resets the back-off, never the budget. Suspended
-    attempts are nobody's failure and count neither way.
+    A single disruption costs no wait; a second one in a row does, or something that keeps deleting pods would have the
+    gang created without end (LeaderWorkerSet: 30 times in 90 s).
+    An attempt that ran for `stableAfterSeconds` ends the row: it resets the back-off, never the budget. So does a
+    complete stage: only attempts of the current stage count. Suspended attempts are skipped.
     """
     unstable = 0
     attempts = [found for found in attempts if found.stage == stage and found.reason != "Suspended"]
@@ -29,8 +29,8 @@ def delay_seconds(policy: api.FailurePolicy, stage: str, attempts: Sequence[Atte
 
 
 def _was_disrupted(attempt: Attempt) -> bool:
-    verdict = failures.BY_NAME.get(attempt.reason)
-    return verdict is not None and verdict.policy == "disruption"
+    failure_class = failures.BY_NAME.get(attempt.reason)
+    return failure_class is not None and not registry.policy_of(failure_class).uses_budget
 
 
 def _ran_seconds(attempt: Attempt) -> float:

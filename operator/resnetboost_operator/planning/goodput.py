@@ -1,30 +1,30 @@
-"""How much of the devices' time went into steps that count, and what the rest was lost to; kept in the status."""
+"""Goodput: the share of the devices' time that went into steps that count, and what the rest was lost to."""
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from resnetboost_operator.observed import failure as observed_failure
+from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.status import Goodput, Loss, Status
 
-# What an attempt that went well spends beside its steps: starting, compiling, evaluating, saving.
+# What a successful attempt spends outside its steps: starting, compiling, evaluating, saving.
 OVERHEAD = "Overhead"
 
 
 def account(status: Status, end_time: str, count: int, failure: str | None, kept_step: int | None) -> Goodput:
     """The goodput with the current attempt of `count` ranks added.
 
-    `failure` is what ended the attempt, None if nothing did; `kept_step` its last step that will not be done again.
-    The time of a step is the mean rank 0 told last, so the account is an estimate.
+    `failure` is the class that ended the attempt, None for a success; `kept_step` its last step that need not be
+    repeated. The time of a step is the mean that rank 0 last reported, so the account is an estimate.
     """
     before = status.goodput or Goodput()
     if status.attempt_creation_time is None:
         return before
-    progress = status.progress if observed_failure.current(status.progress, status) else None
+    progress = statuses.current_progress(status)
     first = progress.resumed_step if progress is not None else None  # where the attempt began
     if first is None:
-        first = observed_failure.earlier_checkpoint_step(status) or 0
+        first = statuses.earlier_checkpoint_step(status) or 0
     kept = max(0, (kept_step or 0) - first)
     done = max(kept, (progress.step if progress is not None else 0) - first)
     seconds = max(0, round(pods.seconds(end_time) - pods.seconds(status.attempt_creation_time)))
@@ -41,9 +41,10 @@ def account(status: Status, end_time: str, count: int, failure: str | None, kept
 
 
 def corrected(status: Status, step: int, count: int) -> Status:
-    """The status once the current attempt of `count` ranks tells the step that it goes on from.
+    """The status with its goodput corrected by the step at which the current attempt of `count` ranks resumed.
 
-    The attempt before may have saved more than anybody heard of, while no operator led say, or less than can be read.
+    The attempt before may have saved more than was reported (while no operator was leading), or what it saved may be
+    unreadable.
     """
     last = status.attempts[-1] if status.attempts else None
     if last is None or last.stage != status.stage or step == (last.checkpoint_step or 0):
@@ -61,7 +62,7 @@ def corrected(status: Status, step: int, count: int) -> Status:
 
 
 def _moved(account: Goodput, reason: str, seconds: int, count: int) -> Goodput:
-    """So many seconds more were productive (fewer, if negative), and not lost to that reason."""
+    """The account with that many more seconds productive (fewer, if negative) instead of lost to that reason."""
     lost = next((found.device_seconds for found in account.lost if found.reason == reason), 0)
     seconds = max(-account.productive_seconds, min(seconds, lost // count))
     good = account.productive_seconds + seconds

@@ -1,17 +1,22 @@
-"""Why a gang does not run yet, as one sentence somebody can act on; it looks at pods and changes nothing."""
+"""Pending gangs: the reason why a gang does not train yet, as one sentence that a user can act on."""
 
 from collections.abc import Sequence
 
+from resnetboost_operator import readable
 from resnetboost_operator.observed.pods import PodView, Waiting
+from resnetboost_operator.observed.state import ObservedState, Obstacle
+from resnetboost_operator.planning import rank_assignment
+from resnetboost_operator.planning.conditions import not_running
+from resnetboost_operator.status import Status
 
-# Kubelet's reasons for an image it does not have; the second kind never gets better.
+# Kubelet's reasons for a missing image; the second kind is permanent.
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError"})
 HOPELESS_IMAGE_REASONS = frozenset({"InvalidImageName"})
 QUIET_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"})
 # Reasons of the condition Running that end by themselves.
 PASSING = frozenset({"Starting", "Restarting", "StageComplete", "Suspending", "GangIncomplete", "Publishing"})
 MESSAGE_LIMIT = 600
-# (reason, sentence) of a gang that runs but cannot be asked, and that is not known to train or that is, by kubelet.
+# (reason, message) of a gang that runs but cannot be polled: not known to train, and known to train by its readiness.
 _REMEDY = "allow ingress from the operator to it (NetworkPolicy), or run the operator inside the cluster"
 UNHEARD = (
     "RankUnreachable",
@@ -25,10 +30,26 @@ UNHEARD_TRAINING = (
 )
 
 
-def why(gang: Sequence[PodView], count: int, refusal: str) -> tuple[str, str]:
-    """(reason, sentence) of the condition Running while a gang of `count` ranks comes up."""
-    if refusal:
-        return "PodsRefused", f"{len(gang)}/{count} pods exist, no more are let in: {_brief(refusal)}"
+def why(state: ObservedState) -> tuple[str, str]:
+    """(reason, message) of the condition Running while the gang comes up."""
+    if waits_for_table := rank_assignment.why(state):
+        return waits_for_table
+    if state.is_unreachable:
+        return UNHEARD
+    return _why_pods(state.gang, state.count, state.observation.obstacle)
+
+
+def with_reason(state: ObservedState, status: Status) -> Status:
+    """The status with the condition Running False, and why."""
+    reason, message = why(state)
+    if going := [pod.name for pod in state.stale if pod.deleting and pod.index in state.missing]:
+        message += f"; waiting for {readable.listed(going)} of an earlier attempt to end"
+    return not_running(status, reason, message, state.time)
+
+
+def _why_pods(gang: Sequence[PodView], count: int, obstacle: Obstacle | None) -> tuple[str, str]:
+    if obstacle is not None:
+        return "PodsRefused", f"{len(gang)}/{count} pods exist, no more are let in: {_brief(obstacle.message)}"
     waiting = [pod.waiting for pod in gang if pod.waiting is not None and pod.waiting.reason not in QUIET_REASONS]
     unbound = [pod for pod in gang if not pod.node]
     if waiting:
@@ -43,9 +64,9 @@ def why(gang: Sequence[PodView], count: int, refusal: str) -> tuple[str, str]:
 
 
 def trouble(reason: str) -> str:
-    """The trouble that a reason of the condition Running stands for; '' if it passes by itself.
+    """The kind of trouble that a reason of the condition Running stands for; '' if it passes by itself.
 
-    Kubelet says in turns that it cannot pull an image and that it waits to try again: that is one trouble.
+    Kubelet reports in turns that it cannot pull an image and that it backs off: both are the same trouble.
     """
     if reason in PASSING:
         return ""
@@ -53,7 +74,7 @@ def trouble(reason: str) -> str:
 
 
 def image_failure(gang: Sequence[PodView], hopeless_only: bool) -> tuple[PodView, str] | None:
-    """The first pod that has no image, and kubelet's words; None if all have theirs."""
+    """The first pod whose image cannot be pulled, and kubelet's message; None if there is none."""
     reasons = HOPELESS_IMAGE_REASONS if hopeless_only else HOPELESS_IMAGE_REASONS | IMAGE_REASONS
     for pod in gang:
         if pod.waiting is not None and pod.waiting.reason in reasons:
@@ -68,5 +89,5 @@ def _sentence(first: Waiting, waiting: int, unbound: int, count: int) -> str:
 
 
 def _brief(message: str) -> str:
-    """One line of bounded length: kubelet repeats itself at length, and users may write names of any form."""
+    """One line of bounded length: kubelet's messages are long, and names in them may be of any form."""
     return " ".join(message.split())[:MESSAGE_LIMIT]

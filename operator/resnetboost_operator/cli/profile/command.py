@@ -21,7 +21,8 @@ from resnetboost_operator.cli.profile import data, picture, text
 from resnetboost_operator.cli.trainer import process as trainer
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.local import container, machine
-from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.container import THREADS
+from resnetboost_operator.manifests.trainer_config import trainer_config
 
 CONFIG, RESULT, PICTURE = "config.yaml", "profile.json", "profile.png"
 INTERRUPTED = 130
@@ -104,7 +105,7 @@ def _config(job: dict[str, Any], name: str | None, ranks: int) -> dict[str, Any]
     if ranks % averaged:
         problem = f"--ranks: {ranks} is no multiple of the {averaged} ranks that Adasum averages on a node"
         raise UserError(f"{problem}; use {averaged} or {2 * averaged}")
-    return gang.trainer_config(parsed, stage, 0)
+    return trainer_config(parsed, stage, 0)
 
 
 def _run_ranks(folder: Path, ranks: int, steps: int) -> int:
@@ -152,7 +153,7 @@ def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subproc
         names.ENV_WORLD_SIZE: str(ranks),
         names.ENV_COORDINATOR: f"{hosts[0]}:{names.PORT_COORDINATOR}" if ranks > 1 else "",
         names.ENV_BIND_ADDRESS: hosts[rank],
-        gang.THREADS: str(len(cores)),
+        THREADS: str(len(cores)),
     }
     log = None if rank == 0 else (folder / f"rank-{rank}.log").open("wb")
     return subprocess.Popen(

@@ -8,7 +8,6 @@ import msgspec
 from msgspec.structs import replace
 
 from resnetboost_operator import api, readable
-from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.output import console, standard_output
 from resnetboost_operator.cli.status import job_table
 from resnetboost_operator.cli.status.job_table import JobTable
@@ -16,6 +15,7 @@ from resnetboost_operator.cli.status.job_view import JobView
 from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.observed import pods
+from resnetboost_operator.planning.conditions import with_condition
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Status
 
@@ -66,4 +66,4 @@ def _stopped(status: Status, first: str) -> Status:
     """The status of a run whose process is gone, which still says Running."""
     message = STOPPED if status.stage else NOT_BEGUN
     status = replace(status, phase="Suspended" if status.stage else "Pending", stage=status.stage or first)
-    return statuses.with_condition(status, "Running", False, "NotRunning", message, "")
+    return with_condition(status, "Running", False, "NotRunning", message, "")

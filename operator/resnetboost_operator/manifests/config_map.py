@@ -1,0 +1,23 @@
+"""The config map with the trainer's configuration file."""
+
+from typing import Any
+
+import yaml
+
+from resnetboost_operator import api, names
+from resnetboost_operator.manifests.metadata import metadata
+from resnetboost_operator.manifests.trainer_config import trainer_config
+
+Manifest = dict[str, Any]
+
+
+def config_map(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
+    """The configuration file of an attempt's trainers. Immutable: an attempt's configuration never changes."""
+    text = yaml.safe_dump(trainer_config(job, stage, attempt), sort_keys=False)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(job, stage, attempt, names.gang(job.name, stage.name, attempt)),
+        "immutable": True,
+        "data": {names.CONFIG_KEY: text},
+    }

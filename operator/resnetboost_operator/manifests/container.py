@@ -1,0 +1,83 @@
+"""The container of a rank: command, environment, probe, resources."""
+
+from typing import Any
+
+from resnetboost_api.writing import without_nulls
+from resnetboost_operator import api, names
+from resnetboost_operator.manifests import devices, volumes
+from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE
+
+Manifest = dict[str, Any]
+
+# How often kubelet probes whether rank 0 trains.
+PROBE_SECONDS = 10
+THREADS = "OMP_NUM_THREADS"
+
+
+def container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
+    """The container of one rank. Only rank 0 has a readiness probe."""
+    template = job.spec.template
+    built: Manifest = {
+        "name": names.CONTAINER,
+        "image": devices.image(job.spec),
+        "imagePullPolicy": template.image_pull_policy,
+        "command": list(names.TRAINER_COMMAND),
+        "env": [*_environment(job, stage, attempt, index), *without_nulls(template.env)],
+        "ports": [{"name": "metrics", "containerPort": names.PORT_METRICS}],
+        "terminationMessagePath": names.PATH_TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the log tail of a crash, for nothing
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": volumes.mounts(job, stage, index),
+    }
+    if index == 0:
+        built["readinessProbe"] = _probe(job)
+    resources = _resources(job)
+    if resources:
+        built["resources"] = resources
+    return built
+
+
+def _probe(job: api.Job) -> Manifest:
+    """Readiness of rank 0: ready after its first step, not ready after `hangTimeoutSeconds` without one.
+
+    The operator reads it where it cannot poll rank 0 itself: network policies do not apply to kubelet's probes. The
+    failure threshold covers the whole timeout, so that single late answers (a rank compiles) have no effect. One rank
+    is enough, because no step ends without all of them, and a thousand would cause a thousand writes.
+    """
+    allowed = -(-job.spec.failure_policy.hang_timeout_seconds // PROBE_SECONDS)
+    return {
+        "httpGet": {"path": names.PATH_TRAINING, "port": "metrics"},
+        "periodSeconds": PROBE_SECONDS,
+        "timeoutSeconds": PROBE_SECONDS // 2,
+        "failureThreshold": allowed,
+    }
+
+
+def _resources(job: api.Job) -> Manifest:
+    """The resources of the template and one device, whose request must equal its limit."""
+    device = devices.resource_name(job.spec.device)
+    one = {device: 1} if device is not None else {}
+    given = {kind: {**amounts, **one} for kind, amounts in without_nulls(job.spec.template.resources).items()}
+    return {kind: amounts for kind, amounts in given.items() if amounts}
+
+
+def _environment(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[Manifest]:
+    """The trainer's environment. Without a rank table the rank is the index, which is known before binding."""
+    count, by_table = stage.device_count, devices.needs_rank_table(job.spec.device, stage)
+    values = {
+        names.ENV_CONFIG: f"{PATH_CONFIG}/{names.CONFIG_KEY}",
+        names.ENV_TERMINATION_LOG: names.PATH_TERMINATION_LOG,
+        names.ENV_INDEX if by_table else names.ENV_RANK: str(index),
+        names.ENV_WORLD_SIZE: str(count),
+    }
+    if index == 0:
+        values[names.ENV_CHECKPOINTS] = PATH_CHECKPOINTS
+    if by_table:
+        values[names.ENV_RANK_TABLE] = PATH_RANK_TABLE
+    elif count > 1:
+        host = names.service_host(names.gang(job.name, stage.name, attempt), job.namespace)
+        values[names.ENV_COORDINATOR] = f"{host}:{names.PORT_COORDINATOR}"
+    own: list[Manifest] = [{"name": name, "value": value} for name, value in values.items()]
+    if all(given.name != THREADS for given in job.spec.template.env):
+        own.append({"name": THREADS, "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}})
+    return own

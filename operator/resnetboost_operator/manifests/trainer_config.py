@@ -1,0 +1,55 @@
+"""The trainer's configuration of one attempt, built from the job."""
+
+from typing import Any, TypeVar
+
+from resnetboost_api.device import DeviceKind
+from resnetboost_api.fields import Block
+from resnetboost_api.policies import Checkpointing
+from resnetboost_api.stage import Training
+from resnetboost_api.trainerconfig import JobReference, RankAdasum, TrainerConfig
+from resnetboost_api.writing import without_defaults
+from resnetboost_operator import api
+
+Manifest = dict[str, Any]
+Part = TypeVar("Part", bound=Block)
+
+
+def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
+    """The stage's configuration without defaults, with the job's field names and without anything of Kubernetes.
+
+    Of nodes the trainer knows only how many ranks Adasum averages before it sums. Its rank comes from the environment.
+    """
+    spec, start_from, adasum = job.spec, stage.start_from, None
+    if start_from is None and stage != spec.stages[0]:
+        start_from = api.StartFrom(stage=spec.stages[spec.stages.index(stage) - 1].name)
+    if stage.adasum is not None:
+        averaged = api.ranks_per_summand(spec.device, stage)
+        adasum = RankAdasum(reduce=stage.adasum.reduce, ranks_per_node=averaged)
+    config = TrainerConfig(
+        job=JobReference(name=job.name, namespace=job.namespace, uid=job.uid),
+        stage=stage.name,
+        attempt=attempt,
+        seed=spec.seed,
+        jit_level=spec.jit_level,
+        device=DeviceKind(type=spec.device.type),
+        model=spec.model,
+        dataset=spec.dataset,
+        checkpoint=_part(Checkpointing, spec.checkpoint),
+        adasum=adasum,
+        **{**_fields(Training, stage), "start_from": start_from},
+    )
+    found, of_stage = without_defaults(config), _encoded(Training)
+    return {name: found[name] for name in sorted(found, key=lambda name: name in of_stage)}  # the job's fields first
+
+
+def _encoded(kind: type[Block]) -> set[str]:
+    return set(kind.__struct_encode_fields__)
+
+
+def _part(kind: type[Part], block: Part) -> Part:
+    """A block of one of the block's base types, with its fields."""
+    return kind(**_fields(kind, block))
+
+
+def _fields(kind: type[Block], block: Block) -> dict[str, Any]:
+    return {name: getattr(block, name) for name in kind.__struct_fields__}

@@ -1,0 +1,14 @@
+"""Policy `disruption`: restart the gang without using the budget, for evictions, deleted pods and lost nodes."""
+
+from resnetboost_operator.observed.failure import Failure
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.status import Attempt
+
+
+class Disruption:
+    """Restart the gang however often it is disrupted."""
+
+    uses_budget = False
+
+    def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
+        """Never: a disruption is nobody's fault."""

@@ -1,0 +1,16 @@
+"""Policy `fail`: end the job at once, because a restart would end the same way."""
+
+from resnetboost_operator.observed.failure import Failure
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning.policies.policy import Refusal
+from resnetboost_operator.status import Attempt
+
+
+class Fail:
+    """Never restart the gang."""
+
+    uses_budget = True
+
+    def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> Refusal:
+        """The failure class itself is the reason."""
+        return Refusal(failure.failure_class.name, "a restart would end the same way")

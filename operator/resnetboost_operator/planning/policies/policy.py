@@ -1,0 +1,30 @@
+"""The interface of a failure policy."""
+
+from typing import Protocol
+
+import msgspec
+
+from resnetboost_operator.observed.failure import Failure
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.status import Attempt
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a gang is not restarted: the reason of the condition Failed, and the end of its message."""
+
+    reason: str
+    message: str
+
+
+class Policy(Protocol):
+    """How the plan answers the failure of a gang.
+
+    `uses_budget`: a restart counts towards maxRestarts. Failures of other policies are nobody's fault: the first
+    restart in a row needs no back-off, and they do not turn a suspension into a failure.
+    """
+
+    uses_budget: bool
+
+    def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> Refusal | None:
+        """Why the gang is not restarted; None if it is. `record` is that of the ended attempt."""
+        ...

@@ -1,0 +1,20 @@
+"""The table of failure policies. `failures.ALL` names the policy of each failure class."""
+
+from collections.abc import Mapping
+
+from resnetboost_operator import failures
+from resnetboost_operator.planning.policies.disruption import Disruption
+from resnetboost_operator.planning.policies.fail import Fail
+from resnetboost_operator.planning.policies.policy import Policy
+from resnetboost_operator.planning.policies.restart import Restart
+
+POLICIES: Mapping[failures.Policy, Policy] = {
+    "fail": Fail(),
+    "restart": Restart(),
+    "disruption": Disruption(),
+}
+
+
+def policy_of(failure_class: failures.FailureClass) -> Policy:
+    """The policy of a failure class."""
+    return POLICIES[failure_class.policy]

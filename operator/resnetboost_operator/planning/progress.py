@@ -1,0 +1,96 @@
+"""Update the status with what the pods report: ranks, training progress, skipped images, resumption."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from resnetboost_operator import status as statuses
+from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.pods import PodView
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning import goodput
+from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
+
+_FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
+
+
+def with_progress(state: ObservedState) -> ObservedState:
+    """The state with ranks, progress and stages of its status up to date. A finished job's stay as they are."""
+    status, ended = state.status, (*state.gang, *state.tombstones)
+    if statuses.is_terminal(status):
+        return state
+    progress = _progress(status, state.observation.progress, ended, state.now)
+    if progress is not None and not state.keeps_checkpoints:
+        progress = replace(progress, checkpoint_step=None)
+    if progress is not None and statuses.is_current(progress, status) and state.keeps_checkpoints:
+        status = _with_resumption(status, progress, state.count)
+    stages = _with_skipped(status, progress, ended)
+    return replace(state, status=replace(status, ranks=_ranks(state), progress=progress, stages=stages))
+
+
+def _ranks(state: ObservedState) -> Ranks:
+    done = {pod.index for pod in (*state.gang, *state.tombstones) if pod.phase == "Succeeded"}
+    return Ranks(
+        desired=state.count,
+        running=sum(pod.phase == "Running" for pod in state.gang),
+        ready=sum(pod.ready for pod in state.gang),
+        failed=sum(pod.phase == "Failed" for pod in state.gang),
+        succeeded=statuses.format_indexes(done | state.succeeded),
+    )
+
+
+def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], now: float) -> Progress | None:
+    """The newest progress, from polls and from the termination messages of pods that ended.
+
+    `heartbeat_time` moves only when the trainer's heartbeat does; steps never go back within an attempt.
+    """
+    known = statuses.current_progress(status)
+    if polled is not None and statuses.is_current(polled, status):
+        alive = known is None or polled.heartbeat != known.heartbeat
+        since = pods.timestamp(now) if alive or known is None else known.heartbeat_time
+        saved = statuses.highest([polled.checkpoint_step, known.checkpoint_step if known is not None else None])
+        furthest = max(polled.step, known.step if known is not None else 0)
+        resumed = polled.resumed_step if known is None or polled.resumed_step is not None else known.resumed_step
+        known = replace(polled, heartbeat_time=since, checkpoint_step=saved, step=furthest, resumed_step=resumed)
+    reports = [pod.termination.report for pod in gang if pod.termination is not None]
+    step = statuses.highest([report.step for report in reports])
+    saved = statuses.highest([report.checkpoint_step for report in reports])
+    if step is None and saved is None:
+        return known if known is not None else status.progress
+    known = known or Progress(stage=status.stage, attempt=status.attempt)
+    return replace(
+        known,
+        step=statuses.highest([known.step, step]) or 0,
+        checkpoint_step=statuses.highest([known.checkpoint_step, saved]),
+        **_last_figures(known, gang),
+    )
+
+
+def _last_figures(known: Progress, gang: Sequence[PodView]) -> dict[str, Any]:
+    """Figures of rank 0's termination message. It is later than any poll: a short job may end before the first one."""
+    ended = next((pod.termination for pod in gang if pod.index == 0 and pod.termination is not None), None)
+    if ended is None or (ended.report.step or 0) < known.step:
+        return {}
+    reported = {name: getattr(ended.report, name) for name in _FIGURES}
+    return {name: value for name, value in reported.items() if value is not None}
+
+
+def _with_resumption(status: Status, progress: Progress, count: int) -> Status:
+    """Correct the goodput once, when the gang first reports the step it resumed at."""
+    known = statuses.current_progress(status)
+    if progress.resumed_step is None or (known is not None and known.resumed_step is not None):
+        return status
+    return goodput.corrected(status, progress.resumed_step, count)
+
+
+def _with_skipped(status: Status, progress: Progress | None, gang: Sequence[PodView]) -> tuple[StageStatus, ...]:
+    """The stages with the images that the current attempt skipped; an earlier one may have met more of them."""
+    reported = progress.skipped_images if progress is not None and statuses.is_current(progress, status) else 0
+    ended = {mark for pod in gang if pod.termination is not None for mark in pod.termination.report.skipped}
+    return tuple(
+        replace(stage, skipped_images=max(stage.skipped_images, reported, len(ended)))
+        if stage.name == status.stage
+        else stage
+        for stage in status.stages
+    )

@@ -1,0 +1,53 @@
+"""Start a gang: create its pods once the back-off is over."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from resnetboost_operator import readable
+from resnetboost_operator import status as statuses
+from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.pod import pod
+from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning import deletions, pending, wakeup
+from resnetboost_operator.planning.actions import Event, Plan, sooner
+from resnetboost_operator.status import Status
+
+Manifest = dict[str, Any]
+
+
+def create_missing(state: ObservedState) -> Plan:
+    """Create the missing pods of the gang, each as soon as the pod of its index in the gang before is gone.
+
+    So a restart needs no more devices and no more quota than the gang it replaces, and one slow pod delays no other.
+    """
+    status = state.status
+    going = deletions.delete(state, status, state.stale)
+    back_off = pods.seconds(status.restart_time) - state.now
+    if back_off > 0:
+        return Plan(status, delete=going, wake_seconds=sooner(back_off, wakeup.wake_seconds(state)))
+    events: tuple[Event, ...] = ()
+    if status.attempt_creation_time is None:
+        status, events = _begin_attempt(state)
+    status = pending.with_reason(state, status)
+    wake = wakeup.wake_seconds(replace(state, status=status))
+    create, obsolete = _missing_objects(state), gang.obsolete_selector(state.job, status.attempt)
+    return Plan(status, create, going, events, obsolete=obsolete if create else "", wake_seconds=wake)
+
+
+def _begin_attempt(state: ObservedState) -> tuple[Status, tuple[Event, ...]]:
+    status = replace(state.status, attempt_creation_time=state.time)
+    attempts = statuses.stage_status(status, status.stage).attempts + 1
+    status = statuses.with_stage(status, status.stage, state="Running", attempts=attempts)
+    message = f"attempt {status.attempt} of stage {status.stage}: a gang of {readable.plural(state.count, 'pod')}"
+    return status, (Event("Normal", "GangStarting", message),)
+
+
+def _missing_objects(state: ObservedState) -> tuple[Manifest, ...]:
+    """Pods whose index is free. The objects they refer to come first, and exist once one of the pods does."""
+    taken = {pod.index for pod in state.stale}
+    indexes = [index for index in state.missing if index not in taken]
+    job, stage, attempt = state.job, state.stage, state.status.attempt
+    shared = () if state.gang or not indexes else gang.shared(job, stage, attempt)
+    return shared + tuple(pod(job, stage, attempt, index) for index in indexes)

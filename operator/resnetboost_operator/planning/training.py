@@ -1,0 +1,39 @@
+"""Watch over a whole gang: poll rank 0 and set the condition Running."""
+
+from resnetboost_operator import status as statuses
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning import deletions, pending, wakeup
+from resnetboost_operator.planning.actions import Plan
+from resnetboost_operator.planning.conditions import with_condition
+from resnetboost_operator.status import Status
+
+# How often rank 0 is polled: soon, to see the first step when it happens; then as often as people look.
+POLL_STARTING_SECONDS = 3.0
+POLL_RUNNING_SECONDS = 15.0
+
+TRAINING = "Training"  # the reason of the condition Running while all is well
+
+
+def watch(state: ObservedState) -> Plan:
+    """The plan for a gang whose pods were all seen. From now on a missing pod is a lost one."""
+    status, seconds = pending.with_reason(state, state.status), POLL_STARTING_SECONDS
+    if state.is_training or statuses.is_true(state.status, "Running"):
+        status, seconds = _running(state), _poll_running_seconds(state)
+    rank_0 = next((pod for pod in state.gang if pod.index == 0 and pod.phase == "Running" and pod.address), None)
+    going, wake = deletions.delete(state, status, state.stale), wakeup.wake_seconds(state)
+    return Plan(status, delete=going, wake_seconds=wake, poll=rank_0, poll_seconds=seconds)
+
+
+def _poll_running_seconds(state: ObservedState) -> float:
+    """Several polls must fit into the hang timeout, or a gang would count as hung between two of them."""
+    return min(POLL_RUNNING_SECONDS, state.job.spec.failure_policy.hang_timeout_seconds / 3)
+
+
+def _running(state: ObservedState) -> Status:
+    """The condition Running becomes True with the first step, so that people see when the gang really trains."""
+    if state.is_unreachable:
+        known = state.rank_0 is not None and state.rank_0.ready
+        reason, message = pending.UNHEARD_TRAINING if known else pending.UNHEARD
+    else:
+        reason, message = TRAINING, f"all {state.count} ranks train"
+    return with_condition(state.status, "Running", True, reason, message, state.time)

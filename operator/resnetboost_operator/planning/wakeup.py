@@ -1,0 +1,23 @@
+"""Wake-ups: seconds until time alone may change the plan, because a deadline may be exceeded then."""
+
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning.actions import sooner
+
+
+def wake_seconds(state: ObservedState) -> float | None:
+    """Seconds until the first deadline of a living gang, None without any."""
+    return sooner(
+        _finite(state.seconds_until_deadline()),
+        _finite(state.seconds_until_startup_deadline()),
+        _finite(state.seconds_until_hang()),
+        node_wake_seconds(state),
+    )
+
+
+def node_wake_seconds(state: ObservedState) -> float | None:
+    """Seconds until an unready node counts as lost: the only deadline of pods that are being deleted."""
+    return _finite(state.seconds_until_node_lost())
+
+
+def _finite(seconds: float) -> float | None:
+    return None if seconds == float("inf") else max(0.0, seconds)

@@ -1,0 +1,48 @@
+from typing import get_args
+
+import pytest
+
+from resnetboost_operator import failures
+from resnetboost_operator.planning import conditions
+from resnetboost_operator.planning.policies import registry
+from resnetboost_operator.status import Status
+
+
+def test_each_failure_class_has_a_registered_policy() -> None:
+    assert set(registry.POLICIES) == set(get_args(failures.Policy))
+    assert {found.policy for found in failures.ALL} <= set(registry.POLICIES)
+
+
+def test_only_disruptions_leave_the_budget_alone() -> None:
+    assert [name for name, policy in registry.POLICIES.items() if not policy.uses_budget] == ["disruption"]
+
+
+@pytest.mark.parametrize(
+    ("true", "running", "phase"),
+    [
+        ((), None, "Pending"),
+        ((), (False, "ImagePullBackOff"), "Starting"),
+        ((), (True, "Training"), "Running"),
+        ((), (False, "Restarting"), "Restarting"),
+        ((), (False, "Suspending"), "Suspending"),
+        (("Suspended",), (False, "Suspended"), "Suspended"),
+        (("Complete",), (False, "Complete"), "Complete"),
+        (("Failed",), (False, "Failed"), "Failed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_phase_follows_from_the_conditions(
+    true: tuple[str, ...], running: tuple[bool, str] | None, phase: str
+) -> None:
+    status = Status()
+    if running is not None:
+        status = conditions.with_condition(status, "Running", *running, "", "2026-01-01T00:00:00Z")
+    for kind in true:
+        status = conditions.with_condition(status, kind, True, kind, "", "2026-01-01T00:00:00Z")
+    assert conditions.phase(status) == phase
+
+
+def test_the_phase_stays_between_two_stages() -> None:
+    status = Status(phase="Running")
+    status = conditions.not_running(status, "StageComplete", "stage base is complete", "2026-01-01T00:00:00Z")
+    assert conditions.phase(status) == "Running"
