@@ -60,8 +60,8 @@ class Scale(NamedTuple):
 def of(config: Config) -> LossScale | None:
     """The scale of a stage that leaves steps out: a dynamic one, or a fixed one of Float16."""
     if config.dynamic_loss_scale is not None:
-        return Scaling(config.dynamic_loss_scale)
-    return Fixed(config.loss_scale) if config.precision == "Float16" and config.loss_scale > LEAST else None
+        return GradScaler(config.dynamic_loss_scale)
+    return FixedScale(config.loss_scale) if config.precision == "Float16" and config.loss_scale > LEAST else None
 
 
 def after(scale: Scale, finite: bool, growth_steps: int) -> Scale:
@@ -73,7 +73,7 @@ def after(scale: Scale, finite: bool, growth_steps: int) -> Scale:
     return Scale(min(scale.factor * FACTOR, max(scale.factor, MOST)), 0)
 
 
-class Scaling:
+class GradScaler:
     """A dynamic one."""
 
     def __init__(self, settings: DynamicLossScale) -> None:
@@ -101,7 +101,7 @@ class Scaling:
         return not finite and before.factor > LEAST
 
 
-class Fixed:
+class FixedScale:
     """One that stays."""
 
     def __init__(self, factor: float) -> None:

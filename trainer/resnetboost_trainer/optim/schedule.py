@@ -25,7 +25,7 @@ import msgspec
 from resnetboost_trainer.config import Config, LearningRate
 
 
-class Moment(msgspec.Struct, frozen=True):
+class StepSchedule(msgspec.Struct, frozen=True):
     """Which step it is, 0-based within the stage, and what the schedules say for it; damping is 0 without THOR.
 
     The learning rate is 1 where a line search finds the length of each step.
@@ -36,10 +36,10 @@ class Moment(msgspec.Struct, frozen=True):
     damping: float
 
 
-def moment(config: Config, step: int, steps_per_epoch: int) -> Moment:
-    """All that changes from step to step by itself."""
+def at(config: Config, step: int, steps_per_epoch: int) -> StepSchedule:
+    """The values of a step, 0-based within the stage."""
     damped = damping(config, step, steps_per_epoch) if config.thor is not None else 0.0
-    return Moment(step, rate(config, step, steps_per_epoch), damped)
+    return StepSchedule(step, rate(config, step, steps_per_epoch), damped)
 
 
 def rate(config: Config, step: int, steps_per_epoch: int) -> float:

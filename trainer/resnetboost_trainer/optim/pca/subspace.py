@@ -7,6 +7,7 @@ ranks will do. What goes in and comes out is whole and the same bits on every ra
 import math
 
 import mindspore
+import msgspec
 from mindspore import Parameter, Tensor, nn, ops
 
 from resnetboost_trainer.distributed.communicator import Floats
@@ -15,6 +16,14 @@ from resnetboost_trainer.distributed.communicator import Floats
 def width(numbers: int, ranks: int) -> int:
     """Columns that a rank has of P, with those of padding."""
     return math.ceil(numbers / ranks)
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """This rank's columns (k, width) of the components of snapshots of M `numbers`, and what they explain (0..1)."""
+
+    columns: Floats
+    numbers: int
+    explained: float
 
 
 class Columns(nn.Cell):

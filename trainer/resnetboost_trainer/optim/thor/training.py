@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer import config
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.engine.gradient import Reduction
+from resnetboost_trainer.distributed.reduction import Reduction
 from resnetboost_trainer.models.assign import write
 from resnetboost_trainer.optim.grad_scaler import MOST_IN_A_ROW
 from resnetboost_trainer.optim.momentum import Momentum
-from resnetboost_trainer.optim.thor.curvature import Curvature, Update
+from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
+from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 
 # Of a loss, between a batch and the same one taken twice, for it to be a mean: half precision stays below it.
 MEAN_WITHIN = 0.01
@@ -95,7 +96,7 @@ class THOR:
             trace_rule=_rule(trace_rule),
             clip_norm=clip_norm,
         )
-        self.curvature = Curvature(network, network.trainable_params(), settings, self.communicator, exclude)
+        self.curvature = KFACPreconditioner(network, network.trainable_params(), settings, self.communicator, exclude)
         sgd = config.Momentum(momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
         self.optimizer = self.curvature.optimizer(Momentum(self.curvature.parameters, sgd))
 
@@ -129,7 +130,7 @@ class TrainingCell(nn.Cell):
         self._compile()
         self._written = list(self.get_parameters())
         self._places: list[int] | None = None
-        self.last_update: Update | None = None
+        self.last_update: CurvatureUpdate | None = None
         self.skipped = self._skipped_in_a_row = 0
 
     def _compile(self) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import mindspore
-import msgspec
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from resnetboost_trainer.optim.thor.capture import Capture
 from resnetboost_trainer.optim.thor.exchange import Damped
 from resnetboost_trainer.optim.thor.host import Captured
 from resnetboost_trainer.optim.thor.precondition import Preconditioned, Preconditioner
+from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 from resnetboost_trainer.optim.thor.trace_rule import Decision
 
 Floats = NDArray[np.float32]
@@ -34,21 +34,6 @@ UNEXPLAINED = (
 )
 
 log = logging.getLogger(__name__)
-
-
-class Update(msgspec.Struct, frozen=True):
-    """What a candidate update did, in numbers of layers. `failed` ones were due and keep their old inverses.
-
-    `damping` is that of the updated layers; in all other inverses it is within `trace.DAMPING_WITHIN` of it, but for
-    failed layers and those whose trace was not finite. `stopped` are those that were left alone because of it.
-    """
-
-    damping: float
-    seconds: float
-    updated: int
-    kept: int
-    stopped: int
-    failed: int
 
 
 class Due(NamedTuple):
@@ -67,7 +52,7 @@ class _Statistics(Protocol):
     def factors(self, captured: Captured) -> list[Floats]: ...
 
 
-class Curvature:
+class KFACPreconditioner:
     """The factors of a network's layers, kept as inverses in `preconditioner`, the same bits on every rank."""
 
     def __init__(
@@ -105,8 +90,8 @@ class Curvature:
         """What a checkpoint has to hold."""
         return [self.traces, *self.preconditioner.state()]
 
-    def newer_state(self) -> list[Parameter]:
-        """What it has to hold too, and those of older releases do not: a damping of 0 counts as outdated."""
+    def optional_state(self) -> list[Parameter]:
+        """State that checkpoints of older releases lack: a damping of 0 counts as outdated."""
         return [self.dampings, self.overdue]
 
     def due(self, step: int) -> bool:
@@ -140,7 +125,7 @@ class Curvature:
 
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
-    ) -> Update:
+    ) -> CurvatureUpdate:
         """Bring the inverses up to date. A collective, but for a gang of one.
 
         `captured` is what the probes' gradients were, of a local batch of `samples` and a loss times `loss_scale`;
@@ -166,7 +151,7 @@ class Curvature:
         write(self.traces, trace_rule.updated(state, renewed))
         write(self.dampings, dampings)
         self._set_overdue(False)
-        return Update(
+        return CurvatureUpdate(
             damping=damping,
             seconds=time.perf_counter() - started,
             updated=len(due) - len(failed),
