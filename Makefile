@@ -46,6 +46,10 @@ test-fast: setup  ## Run the unit, golden and contract tests, two at a time (a m
 test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 20 minutes)
 	@$(BIN)/python -m pytest -m chaos tests/integration
 
+.PHONY: mutation
+mutation: setup  ## Change single expressions and list which changes no unit test notices: AREAS="planning" (about 20 minutes)
+	@$(BIN)/python scripts/mutation_sample.py $(AREAS)
+
 .PHONY: lint
 lint: setup  ## Check format, code, types, import rules and YAML
 	$(BIN)/ruff format --check --output-format concise .
