@@ -1,4 +1,4 @@
-"""The trainer's process: config and environment in, verdict and exit code out; one sentence per failure."""
+"""Entry point of a rank: reads config and environment, trains, and writes the termination message and exit code."""
 
 from resnetboost_trainer.engine import early_signals
 
@@ -39,7 +39,7 @@ def main() -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no rank: it may be ended like any program
         _leave(commands.run(sys.argv[1], sys.argv[2:]))
     arguments = _arguments()
-    os.environ.setdefault("GLOG_v", "3")  # MindSpore: errors only; a warning per graph helps nobody
+    os.environ.setdefault("GLOG_v", "3")  # MindSpore: errors only; a warning per graph is noise
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         environment = config.environment()
@@ -76,7 +76,7 @@ def _rank(environment: Environment) -> int:
 
 
 def _train(settings: Config, environment: Environment, progress: ProgressState) -> Verdict:
-    """Everything that can fail quickly comes first; MindSpore takes seconds to import and is imported last."""
+    """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
     from resnetboost_trainer.checkpoint import pretrained
     from resnetboost_trainer.data import sampler
     from resnetboost_trainer.distributed import ranktable
@@ -130,14 +130,14 @@ def _verdict(environment: Environment, progress: ProgressState, name: str, messa
 
 
 def _moves(progress: ProgressState) -> object:
-    """What changes while a rank makes progress. Before the first step it compiles or waits for others, unobserved."""
+    """A value that changes while the rank makes progress. Before the first step progress cannot be observed."""
     newest = progress.read()
     waiting = newest.state in ("Starting", "Compiling")
     return time.monotonic() if waiting else (newest.state, newest.heartbeat, newest.checkpoint_step)
 
 
 def _leave_early(environment: Environment) -> None:
-    """Asked to stop before the gang has met: nobody waits for this rank, and it has nothing to save."""
+    """Exit at once when asked to stop before the gang has met: no rank waits for this one, and nothing is to save."""
     error = Interrupted(early_signals.MESSAGE)
     last = Verdict(error.name, str(error), environment.rank, error.exit_code)
     failures.write(last, environment.termination_log)
@@ -146,7 +146,7 @@ def _leave_early(environment: Environment) -> None:
 
 
 def _give_up(environment: Environment, progress: ProgressState) -> None:
-    """Asked to stop long ago and still here: the collective this rank sits in will never end."""
+    """Exit when a rank asked to stop does not progress: the collective it waits in will never end."""
     error = CommunicationError("asked to stop, but the other ranks never finished the step")
     failures.write(
         _verdict(environment, progress, error.name, str(error), error.exit_code), environment.termination_log
@@ -155,7 +155,7 @@ def _give_up(environment: Environment, progress: ProgressState) -> None:
 
 
 def _leave(exit_code: int) -> NoReturn:
-    """Without MindSpore's teardown, which waits for ranks that may be gone; everything of ours is written by now."""
+    """Exit without MindSpore's teardown, which waits for ranks that may be gone."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

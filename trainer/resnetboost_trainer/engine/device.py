@@ -1,4 +1,4 @@
-"""Chooses the device and the execution mode of this process, once, before anything else of MindSpore is used."""
+"""Sets the device and the execution mode of this process, once, before MindSpore is used."""
 
 import gc
 

@@ -41,7 +41,7 @@ class Program:
         self.loss_scale, self.precision = config.loss_scale, config.precision
         entropy = loss.CrossEntropy(config.label_smoothing, config.label_smoothing_over)
         if communicator.leads:
-            log.info(loss.told(config.label_smoothing, config.label_smoothing_over, self.classes))
+            log.info(loss.described(config.label_smoothing, config.label_smoothing_over, self.classes))
         parts, self.state = registry.build(BuildContext(config, network, entropy, communicator, prepared))
         self.update_rule, self.curvature, self.advice = parts.update_rule, parts.curvature, parts.advice
         self.average: ModelEma | None = None

@@ -28,7 +28,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class Server:
-    """Serves from a thread of its own from the moment it exists: who asks early learns that the rank is starting."""
+    """HTTP server in a thread of its own. It serves from its creation on, while the rank is still starting."""
 
     def __init__(self, address: str, port: int, progress: ProgressState) -> None:
         """Bind. Raises ConfigError naming the address if it is taken or not ours."""

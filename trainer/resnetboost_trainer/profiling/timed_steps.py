@@ -18,7 +18,7 @@ from resnetboost_trainer.profiling.step_times import DATA, GRADIENT, OPTIMIZER, 
 
 
 class TimedSteps:
-    """Of a stage, from its first step on, on fresh weights. Collectives: every rank takes as many, `total` at most."""
+    """Makes and measures the first steps of a stage, on fresh weights. Collectives: all ranks take the same number."""
 
     def __init__(self, config: Config, dataset: sampler.Dataset, communicator: Communicator, total: int) -> None:
         """A collective."""

@@ -1,4 +1,4 @@
-"""A training step in the principal subspace of earlier weights and, gently, outside of it; top to bottom.
+"""A training step within the principal subspace of earlier weights, and a small one outside of it.
 
 Li et al. 2022 (arXiv 2103.11154), §3. With g the gradient over all ranks and P (k, M) the components,
 
@@ -44,8 +44,8 @@ class Projection(nn.Cell):
         whole = gradient + self.weights.decay * start
         squared = ops.square(whole).sum().reshape(1)
         scalars = ops.concat([self.weights.penalty(start), squared]) * self.scale
-        told = ops.concat([self.project(whole), scalars])
-        return start, whole, told if self.reduce is None else self.reduce(told)
+        sums = ops.concat([self.project(whole), scalars])
+        return start, whole, sums if self.reduce is None else self.reduce(sums)
 
 
 class Residual(nn.Cell):
@@ -64,7 +64,7 @@ class Residual(nn.Cell):
 
 
 class Descent:
-    """Steps of all ranks together; the weights and what is remembered are the same bits on every rank."""
+    """Makes the steps of all ranks together; weights and state are the same bits on every rank."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class Descent:
             raise lost(error) from error
 
     def _step(self, gradient: Tensor, batch: Batch, learning_rate: float, started: float) -> SubspaceStep:
-        start, whole, told = self.projection(gradient)
-        *within, decay, squared = told.asnumpy().astype(np.float64)
+        start, whole, sums = self.projection(gradient)
+        *within, decay, squared = sums.asnumpy().astype(np.float64)
         inner = np.array(within)
         taken = self._agreed(self.solver.direction(inner, learning_rate))
         direction = self.residual(_rows(taken.vector, inner), whole)
@@ -124,9 +124,9 @@ class Descent:
         return [self.residual.momentum_buffer, *self.solver.state()]
 
     def _agreed(self, own: Direction) -> Direction:
-        """Rank 0's: another processor's rounding must not make a rank accept what the others reject."""
-        told = self.communicator.broadcast(np.array([*own.vector, own.slope], np.float32)).astype(np.float64)
-        return Direction(told[:-1], float(told[-1]))
+        """The leader's direction: other processors' rounding must not make a rank accept what others reject."""
+        agreed = self.communicator.broadcast(np.array([*own.vector, own.slope], np.float32)).astype(np.float64)
+        return Direction(agreed[:-1], float(agreed[-1]))
 
 
 class Line:
@@ -134,22 +134,22 @@ class Line:
 
     def __init__(self, descent: Descent, start: Tensor, direction: Tensor, batch: Batch) -> None:
         self.descent, self.start, self.direction, self.batch = descent, start, direction, batch
-        self.looked = False
+        self.evaluated = False
 
     def loss(self, length: float) -> float:
         """With the weights so far along the line, where they stay. A collective."""
         descent = self.descent
-        if not self.looked:
+        if not self.evaluated:
             descent.statistics.keep()
-            self.looked = True
+            self.evaluated = True
         length_ = _number(length)
         penalty = descent.place(self.start, self.direction, length_, descent.residual.momentum_buffer, descent.zero)
         descent.objective.set_train(True)
         return float(descent.objective(self.batch.images, self.batch.labels, penalty).asnumpy()[0])
 
     def leave(self) -> None:
-        """Put back BN's running statistics, if anybody has looked."""
-        if self.looked:
+        """Restore BN's running statistics if a trial changed them."""
+        if self.evaluated:
             self.descent.statistics.restore()
 
 

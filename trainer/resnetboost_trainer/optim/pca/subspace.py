@@ -1,4 +1,4 @@
-"""The principal subspace of a gang as graphs: into it by a sum over the ranks, out of it by gathering their parts.
+"""Graphs that project onto the principal subspace (a sum over the ranks) and back (gathering their parts).
 
 Each rank has a range of columns of P (k, M), all ranges of one width, the last ones padded with zeros: any number of
 ranks will do. What goes in and comes out is whole and the same bits on every rank.

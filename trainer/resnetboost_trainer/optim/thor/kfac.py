@@ -1,4 +1,4 @@
-"""An update of the curvature, top to bottom: traces, decision, factors, inverses; each in a module of its own.
+"""The K-FAC preconditioner of THOR, and its update: traces, decision, factors, inverses.
 
 Across ranks: traces and factors are averaged, never inverses (the mean of inverses is not the inverse of the mean: it
 makes steps too long), each block is inverted once in the whole gang and its inverse shared. Every rank decides from
@@ -87,7 +87,7 @@ class KFACPreconditioner:
         return Preconditioned(self.preconditioner, optimizer, self.settings.clip_norm)
 
     def state(self) -> list[Parameter]:
-        """What a checkpoint has to hold."""
+        """State for checkpoints."""
         return [self.traces, *self.preconditioner.state()]
 
     def optional_state(self) -> list[Parameter]:
@@ -95,9 +95,9 @@ class KFACPreconditioner:
         return [self.dampings, self.overdue]
 
     def due(self, step: int) -> bool:
-        """Whether that step, 0-based, is a candidate for an update, or follows one that was: its graph captures.
+        """Whether a step, 0-based, is a candidate for an update or has to make up for one; its graph captures.
 
-        Stopped layers need it too, where the damping has changed; whether it has, the ranks say together in `update`.
+        Stopped layers need one too when the damping has changed, which the ranks decide together in `update`.
         """
         if step % self.settings.frequency != 0 and not self._is_overdue():
             return False
@@ -105,15 +105,15 @@ class KFACPreconditioner:
         return not bool(left_out.all())
 
     def postpone(self) -> None:
-        """The step that was to update is left out: the next one is to."""
+        """Postpone an update to the next step, since its step is left out."""
         self._set_overdue(True)
 
     def forget(self) -> None:
-        """Look at the parameters themselves again: somebody else may have loaded others."""
+        """Read the parameters again at the next step: other values may have been loaded."""
         self._overdue = None
 
     def _is_overdue(self) -> bool:
-        """As the parameter says; it is read once, for reading waits for the device, and nobody else sets it."""
+        """The value of the parameter, read once, since reading waits for the device."""
         if self._overdue is None:
             self._overdue = bool(self.overdue.asnumpy() > 0)
         return self._overdue
