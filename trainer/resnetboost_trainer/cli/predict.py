@@ -62,9 +62,10 @@ def guesses(
     network: Trained, pictures: dict[Path, Images], prepared: Preparation, top: int, device_type: str
 ) -> Iterator[tuple[Path, list[Guess]]]:
     """The most probable classes of each picture, in their order."""
+    from resnetboost_trainer.engine import device
     from resnetboost_trainer.models import inference
 
-    inference.on(device_type)
+    device.choose(device_type)
     batch = min(BATCH, len(pictures))
     classifier = inference.Classifier(network, batch)
     paths = list(pictures)
