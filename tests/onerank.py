@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+import forkserver
 from resnetboost_operator import api, manifests
 from resnetboost_operator.terminal import loadjob
 
@@ -23,11 +24,13 @@ def start(
     example: str = "digits",
     changes: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
+    spawned: bool = False,
     **checkpoint: Any,
 ) -> subprocess.Popen[bytes]:
     """Begin an attempt on the folder's checkpoints, with an example's job and `changes` to it as for `--set`.
 
     `config` replaces what the trainer reads; `checkpoint` changes how checkpoints are kept (all of them, if not).
+    `spawned`: start it as a container does, so that the process is the rank itself.
     """
     job = api.parse(loadjob.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
     settings = manifests.trainer_config(job, job.spec.stages[0], attempt)
@@ -42,8 +45,10 @@ def start(
         "RESNETBOOST_BIND_ADDRESS": "127.0.0.1",
         "RESNETBOOST_METRICS_PORT": "0",
     }
-    command = [sys.executable, "-m", "resnetboost_trainer", str(path)]
-    return subprocess.Popen(command, env=os.environ | variables, cwd=folder)
+    environment, command = os.environ | variables, ["-m", "resnetboost_trainer", str(path)]
+    if spawned:
+        return subprocess.Popen([sys.executable, *command], env=environment, cwd=folder)
+    return subprocess.Popen(forkserver.command(*command), env=forkserver.environment(environment), cwd=folder)
 
 
 def train(folder: Path, attempt: int, uid: str = "uid", **settings: Any) -> None:
