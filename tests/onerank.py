@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 import forkserver
+import sharedgraphs
 from resnetboost_operator import api, manifests
 from resnetboost_operator.terminal import loadjob
 
@@ -37,6 +38,9 @@ def start(
     settings["job"] = {"name": "digits", "namespace": "default", "uid": uid}
     settings["checkpoint"] = {"everySteps": 1, "keep": 100, "resume": "Never"} | checkpoint
     settings |= {"localBatchSize": 64} | dict(config or {})
+    if "keepCompiledGraphs" not in checkpoint:
+        settings["checkpoint"]["keepCompiledGraphs"] = True
+        sharedgraphs.give(_stage(folder, uid, config))
     path = folder / f"{uid}-{attempt}.yaml"
     path.write_text(yaml.safe_dump(settings))
     variables = {
@@ -54,6 +58,11 @@ def start(
 def train(folder: Path, attempt: int, uid: str = "uid", **settings: Any) -> None:
     """Train to the end, as `start` says."""
     assert start(folder, attempt, uid, **settings).wait(timeout=300) == 0
+    sharedgraphs.collect(_stage(folder, uid, settings.get("config")))
+
+
+def _stage(folder: Path, uid: str, config: Mapping[str, Any] | None) -> Path:
+    return folder / "checkpoints" / uid / dict(config or {}).get("stage", "base")
 
 
 def final_weights(attempt: Path) -> dict[str, bytes]:
