@@ -27,8 +27,8 @@ help:  ## List the targets
 run: setup  ## Train examples/digits.yaml on 2 CPU ranks of this machine and write a report
 	@$(BIN)/resnetboost run examples/digits.yaml
 
-CLUSTER := cluster --crd crds/resnetboostjobs.yaml
-CLUSTER_kubelet := kubeletbed
+CLUSTER := beds.cluster --crd crds/resnetboostjobs.yaml
+CLUSTER_kubelet := beds.kubelet
 
 .PHONY: cluster
 cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs real pods, else they pretend; Ctrl-C stops it
@@ -102,8 +102,8 @@ $(STAMP): requirements.lock operator/pyproject.toml trainer/pyproject.toml
 	@echo "setup: done"
 
 # Faster operators for CPUs, where a C++ compiler is; all works without them.
-$(OPERATORS): $(STAMP) $(wildcard trainer/resnetboost_trainer/native/*.cpp trainer/resnetboost_trainer/native/*.h)
-	@$(BIN)/python -m resnetboost_trainer.native.build
+$(OPERATORS): $(STAMP) $(wildcard trainer/resnetboost_trainer/kernels/*.cpp trainer/resnetboost_trainer/kernels/*.h)
+	@$(BIN)/python -m resnetboost_trainer.kernels.build
 	@touch $@
 
 .PHONY: .fresh-venv

@@ -29,16 +29,18 @@ import yaml
 from mindspore import Tensor
 
 from bench import convergence, trainer
-from bench.adasumrank import CHECKED_STEPS, Plan, Times
+from bench.contenders.adasum_rank import CHECKED_STEPS, Plan, Times
 from bench.convergence import Best, Run, Runs, Task, Trial
 from bench.entries import Entry, ratio
 from bench.networks import ThreeConvolutions
-from resnetboost_trainer import config, device, model
-from resnetboost_trainer.distributed import Floats
-from resnetboost_trainer.optimizers.adasum import host
-from resnetboost_trainer.optimizers.adasum.layout import Layout
-from resnetboost_trainer.optimizers.momentum import decays
-from resnetboost_trainer.schedule import learning_rate
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed.adasum import host
+from resnetboost_trainer.distributed.adasum.layout import Layout
+from resnetboost_trainer.distributed.communicator import Floats
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.models import resnet
+from resnetboost_trainer.optim.momentum import decays
+from resnetboost_trainer.optim.schedule import learning_rate
 
 GANGS, ROUNDS, TIMED_STEPS = (2, 4, 8), 7, 20
 RANKS, LOCAL_BATCH = 8, 32
@@ -93,13 +95,13 @@ def _costs(ranks: int) -> list[Entry]:
 
 @functools.cache
 def _sizes(name: str, classes: int) -> list[int]:
-    return [parameter.size for parameter in model.build(name, classes, 1, 0).trainable_params()]
+    return [parameter.size for parameter in resnet.build(name, classes, 1, 0).trainable_params()]
 
 
 def _gang(folder: Path, ranks: int, plan: Plan) -> Times:
     """The slowest rank's seconds of each round; levels are rank 0's."""
     (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
-    trainer.together(folder, ranks, 1, "bench.adasumrank", str(folder))
+    trainer.together(folder, ranks, 1, "bench.contenders.adasum_rank", str(folder))
     every = [msgspec.json.decode(path.read_bytes(), type=Times) for path in sorted(folder.glob("times-*.json"))]
     slowest = {
         name: [max(values) for values in zip(*(times.seconds[name] for times in every), strict=True)]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from bench import trainer
 from bench.entries import Entry, share
-from resnetboost_trainer import checkpoint
-from resnetboost_trainer.program import Program
-from resnetboost_trainer.saving import Keeping, Saver
+from resnetboost_trainer.checkpoint import store
+from resnetboost_trainer.checkpoint.saver import Keeping, Saver
+from resnetboost_trainer.engine.train_step import Program
 
 ROUNDS, STEPS = 12, 20
 
@@ -54,8 +54,8 @@ def _steps(program: Program) -> None:
         program.step(images, labels, trainer.MOMENT, stop=False)
 
 
-def _manifest(number: int) -> checkpoint.Manifest:
-    return checkpoint.Manifest(
+def _manifest(number: int) -> store.Manifest:
+    return store.Manifest(
         job_uid="bench",
         stage="base",
         attempt=0,

@@ -24,11 +24,15 @@ from rich.table import Table
 from bench import thor, trainer
 from bench.entries import Entry, ratio
 from bench.networks import ThreeConvolutions
-from resnetboost_trainer import config, data, device, model, schedule
-from resnetboost_trainer.data import Dataset
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.evaluate import Evaluation
-from resnetboost_trainer.program import Program
+from resnetboost_trainer import config
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.evaluator import Evaluation
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.models import resnet
+from resnetboost_trainer.optim import schedule
 
 SEEDS = 4
 TARGETS = (0.95, 0.97, 0.98)
@@ -74,7 +78,7 @@ def measure() -> list[Entry]:
         mnist = {"name": "npz", "path": str(mnist_5k(Path(folder)))}
         digits = {"name": "digits"}
         return [
-            *_compare(Task("", lambda seed: model.build("resnet20", 10, 1, seed), digits, epochs=8)),
+            *_compare(Task("", lambda seed: resnet.build("resnet20", 10, 1, seed), digits, epochs=8)),
             *_compare(Task("_3conv", ThreeConvolutions, digits, epochs=8)),
             *_compare(Task("_3conv_mnist5k", ThreeConvolutions, mnist, epochs=12)),
         ]
@@ -137,7 +141,7 @@ class Trial:
         """`changes` of `trainer.settings`."""
         self.task, self.changes = task, changes
         first = self._config(rate=0.1, seed=0)
-        self.dataset: Dataset = data.load(first.dataset, 10)
+        self.dataset: Dataset = sampler.load(first.dataset, 10)
         self.per_epoch = len(self.dataset.x_train) // self.batch
         communicator = Communicator(0, 1)
         self.program = Program(first, task.network(0), communicator)
@@ -178,7 +182,7 @@ class Trial:
     ) -> tuple[Tensor, Tensor]:
         """A rank's part of a batch and its labels."""
         x, y = self.dataset.x_train, self.dataset.y_train
-        chosen = data.batch_indices(configured.seed, epoch, batch, self.batch, rank, ranks, len(x))
+        chosen = sampler.batch_indices(configured.seed, epoch, batch, self.batch, rank, ranks, len(x))
         return Tensor(x[chosen]), Tensor(y[chosen])
 
     def settings(self, rate: float, seed: int) -> dict[str, Any]:

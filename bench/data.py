@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import photographs
 from bench.entries import Entry, ratio
+from support import photographs
 
 SYSTEM_PYTHON = "/usr/bin/python3"  # where Debian's torchvision is
 CONTENDERS = {
@@ -55,7 +55,7 @@ class _Contender:
     """A process that idles while the other one works."""
 
     def __init__(self, python: str, name: str, folder: str) -> None:
-        script = Path(__file__).with_name("datacontender.py")
+        script = Path(__file__).with_name("contenders") / "data.py"
         variables = {**os.environ, "GLOG_v": "3"}
         if python == SYSTEM_PYTHON:
             variables.pop("PYTHONPATH", None)

@@ -14,7 +14,10 @@ def measure() -> list[Entry]:
 
 def _compare(what: str, name: str, numbers: tuple[int, int, int], pairs: int, count: int) -> Entry:
     arguments = [what, name, *map(str, numbers)]
-    with Worker.of("bench.ourworker", *arguments) as ours, Worker.of("bench.mindcvworker", *arguments) as theirs:
+    with (
+        Worker.of("bench.contenders.our_worker", *arguments) as ours,
+        Worker.of("bench.contenders.mindcv_worker", *arguments) as theirs,
+    ):
         times = [(ours.step(count), theirs.step()) for _ in range(pairs)]
         title = f"MindCV {theirs.about}, batch {numbers[2]}; our convolutions: {ours.about}"
     kind = "step" if what == "train" else "inference"

@@ -2,10 +2,10 @@
 
 from mindspore import Tensor, nn
 
-from resnetboost_trainer.conv import Conv2d
-from resnetboost_trainer.initialisation import initialise
-from resnetboost_trainer.model import global_mean
-from resnetboost_trainer.norm import BatchNorm
+from resnetboost_trainer.models.init import initialise
+from resnetboost_trainer.models.layers.conv import Conv2d
+from resnetboost_trainer.models.layers.norm import BatchNorm
+from resnetboost_trainer.models.resnet import global_mean
 
 
 class ThreeConvolutions(nn.Cell):

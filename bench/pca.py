@@ -23,10 +23,10 @@ import msgspec
 import numpy as np
 
 from bench import entries
+from bench.contenders.pca import COMPONENTS, Outcome, Task
 from bench.entries import Entry
-from bench.pcacontender import COMPONENTS, Outcome, Task
-from resnetboost_trainer import checkpoint, snapshots
-from resnetboost_trainer.optimizers.pca.gram import Floats
+from resnetboost_trainer.checkpoint import snapshots, store
+from resnetboost_trainer.optim.pca.gram import Floats
 
 SNAPSHOTS = 60
 RESNET18, RESNET50 = 11_689_512, 25_557_032
@@ -66,15 +66,15 @@ def _snapshots(numbers: int) -> Iterator[Path]:
     try:
         for step in range(SNAPSHOTS):
             weights += np.float32(0.001) * generator.standard_normal(numbers, np.float32)
-            directory = checkpoint.attempt_directory(root, "bench", "base", 0)
-            checkpoint.write(directory, _manifest(step), snapshots.contents(weights), "snapshot")
+            directory = store.attempt_directory(root, "bench", "base", 0)
+            store.write(directory, _manifest(step), snapshots.contents(weights), "snapshot")
         yield root
     finally:
         shutil.rmtree(root)
 
 
-def _manifest(step: int) -> checkpoint.Manifest:
-    return checkpoint.Manifest(
+def _manifest(step: int) -> store.Manifest:
+    return store.Manifest(
         job_uid="bench",
         stage="base",
         attempt=0,
@@ -90,7 +90,7 @@ def _manifest(step: int) -> checkpoint.Manifest:
 
 
 def _run(name: str, task: Task) -> Outcome:
-    command = [sys.executable, "-m", "bench.pcacontender", name, msgspec.json.encode(task).decode()]
+    command = [sys.executable, "-m", "bench.contenders.pca", name, msgspec.json.encode(task).decode()]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     outcome = msgspec.json.decode(done.stdout, type=Outcome)
     print(

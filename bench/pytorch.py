@@ -18,8 +18,8 @@ def measure() -> list[Entry]:
 
 def _compare(what: str, name: str, numbers: tuple[int, int, int], pairs: int, count: int) -> Entry:
     arguments = [what, name, *map(str, numbers)]
-    contender = [SYSTEM_PYTHON, str(Path(__file__).with_name("torchworker.py")), *arguments]
-    with Worker.of("bench.ourworker", *arguments) as ours, Worker(contender, folder="/") as theirs:
+    contender = [SYSTEM_PYTHON, str(Path(__file__).with_name("contenders") / "torch_worker.py"), *arguments]
+    with Worker.of("bench.contenders.our_worker", *arguments) as ours, Worker(contender, folder="/") as theirs:
         times = [(ours.step(count), theirs.step(count)) for _ in range(pairs)]
         title = f"PyTorch {theirs.about}, batch {numbers[2]}; our convolutions: {ours.about}"
     kind = "step" if what == "train" else "inference"

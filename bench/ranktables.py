@@ -10,13 +10,13 @@ import threading
 import time
 from typing import Any
 
+from beds.cluster import ControlPlane
+from beds.operator import Account, Operator, Space
+from beds.operator.devices import PER_NODE, RESOURCE, DevicePlugin
+from beds.operator.jobs import job
+from beds.operator.space import is_true
 from bench import scale_jobs
 from bench.entries import Entry, figure
-from cluster import ControlPlane
-from operatorbed import Account, Operator, Space
-from operatorbed.devices import PER_NODE, RESOURCE, DevicePlugin
-from operatorbed.jobs import job
-from operatorbed.space import is_true
 from resnetboost_operator import names
 
 SIZES = tuple(int(size) for size in os.environ.get("RANKTABLE_SIZES", "16,64,256,1024").split(","))

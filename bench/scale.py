@@ -9,14 +9,14 @@ import os
 import time
 from collections.abc import Iterator
 
+from beds.cluster import ControlPlane
+from beds.operator import Account, Operator
 from bench import scale_jobs, scale_report
 from bench.entries import Entry
 from bench.scale_jobs import NAMESPACE, Contender, Gang, IndexedJob
 from bench.scale_operator import Costs, Meter
 from bench.scale_pods import Pods
 from bench.scale_report import Round, Start
-from cluster import ControlPlane
-from operatorbed import Account, Operator
 
 SIZES = tuple(int(size) for size in os.environ.get("SCALE_SIZES", "100,500,1000").split(","))
 ROUNDS = int(os.environ.get("SCALE_ROUNDS", "3"))

@@ -5,9 +5,10 @@ import uuid
 from pathlib import Path
 from typing import Any, Protocol
 
-from cluster import ControlPlane
-from operatorbed import jobs
-from resnetboost_operator import api, manifests, names
+from beds.cluster import ControlPlane
+from beds.operator import jobs
+from resnetboost_operator import api, names
+from resnetboost_operator.manifests import gang
 
 CRD = Path("crds/resnetboostjobs.yaml")
 NAMESPACE = "scale"
@@ -88,4 +89,4 @@ class IndexedJob:
 def _pod_spec(plane: ControlPlane, size: int) -> Any:
     """As the operator makes it of the job that the API server has completed (a dry run: nothing is created)."""
     job = api.parse(plane.client.send("POST", f"{_OURS}?dryRun=All", jobs.job("template", ranks=size)))
-    return json.loads(json.dumps(manifests.pod(job, job.spec.stages[0], 0, 1)["spec"]))
+    return json.loads(json.dumps(gang.pod(job, job.spec.stages[0], 0, 1)["spec"]))

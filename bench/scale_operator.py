@@ -7,7 +7,7 @@ from typing import Self
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from operatorbed import Operator
+from beds.operator import Operator
 
 _REQUESTS = "resnetboost_operator_api_requests_total"
 _CPU = "process_cpu_seconds_total"

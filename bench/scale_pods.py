@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cluster.client import Client
+from beds.cluster.client import Client
 
 # The server ends the watch so often, for somebody to look at the clock.
 _WATCH_SECONDS = 10

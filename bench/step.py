@@ -18,7 +18,10 @@ def measure() -> list[Entry]:
 
 def _compare(name: str, channels: int, size: int, pairs: int, count: int) -> Entry:
     numbers = str(channels), str(size)
-    with Worker.of("bench.worker", "ours", *numbers) as ours, Worker.of("bench.worker", "stock", *numbers) as stock:
+    with (
+        Worker.of("bench.contenders.worker", "ours", *numbers) as ours,
+        Worker.of("bench.contenders.worker", "stock", *numbers) as stock,
+    ):
         measured = [(ours.step(count), stock.step()) for _ in range(pairs)]
     return speedup(name, [a for a, _ in measured], [b for _, b in measured], "the same step with nn.Conv2d")
 

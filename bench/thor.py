@@ -10,14 +10,15 @@ from mindspore import Tensor, nn
 
 from bench import trainer
 from bench.entries import Entry, figure, ratio, share
-from resnetboost_trainer import data, schedule
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.optimizers.thor import cost, host, layers
-from resnetboost_trainer.optimizers.thor.cost import Shape
-from resnetboost_trainer.optimizers.thor.curvature import Update
-from resnetboost_trainer.optimizers.thor.exchange import Damped, inverted
-from resnetboost_trainer.program import Program
-from resnetboost_trainer.schedule import Moment
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.optim import schedule
+from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.thor import cost, host, layers
+from resnetboost_trainer.optim.thor.cost import Shape
+from resnetboost_trainer.optim.thor.curvature import Update
+from resnetboost_trainer.optim.thor.exchange import Damped, inverted
 
 FREQUENCY, EPOCHS, ROUNDS = 10, 8, 34  # two times 8 epochs
 
@@ -56,7 +57,7 @@ class _Cycles:
     def __init__(self, **changes: Any) -> None:
         self.configured = trainer.configuration(epochs=EPOCHS, learningRate=_cosine(), **changes)
         self.program, self.step = trainer.program(1, **changes), 0
-        self.dataset = data.load(self.configured.dataset, 10)
+        self.dataset = sampler.load(self.configured.dataset, 10)
         self.updates: list[Update] = []
         self.run()
         self.updates.clear()
@@ -66,7 +67,7 @@ class _Cycles:
         total, x, y = 0.0, self.dataset.x_train, self.dataset.y_train
         for _ in range(FREQUENCY):
             epoch, batch = divmod(self.step, len(x) // trainer.BATCH)
-            chosen = data.batch_indices(0, epoch, batch, trainer.BATCH, 0, 1, len(x))
+            chosen = sampler.batch_indices(0, epoch, batch, trainer.BATCH, 0, 1, len(x))
             images, labels = Tensor(x[chosen]), Tensor(y[chosen])
             started = time.perf_counter()
             outcome = self.program.step(images, labels, self._moment(len(x) // trainer.BATCH), stop=False)

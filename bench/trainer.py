@@ -12,10 +12,12 @@ import numpy as np
 import yaml
 from mindspore import Tensor
 
-from resnetboost_trainer import config, device, model
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.program import Program
-from resnetboost_trainer.schedule import Moment
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.models import resnet
+from resnetboost_trainer.optim.schedule import Moment
 
 BATCH = 64
 MOMENT = Moment(step=1, learning_rate=0.01, damping=0.0)
@@ -61,7 +63,7 @@ def program(channels: int, **changes: Any) -> Program:
     device.prepare()
     configured = configuration(**changes)
     name, classes = configured.model.name, configured.model.num_classes
-    return Program(configured, model.build(name, classes, channels, configured.seed), Communicator(0, 1))
+    return Program(configured, resnet.build(name, classes, channels, configured.seed), Communicator(0, 1))
 
 
 def configuration(**changes: Any) -> config.Config:

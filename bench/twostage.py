@@ -24,13 +24,18 @@ from bench import trainer
 from bench.convergence import mnist_5k
 from bench.entries import Entry, ratio
 from bench.networks import ThreeConvolutions
-from resnetboost_trainer import config, data, device, model, schedule, snapshots
-from resnetboost_trainer.distributed import Communicator, Floats
-from resnetboost_trainer.evaluate import Evaluation, Result
-from resnetboost_trainer.optimizers.pca import gram
-from resnetboost_trainer.optimizers.pca.descent import Basis
-from resnetboost_trainer.program import Program
-from resnetboost_trainer.state import MODEL, Arrays, shard
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint import snapshots
+from resnetboost_trainer.checkpoint.state import MODEL, Arrays, shard
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.distributed.communicator import Communicator, Floats
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.evaluator import Evaluation, Result
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.models import resnet
+from resnetboost_trainer.optim import schedule
+from resnetboost_trainer.optim.pca import gram
+from resnetboost_trainer.optim.pca.descent import Basis
 
 SEEDS = 4
 RATES = (0.05, 0.1, 0.2)
@@ -61,7 +66,7 @@ def measure() -> list[Entry]:
     with tempfile.TemporaryDirectory() as folder:
         mnist = {"name": "npz", "path": str(mnist_5k(Path(folder)))}
         return [
-            *_compare("", lambda seed: model.build("resnet20", 10, 1, seed), {"name": "digits"}),
+            *_compare("", lambda seed: resnet.build("resnet20", 10, 1, seed), {"name": "digits"}),
             *_compare("_mnist5k", ThreeConvolutions, mnist),
         ]
 
@@ -101,7 +106,7 @@ class Trial:
         self.make, self.settings = make, {"dataset": dataset}
         self.network, self.communicator = make(0), Communicator(0, 1)
         first = self._config(0, 0.1, SCHEDULE)
-        self.dataset = data.load(first.dataset, 10)
+        self.dataset = sampler.load(first.dataset, 10)
         self.per_epoch = len(self.dataset.x_train) // trainer.BATCH
         self.weights = list(self.network.trainable_params())
         self.numbers = sum(weight.size for weight in self.weights)
@@ -163,7 +168,7 @@ class Trial:
 
     def _batch(self, seed: int, step: int) -> tuple[Tensor, Tensor]:
         x, y = self.dataset.x_train, self.dataset.y_train
-        chosen = data.batch_indices(seed, *divmod(step, self.per_epoch), trainer.BATCH, 0, 1, len(x))
+        chosen = sampler.batch_indices(seed, *divmod(step, self.per_epoch), trainer.BATCH, 0, 1, len(x))
         return Tensor(x[chosen]), Tensor(y[chosen])
 
     def _set(self, name: str, weights: Arrays) -> None:

@@ -11,8 +11,8 @@ import tempfile
 
 import msgspec
 
+from bench.contenders.warm_start_worker import Started
 from bench.entries import Entry, speedup
-from bench.warmstartworker import Started
 
 PAIRS = 7
 COMPILING, STEP = "compiling", "first step"
@@ -43,7 +43,7 @@ def _pair() -> tuple[Started, Started]:
 
 
 def _start(folder: str) -> Started:
-    command = [sys.executable, "-m", "bench.warmstartworker", folder]
+    command = [sys.executable, "-m", "bench.contenders.warm_start_worker", folder]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Started)
 

@@ -1,8 +1,8 @@
 """Errors a user can cause and mend: one clear sentence and the command line's exit code; nothing else."""
 
-from resnetboost_operator import verdicts
+from resnetboost_operator import failures
 
-_CODES = {verdict.name: verdict.exit_code for verdict in verdicts.ALL}
+_CODES = {verdict.name: verdict.exit_code for verdict in failures.ALL}
 
 
 class UserError(Exception):

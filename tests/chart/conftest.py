@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from cluster import ControlPlane, build
-from cluster.helm import Helm
+from beds.cluster import ControlPlane, build
+from beds.cluster.helm import Helm
 
 
 def build_programs(pytestconfig: pytest.Config, names: Sequence[str]) -> None:

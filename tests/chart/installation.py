@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
+from beds.cluster import ControlPlane
+from beds.cluster.helm import CHART, Helm
+from beds.operator import Operator
 from chart.rendered import Manifest
-from cluster import ControlPlane
-from cluster.helm import CHART, Helm
-from operatorbed import Operator
 
 DEFINITION = "resnetboostjobs.resnetboost.io"
 _COMMAND = ["python", "-m", "resnetboost_operator"]

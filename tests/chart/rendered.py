@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from cluster.helm import CHART, Helm
+from beds.cluster.helm import CHART, Helm
 
 Manifest = dict[str, Any]
 NAMESPACE = "team"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from beds.cluster import ClusterError, ControlPlane, monitoringkinds
+from beds.cluster.helm import CHART, Helm
 from chart.rendered import CI_VALUES
-from cluster import ClusterError, ControlPlane, monitoringkinds
-from cluster.helm import CHART, Helm
 
 pytestmark = pytest.mark.slow
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from beds.cluster import ClusterError, ControlPlane
+from beds.cluster.fixtures import CRD
+from beds.cluster.helm import CHART, Helm
+from beds.operator import Space
+from beds.operator.jobs import job
+from beds.operator.space import JOB
+from beds.operator.waiting import eventually
 from chart import installation
 from chart.installation import has_added_field, has_definition, install, uids
-from cluster import ClusterError, ControlPlane
-from cluster.fixtures import CRD
-from cluster.helm import CHART, Helm
-from operatorbed import Space
-from operatorbed.jobs import job
-from operatorbed.space import JOB
-from operatorbed.waiting import eventually
-from resnetboost_operator import devices
+from resnetboost_operator.manifests import devices
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from beds.cluster import ClusterError, monitoringkinds
+from beds.cluster.fixtures import CRD
+from beds.cluster.helm import CHART, Helm
+from beds.operator import account
 from chart.rendered import CI_VALUES, NAMESPACE, Manifest, of, one, render
-from cluster import ClusterError, monitoringkinds
-from cluster.fixtures import CRD
-from cluster.helm import CHART, Helm
-from operatorbed import account
 from resnetboost_operator import names
 
 pytestmark = pytest.mark.slow

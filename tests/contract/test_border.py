@@ -10,12 +10,20 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from resnetboost_operator import api, devices, manifests, names, pods, status, verdicts
+from resnetboost_operator import api, names, status
+from resnetboost_operator import failures as verdicts
+from resnetboost_operator.manifests import devices, gang
+from resnetboost_operator.observed import pods
 from resnetboost_operator.ranktable import payload
 from resnetboost_operator.runs import extension
 from resnetboost_operator.validation import jobfile, schema
-from resnetboost_trainer import config, family, progress, ranktable, schedule, verdict
-from resnetboost_trainer.server import Server
+from resnetboost_trainer import config
+from resnetboost_trainer import failures as verdict
+from resnetboost_trainer.distributed import ranktable
+from resnetboost_trainer.metrics import progress
+from resnetboost_trainer.metrics.server import Server
+from resnetboost_trainer.models import arch
+from resnetboost_trainer.optim import schedule
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 GOOD = Path(__file__).parents[1] / "corpus" / "good"
@@ -37,7 +45,7 @@ def test_the_trainer_reads_every_stage_of_every_example(example: Path, tmp_path:
     job = api.parse(schema.defaulted(jobfile.load(example)))
     for attempt, stage in enumerate(job.spec.stages):
         path = tmp_path / f"{stage.name}.yaml"
-        path.write_text(manifests.config_map(job, stage, attempt)["data"][names.CONFIG_KEY])
+        path.write_text(gang.config_map(job, stage, attempt)["data"][names.CONFIG_KEY])
         loaded = config.load(path)
         assert (loaded.stage, loaded.attempt, loaded.epochs) == (stage.name, attempt, stage.epochs)
         assert loaded.learning_rate.peak == stage.learning_rate.peak
@@ -48,7 +56,7 @@ def configs(name: str, folder: Path) -> Iterator[tuple[api.Stage, config.Config]
     job = api.parse(schema.defaulted(jobfile.load(GOOD / f"{name}.yaml")))
     for stage in job.spec.stages:
         path = folder / f"{stage.name}.yaml"
-        path.write_text(manifests.config_map(job, stage, 0)["data"][names.CONFIG_KEY])
+        path.write_text(gang.config_map(job, stage, 0)["data"][names.CONFIG_KEY])
         yield stage, config.load(path)
 
 
@@ -175,8 +183,8 @@ def test_the_trainer_is_told_what_the_network_begins_with_and_what_of_it_does_no
 
 
 def test_the_trainer_has_every_network_and_part_a_job_may_name() -> None:
-    assert set(get_args(api.ModelName)) == family.LARGE.keys() | family.SMALL.keys()
-    named = {part for name in get_args(api.ModelName) for part in family.parts(name)}
+    assert set(get_args(api.ModelName)) == arch.LARGE.keys() | arch.SMALL.keys()
+    named = {part for name in get_args(api.ModelName) for part in arch.parts(name)}
     assert set(get_args(api.Part)) == named
 
 
@@ -209,7 +217,7 @@ def test_the_trainer_looks_for_the_rank_table_under_the_names_it_is_published_un
 
 
 def pods_of(job: api.Job, stage: api.Stage) -> list[dict[str, Any]]:
-    return [found for found in manifests.gang(job, stage, 0) if found["kind"] == "Pod"]
+    return [found for found in gang.gang(job, stage, 0) if found["kind"] == "Pod"]
 
 
 def test_progress_means_the_same_on_both_sides() -> None:
@@ -226,7 +234,7 @@ def test_kubelet_asks_where_the_trainer_answers_and_misses_no_step_that_it_took(
     board.beat()
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{names.PATH_TRAINING}", timeout=5) as answer:
         assert answer.status == 200
-    assert progress.FRESH_SECONDS >= 2 * manifests.PROBE_SECONDS >= 20
+    assert progress.FRESH_SECONDS >= 2 * gang.PROBE_SECONDS >= 20
 
 
 def free_port() -> int:
@@ -266,7 +274,7 @@ def test_a_run_goes_on_with_more_epochs_exactly_where_the_trainer_has_done_what_
     settings = []
     for job in (short, schema.defaulted(found)):
         parsed = api.parse(job)
-        settings.append(msgspec.convert(manifests.trainer_config(parsed, parsed.spec.stages[0], 0), config.Config))
+        settings.append(msgspec.convert(gang.trainer_config(parsed, parsed.spec.stages[0], 0), config.Config))
     rates = [
         [schedule.learning_rate(stage, step, per_epoch) for step in range(round(made * per_epoch))]
         for stage in settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from resnetboost_operator import devices
+from resnetboost_operator.manifests import devices
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "resnetboost"

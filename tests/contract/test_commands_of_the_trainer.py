@@ -7,15 +7,16 @@ from typing import Any
 import click
 import pytest
 
-from resnetboost_operator.terminal import afterwards
-from resnetboost_trainer import __main__, card, commands, export, predict
-from resnetboost_trainer import eval as evaluating
+from resnetboost_operator.cli import trained
+from resnetboost_trainer import __main__
+from resnetboost_trainer.cli import card, commands, export, predict
+from resnetboost_trainer.cli import eval as evaluating
 
 COMMANDS: dict[str, tuple[click.Command, Callable[[], argparse.ArgumentParser]]] = {
-    "card": (afterwards.card, card.parser),
-    "eval": (afterwards.evaluate, evaluating.parser),
-    "export": (afterwards.export, export.parser),
-    "predict": (afterwards.predict, predict.parser),
+    "card": (trained.card, card.parser),
+    "eval": (trained.evaluate, evaluating.parser),
+    "export": (trained.export, export.parser),
+    "predict": (trained.predict, predict.parser),
 }
 
 

@@ -12,7 +12,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from resnetboost_operator import api, devices, manifests, names, status
+from resnetboost_operator import api, names, status
+from resnetboost_operator.manifests import devices, gang
 from resnetboost_operator.validation import aliases, jobfile, rules, schema
 from resnetboost_operator.validation.structure import Structure
 
@@ -218,11 +219,11 @@ class TestStructs:
         assert devices.RESOURCE_OF_950 in told["spec.device.resourceName"]
         assert devices.SHARED_MEMORY in told["spec.device.sharedMemorySize"]
         assert f"{devices.DEFAULT_CHIP} is taken" in told["spec.device.chip"]
-        assert all(path in told["spec.device.driverMounts"] for _, path, _ in manifests.DRIVER_MOUNTS)
+        assert all(path in told["spec.device.driverMounts"] for _, path, _ in gang.DRIVER_MOUNTS)
 
     def test_what_the_operator_mounts_on_devices_nobody_else_may(self) -> None:
-        paths = {path for _, path, _ in manifests.DRIVER_MOUNTS} | {names.PATH_RANK_TABLE, names.PATH_SHARED_MEMORY}
-        volumes = {name for name, _, _ in manifests.DRIVER_MOUNTS} | {
+        paths = {path for _, path, _ in gang.DRIVER_MOUNTS} | {names.PATH_RANK_TABLE, names.PATH_SHARED_MEMORY}
+        volumes = {name for name, _, _ in gang.DRIVER_MOUNTS} | {
             names.VOLUME_RANK_TABLE,
             names.VOLUME_SHARED_MEMORY,
         }

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-import dashboardlint
-import exposedmetrics
-from exposedmetrics import Metric
-from resnetboost_operator.kube.jobs import JobRecord
-from resnetboost_operator.kube.jobseries import FAMILIES
+from resnetboost_operator.controller.job_series import FAMILIES
+from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.status import Attempt, Condition, Goodput, Loss, Progress, Status
-from simulation import job
+from support import dashboardlint, exposedmetrics
+from support.exposedmetrics import Metric
+from support.simulation import job
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = sorted((ROOT / "charts" / "resnetboost" / "dashboards").glob("*.json"))

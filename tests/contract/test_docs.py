@@ -9,10 +9,12 @@ import msgspec
 import pytest
 import yaml
 
-from resnetboost_operator import api, manifests, names
-from resnetboost_operator.terminal import loadjob
-from resnetboost_trainer import commands, export, schedule
+from resnetboost_operator import api, names
+from resnetboost_operator.cli import job_file
+from resnetboost_operator.manifests import gang
+from resnetboost_trainer.cli import commands, export
 from resnetboost_trainer.config import Config
+from resnetboost_trainer.optim import schedule
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -33,11 +35,11 @@ def read(spec: dict[str, Any], folder: Path) -> api.Job:
     """The job of that spec, and of one for ResNet-50 where it says nothing. Raises JobError."""
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(KIND | {"spec": REST | {"stages": [STAGE]} | spec}))
-    return api.parse(loadjob.load(path))
+    return api.parse(job_file.load(path))
 
 
 def config_of(job: api.Job) -> Config:
-    return msgspec.convert(manifests.trainer_config(job, job.spec.stages[0], 0), Config)
+    return msgspec.convert(gang.trainer_config(job, job.spec.stages[0], 0), Config)
 
 
 def trainer_config(stage: dict[str, Any], folder: Path, **device: Any) -> Config:
@@ -69,7 +71,7 @@ def test_what_is_shown_is_accepted_in_a_job_that_has_the_rest(spec: dict[str, An
 def test_the_pod_that_exports_has_the_rights_and_the_claim_of_the_pods_that_trained(tmp_path: Path) -> None:
     (pod,) = (block["spec"] for block in blocks(DOCS / "after.md"))
     job = read({"checkpoint": {"claimName": "digits"}}, tmp_path)
-    rank_0 = manifests.pod(job, job.spec.stages[0], 0, 0)["spec"]
+    rank_0 = gang.pod(job, job.spec.stages[0], 0, 0)["spec"]
     for field in ("securityContext", "automountServiceAccountToken", "restartPolicy"):
         assert pod[field] == rank_0[field]
     (container,), (trained,) = pod["containers"], rank_0["containers"]
@@ -138,7 +140,7 @@ def test_a_network_that_is_fine_tuned_as_the_document_says(tmp_path: Path) -> No
 def test_the_network_policy_that_is_shown_lets_operator_and_ranks_reach_the_ranks_of_a_job(tmp_path: Path) -> None:
     (policy,) = (block for block in blocks(DOCS / "operator.md") if block.get("kind") == "NetworkPolicy")
     job = read({"device": {"type": "CPU", "count": 2}}, tmp_path)
-    labels = manifests.pod(job, job.spec.stages[0], 0, 1)["metadata"]["labels"]
+    labels = gang.pod(job, job.spec.stages[0], 0, 1)["metadata"]["labels"]
     operator, ranks = policy["spec"]["ingress"]
     selected = [policy["spec"]["podSelector"]["matchLabels"], ranks["from"][0]["podSelector"]["matchLabels"]]
     assert all(found and found.items() <= labels.items() for found in selected)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from resnetboost_operator import names, status
 from resnetboost_operator.validation import schema
-from simulation import Cluster, job
+from support.simulation import Cluster, job
 
 CONTROLS = "\x00\x07\x1b[31m\r\x7f\x85\u200b\u202e\u2028\ufeff"
 TEXT = st.one_of(

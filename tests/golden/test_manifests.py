@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import api, manifests, names, yamltext
+from resnetboost_operator import api, names, yamltext
+from resnetboost_operator.cli import job_file, plan
+from resnetboost_operator.manifests import gang
 from resnetboost_operator.ranktable import assembly
 from resnetboost_operator.ranktable.annotations import KEYS, BoundPod
-from resnetboost_operator.terminal import firstattempt, loadjob
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))
@@ -20,7 +21,7 @@ EXAMPLES = sorted(FOLDER.glob("*.yaml"))
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_becomes_these_objects(example: Path) -> None:
-    compare(example.stem, yamltext.dump_all(objects(loadjob.load(example))))
+    compare(example.stem, yamltext.dump_all(objects(job_file.load(example))))
 
 
 def compare(name: str, text: str) -> None:
@@ -32,20 +33,20 @@ def compare(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("device", ["ascend", "gpu"])
 def test_a_job_differs_from_device_to_device_in_its_type_alone(device: str) -> None:
-    ours, theirs = loadjob.load(FOLDER / "npz.yaml"), loadjob.load(FOLDER / f"npz-{device}.yaml")
+    ours, theirs = job_file.load(FOLDER / "npz.yaml"), job_file.load(FOLDER / f"npz-{device}.yaml")
     assert theirs["spec"]["device"].pop("type") != ours["spec"]["device"].pop("type")
     assert theirs == ours
 
 
 def test_adasum_on_two_nodes_of_ascend_devices_becomes_these_objects() -> None:
     """And the rank table and ranks that a device plugin's annotations make of it."""
-    job = loadjob.load(FOLDER / "digits-adasum.yaml", ["device.type=Ascend"])
+    job = job_file.load(FOLDER / "digits-adasum.yaml", ["device.type=Ascend"])
     compare("digits-adasum-ascend", yamltext.dump_all([*objects(job), rank_table(job)]))
 
 
 def rank_table(job: dict[str, Any]) -> dict[str, Any]:
     """Of the first attempt: indexes 0 and 1 on node-b, their devices in the opposite order, the others on node-a."""
-    parsed = api.parse({**job, "metadata": {**job["metadata"], "uid": firstattempt.PLACEHOLDER_UID}})
+    parsed = api.parse({**job, "metadata": {**job["metadata"], "uid": plan.PLACEHOLDER_UID}})
     stage = parsed.spec.stages[0]
     places = [
         ("node-b", 5, "10.0.0.5"),
@@ -59,12 +60,12 @@ def rank_table(job: dict[str, Any]) -> dict[str, Any]:
         for index, (place, text) in enumerate(zip(places, told, strict=True))
     ]
     built = assembly.build(pods, "910B")
-    return manifests.rank_table(parsed, stage, 0, built.data, hashlib.sha256(built.data).hexdigest(), built.ranks)
+    return gang.rank_table(parsed, stage, 0, built.data, hashlib.sha256(built.data).hexdigest(), built.ranks)
 
 
 def objects(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Those of the first stage, as a user sees them, and of later stages if no attempt fails."""
-    yield from firstattempt.objects(job)
-    parsed = api.parse({**job, "metadata": {**job["metadata"], "uid": firstattempt.PLACEHOLDER_UID}})
+    yield from plan.objects(job)
+    parsed = api.parse({**job, "metadata": {**job["metadata"], "uid": plan.PLACEHOLDER_UID}})
     for attempt, stage in enumerate(parsed.spec.stages[1:], start=1):
-        yield from manifests.gang(parsed, stage, attempt)
+        yield from gang.gang(parsed, stage, attempt)

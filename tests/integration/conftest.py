@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from cluster import ControlPlane
-from operatorbed import Account, Kubelet, Operator, Proxy, Space, devices
+from beds.cluster import ControlPlane
+from beds.operator import Account, Kubelet, Operator, Proxy, Space, devices
 
 NODES = ("node-0", "node-1")
 

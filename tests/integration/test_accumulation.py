@@ -8,13 +8,13 @@ import pytest
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-import thornetworks
-import trainerconfig
-from resnetboost_trainer import config, device
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.program import Outcome, Program
-from resnetboost_trainer.schedule import Moment
-from resnetboost_trainer.verdict import NumericsError
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.failures import NumericsError
+from resnetboost_trainer.optim.schedule import Moment
+from support import thornetworks, trainerconfig
 
 BATCH = 12
 Weights = dict[str, NDArray[Any]]

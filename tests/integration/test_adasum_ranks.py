@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-import adasumreference
-import rankgang
-from adasumreference import Array, Reference
+from support import adasumreference, rankgang
+from support.adasumreference import Array, Reference
 
 pytestmark = pytest.mark.slow
 

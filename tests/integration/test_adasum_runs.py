@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wholerun import Run, checkpointed, completed, job
+from support.wholerun import Run, checkpointed, completed, job
 
 pytestmark = pytest.mark.slow
 

@@ -9,14 +9,14 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
-import thornetworks
-import trainerconfig
-from resnetboost_trainer import config, device
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.optimizers.adasum.delta import Apply, Change
-from resnetboost_trainer.program import Program
-from resnetboost_trainer.schedule import Moment
-from resnetboost_trainer.state import MODEL, OPTIMIZER, Arrays, State, node_shard, shard
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint.state import MODEL, OPTIMIZER, Arrays, State, node_shard, shard
+from resnetboost_trainer.distributed.adasum.delta import Apply, Change
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.optim.schedule import Moment
+from support import thornetworks, trainerconfig
 
 ALONE = Communicator(0, 1)
 

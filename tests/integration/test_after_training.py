@@ -13,24 +13,18 @@ import pytest
 from mindspore import Tensor, load, nn
 from PIL import Image
 
-import onerank
-import photographs
-import smallcheckpoints
-from resnetboost_trainer import (
-    averaging,
-    config,
-    data,
-    device,
-    export,
-    family,
-    inference,
-    onnxfile,
-    trained,
-    weightfile,
-)
-from resnetboost_trainer import eval as evaluating
-from resnetboost_trainer.fitting import Network
-from resnetboost_trainer.trained import Trained
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint import trained
+from resnetboost_trainer.checkpoint.formats import onnx_file, weights
+from resnetboost_trainer.checkpoint.trained import Trained
+from resnetboost_trainer.cli import eval as evaluating
+from resnetboost_trainer.cli import export
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.models import arch, inference
+from resnetboost_trainer.models.state_dict import Network
+from resnetboost_trainer.optim import ema
+from support import onerank, photographs, smallcheckpoints
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +59,7 @@ def test_an_evaluation_has_the_figures_of_the_training(run: Path) -> None:
 
 
 def test_pictures_of_digits_are_taken_for_what_they_are(run: Path, tmp_path: Path) -> None:
-    digits = data.load(config.Dataset(name="digits"), 10)
+    digits = sampler.load(config.Dataset(name="digits"), 10)
     assert digits.preparation is not None
     ((mean,), (deviation,)), chosen = digits.preparation.channels, range(20)
     paths = [tmp_path / f"{number}.png" for number in chosen]
@@ -92,7 +86,7 @@ def small(name: str, classes: int, channels: int) -> Trained:
     """A network with weights and statistics at random, whose outputs depend on every part of it."""
     generator = np.random.default_rng(0)
     arrays: dict[str, Any] = {}
-    for key, shape in family.parameters(name, classes, channels).items():
+    for key, shape in arch.parameters(name, classes, channels).items():
         if len(shape) > 1:
             arrays[key] = generator.normal(0, np.sqrt(2 / np.prod(shape[1:])), shape).astype(np.float32)
         else:
@@ -103,7 +97,7 @@ def small(name: str, classes: int, channels: int) -> Trained:
 @pytest.mark.parametrize("name", ["resnet20", "resnet18", "seresnet50"])
 def test_onnx_gives_the_networks_outputs_for_any_batch(name: str, tmp_path: Path) -> None:
     network, file = small(name, 7, 3), tmp_path / "network.onnx"
-    onnxfile.write(file, network.network, network.arrays, (37, 51), {"job": "one"})
+    onnx_file.write(file, network.network, network.arrays, (37, 51), {"job": "one"})
     session = onnxruntime.InferenceSession(file)
     ours = inference.network(network)
     images = np.random.default_rng(1).normal(size=(3, 3, 37, 51)).astype(np.float32)
@@ -116,7 +110,7 @@ def test_onnx_gives_the_networks_outputs_for_any_batch(name: str, tmp_path: Path
 
 
 def test_what_is_exported_of_a_run_gives_the_networks_outputs(run: Path, tmp_path: Path) -> None:
-    images = data.load(config.Dataset(name="digits"), 10).x_test[:4]
+    images = sampler.load(config.Dataset(name="digits"), 10).x_test[:4]
     expected = inference.network(trained.read(run))(Tensor(images)).asnumpy()
     done = resnetboost("export", run, tmp_path / "digits.onnx")
     assert done.returncode == 0, done.stderr
@@ -132,7 +126,7 @@ def test_what_is_exported_of_a_run_gives_the_networks_outputs(run: Path, tmp_pat
 
 
 def test_the_average_that_training_keeps_is_the_one_that_is_looked_for() -> None:
-    assert averaging.AVERAGE == weightfile.AVERAGE
+    assert ema.AVERAGE == weights.AVERAGE
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +134,7 @@ def photographed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A checkpoint of a network for the photographs, and their folder."""
     root = photographs.folder(tmp_path_factory.mktemp("photographs"))
     dataset = config.Dataset(name="ImageFolder", path=str(root), image_size=32, evaluation_resize=36)
-    found = data.load(dataset, 2)
+    found = sampler.load(dataset, 2)
     path = smallcheckpoints.save(
         tmp_path_factory.mktemp("checkpoints"),
         4,
@@ -159,7 +153,7 @@ def test_photographs_are_evaluated_as_they_were_in_training(
     path, root = photographed
     assert evaluating.main([str(path), "-o", "json", "--batch", "4"]) == 0
     found = json.loads(capsys.readouterr().out)
-    test = data.load(config.Dataset(name="ImageFolder", path=str(root), image_size=32, evaluation_resize=36), 2).test
+    test = sampler.load(config.Dataset(name="ImageFolder", path=str(root), image_size=32, evaluation_resize=36), 2).test
     images = np.empty((len(test.labels), *test.shape), np.float32)
     test.fill(images, np.arange(len(test.labels)), None)
     logits = inference.network(trained.read(path))(Tensor(images)).asnumpy()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster import ClusterError, ControlPlane
-from cluster.fixtures import CRD
+from beds.cluster import ClusterError, ControlPlane
+from beds.cluster.fixtures import CRD
 from resnetboost_operator.validation import jobfile, schema
 
 pytestmark = pytest.mark.slow

@@ -8,16 +8,16 @@ import pytest
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
-import pcareference
-import thornetworks
-import trainerconfig
-from resnetboost_trainer import averaging, config, device
-from resnetboost_trainer.averaging import AVERAGE
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.optimizers.pca.descent import Basis
-from resnetboost_trainer.program import Program
-from resnetboost_trainer.schedule import Moment
-from resnetboost_trainer.state import MODEL
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint.state import MODEL
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.optim import ema
+from resnetboost_trainer.optim.ema import AVERAGE
+from resnetboost_trainer.optim.pca.descent import Basis
+from resnetboost_trainer.optim.schedule import Moment
+from support import pcareference, thornetworks, trainerconfig
 
 DECAY = 0.15
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -107,7 +107,7 @@ def same(ours: Arrays, theirs: Arrays) -> None:
 
 
 def test_a_long_average_forgets_only_its_decay() -> None:
-    assert [averaging.share(0.9999, step) for step in (0, 10, 999990)] == [0, 0.5, 0.9999]
+    assert [ema.share(0.9999, step) for step in (0, 10, 999990)] == [0, 0.5, 0.9999]
 
 
 def test_a_resumed_average_is_the_same_to_the_bit() -> None:

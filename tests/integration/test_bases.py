@@ -10,12 +10,13 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
-import pcabases
-from resnetboost_trainer import bases, checkpoint, snapshots
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.optimizers.pca.descent import Basis
-from resnetboost_trainer.resume import Source
-from resnetboost_trainer.verdict import ConfigError, StorageError
+from resnetboost_trainer.checkpoint import snapshots, store
+from resnetboost_trainer.checkpoint.resume import Source
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.failures import ConfigError, StorageError
+from resnetboost_trainer.optim.pca import basis as bases
+from resnetboost_trainer.optim.pca.descent import Basis
+from support import pcabases
 
 ALONE = Communicator(0, 1)
 ROWS = pcabases.trajectory()
@@ -76,7 +77,7 @@ def test_it_does_not_depend_on_what_else_lies_there(root: Path, expected: tuple[
     shutil.copytree(attempt / "snapshot-00000004", attempt / ".snapshot-00000005.partial")
     pcabases.leave(root, ROWS[:1], stage="other")
     later = pcabases.told(step=400, layout=pcabases.LAYOUT)
-    checkpoint.write(attempt, later, snapshots.contents(ROWS[3]), "snapshot")
+    store.write(attempt, later, snapshots.contents(ROWS[3]), "snapshot")
     basis, digest = prepared(pcabases.source(root))
     assert digest == expected[1]
     assert basis.columns.tobytes() == expected[0].columns.tobytes()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import rankgang
-from resnetboost_trainer import family
+from resnetboost_trainer.models import arch
+from support import rankgang
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_buckets_of_any_network_of_the_family_are_one_sum_in_graphs_and_without(
         counts = {
             key: int(value) for key, value in left.items() if key.endswith((".GRAPH.buckets", ".PyNative.buckets"))
         }
-        assert len(counts) == 2 * len(family.SMALL | family.LARGE)
+        assert len(counts) == 2 * len(arch.SMALL | arch.LARGE)
         assert counts["resnet20.GRAPH.buckets"] == 1 < counts["resnet152.PyNative.buckets"]
         assert left["differ"].tolist() == []
 

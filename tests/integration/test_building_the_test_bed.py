@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import ClusterError, build
+from beds.cluster import ClusterError, build
 
 TESTS = Path(__file__).parents[1]
 ETCD, KWOK = "go.etcd.io/etcd/server/v3", "sigs.k8s.io/kwok/cmd/kwok"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import ClusterError, ControlPlane
+from beds.cluster import ClusterError, ControlPlane
 
 TESTS = Path(__file__).parents[1]
 POD = """
@@ -99,7 +99,7 @@ def test_nothing_is_left_behind() -> None:
 @pytest.mark.usefixtures("programs")
 def test_nothing_is_left_behind_by_an_owner_that_was_stopped(signals: list[str], tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "cluster", "--nodes=0"]
+    command = [sys.executable, "-m", "beds.cluster", "--nodes=0"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout
         assert any("Ctrl-C" in line for line in owner.stdout)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from trainerconfig import GOOD
+from support.trainerconfig import GOOD
 
 TIMEOUT_SECONDS = 30
 # In place of the first package that the trainer imports, and imports for long.

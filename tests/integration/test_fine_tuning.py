@@ -11,15 +11,15 @@ import pytest
 import safetensors.numpy
 from mindspore import Tensor
 
-import onerank
-import pcareference
-import thornetworks
-import trainerconfig
-from resnetboost_trainer import config, convert, device, freezing, model, naming
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.optimizers.pca.descent import Basis
-from resnetboost_trainer.program import Program
-from resnetboost_trainer.schedule import Moment
+from resnetboost_trainer import config
+from resnetboost_trainer.cli import convert
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.models import freeze, key_map, resnet
+from resnetboost_trainer.optim.pca.descent import Basis
+from resnetboost_trainer.optim.schedule import Moment
+from support import onerank, pcareference, thornetworks, trainerconfig
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def test_frozen_layers_keep_the_files_bits_and_a_new_head_learns(base: Path, tun
     first, last = arrays(step(attempt, 0) / "model.safetensors"), arrays(step(attempt, 44) / "model.safetensors")
     for name, value in last.items():
         if not name.startswith("fc."):
-            assert first[name].tobytes() == theirs[naming.torch(name)].tobytes(), name
+            assert first[name].tobytes() == theirs[key_map.torch(name)].tobytes(), name
         assert (value.tobytes() == first[name].tobytes()) == frozen(name), name
     assert last["fc.weight"].shape == (12, 64)
     optimizer = arrays(step(attempt, 44) / "optimizer.safetensors")
@@ -123,7 +123,7 @@ def test_no_algorithm_touches_what_is_frozen(changes: dict[str, Any]) -> None:
     device.prepare()
     network = thornetworks.Chain()
     parts = sorted({name.partition(".")[0] for name, _ in network.parameters_and_names()})
-    freezing.freeze(network, parts[:1])
+    freeze.freeze(network, parts[:1])
     mine = [name for name, _ in network.parameters_and_names() if name.partition(".")[0] == parts[0]]
     trained = list(network.trainable_params())
     before = {name: value.asnumpy().copy() for name, value in network.parameters_and_names()}
@@ -145,9 +145,9 @@ def test_no_algorithm_touches_what_is_frozen(changes: dict[str, Any]) -> None:
 
 def test_batch_norm_of_a_frozen_part_works_as_in_evaluation_while_it_trains() -> None:
     device.prepare()
-    network = model.build("resnet20", 10, 1)
-    freezing.freeze(network, ["layer1"])
-    statistics = freezing.moving(network)
+    network = resnet.build("resnet20", 10, 1)
+    freeze.freeze(network, ["layer1"])
+    statistics = freeze.moving(network)
     assert "bn1.moving_mean" in statistics
     assert not [name for name in statistics if name.startswith("layer1.")]
     before = {name: value.asnumpy().copy() for name, value in network.parameters_and_names()}

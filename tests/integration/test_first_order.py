@@ -6,11 +6,12 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
-from resnetboost_trainer import config, device
-from resnetboost_trainer.optimizers.clipping import Clipped
-from resnetboost_trainer.optimizers.lars import Lars
-from resnetboost_trainer.optimizers.momentum import Momentum
-from resnetboost_trainer.optimizers.norms import squared_norm
+from resnetboost_trainer import config
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.optim.clip import Clipped
+from resnetboost_trainer.optim.lars import Lars
+from resnetboost_trainer.optim.momentum import Momentum
+from resnetboost_trainer.optim.norms import squared_norm
 
 MU, DECAY, RATE, TRUST = 0.75, 0.125, 0.5, 0.25
 SETTINGS = config.Momentum(momentum=MU, weight_decay=DECAY, nesterov=False)

@@ -13,21 +13,20 @@ import pytest
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
-import familygradients
-import onerank
-import trainerconfig
-from resnetboost_trainer import device, model
 from resnetboost_trainer.config import Config, Precision
-from resnetboost_trainer.conv import Conv2d
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.family import Large
-from resnetboost_trainer.initialisation import TORCHVISION, initialise
-from resnetboost_trainer.loss import CrossEntropy
-from resnetboost_trainer.native import library
-from resnetboost_trainer.program import Outcome, Program
-from resnetboost_trainer.schedule import Moment
-from resnetboost_trainer.step import Gradient
-from resnetboost_trainer.verdict import NumericsError
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.gradient import Gradient
+from resnetboost_trainer.engine.loss import CrossEntropy
+from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.failures import NumericsError
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.models import resnet
+from resnetboost_trainer.models.arch import Large
+from resnetboost_trainer.models.init import TORCHVISION, initialise
+from resnetboost_trainer.models.layers.conv import Conv2d
+from resnetboost_trainer.optim.schedule import Moment
+from support import familygradients, onerank, trainerconfig
 
 pytestmark = pytest.mark.slow
 
@@ -63,9 +62,9 @@ def operators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, t
 
 def network(form: str, precision: Precision) -> nn.Cell:
     if form == "small":
-        built: nn.Cell = model.SmallResNet(1, 10, 3, precision)
+        built: nn.Cell = resnet.SmallResNet(1, 10, 3, precision)
     else:
-        built = model.ResNet(FORMS[form], 10, 3, precision)
+        built = resnet.ResNet(FORMS[form], 10, 3, precision)
     initialise(built, 0, TORCHVISION)
     return built
 
@@ -138,7 +137,7 @@ def test_weights_are_rounded_for_a_product_and_stay_what_they_were(kernel: int) 
 
 def program(channels: int = 1, **changes: Any) -> Program:
     configured = msgspec.convert(trainerconfig.GOOD | {"precision": "Float16"} | changes, Config)
-    trained = model.configured(configured.model, channels, 0, configured.precision)
+    trained = resnet.configured(configured.model, channels, 0, configured.precision)
     return Program(configured, trained, Communicator(0, 1))
 
 

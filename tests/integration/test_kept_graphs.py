@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import familygradients
-import onerank
-import rankgang
+from support import familygradients, onerank, rankgang
 
 pytestmark = pytest.mark.slow
 

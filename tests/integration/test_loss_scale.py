@@ -11,14 +11,14 @@ import pytest
 import safetensors.numpy
 from mindspore import Tensor
 
-import onerank
-import trainerconfig
-from resnetboost_trainer import device, model
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.program import Outcome, Program
-from resnetboost_trainer.schedule import Moment
-from resnetboost_trainer.verdict import NumericsError
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.failures import NumericsError
+from resnetboost_trainer.models import resnet
+from resnetboost_trainer.optim.schedule import Moment
+from support import onerank, trainerconfig
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ MOMENT = Moment(step=1, learning_rate=0.05, damping=0.0)
 def program(**changes: Any) -> Program:
     device.prepare()
     configured = msgspec.convert(trainerconfig.GOOD | changes, Config)
-    network = model.build("resnet20", 10, 1)
+    network = resnet.build("resnet20", 10, 1)
     network.conv1.weight.set_data(network.conv1.weight / 1024)  # BN undoes it, and its gradient is 1024 times as large
     return Program(configured, network, Communicator(0, 1))
 

@@ -13,9 +13,12 @@ import pytest
 import safetensors.numpy
 from mindspore import Tensor, nn, ops
 
-from resnetboost_trainer import convert, family, loss, model, naming, torchfile
+from resnetboost_trainer.checkpoint.formats import torch_file
+from resnetboost_trainer.cli import convert
 from resnetboost_trainer.config import Init, SmoothedOver
-from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer.engine import loss
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.models import arch, key_map, resnet
 
 # What torchvision documents: 3 channels, 1000 classes.
 TORCHVISION = {
@@ -61,32 +64,32 @@ def he_parameters(blocks: int, classes: int) -> int:
 
 @pytest.mark.parametrize(("name", "count"), (TORCHVISION | SQUEEZING).items())
 def test_exactly_torchvisions_or_timms_number_of_parameters(name: str, count: int) -> None:
-    network = model.build(name, 1000, 3)
+    network = resnet.build(name, 1000, 3)
     assert parameters(network) == count
     shapes = {key: tuple(value.shape) for key, value in network.parameters_and_names()}
-    assert family.parameters(name, 1000, 3) == shapes
+    assert arch.parameters(name, 1000, 3) == shapes
 
 
 @pytest.mark.parametrize("name", HE)
 def test_exactly_he_et_als_number_of_parameters(name: str) -> None:
-    network = model.build(name, 10, 3)
+    network = resnet.build(name, 10, 3)
     count = parameters(network)
     shapes = {key: tuple(value.shape) for key, value in network.parameters_and_names()}
-    assert family.parameters(name, 10, 3) == shapes
-    assert count == he_parameters(family.SMALL[name], 10)
+    assert arch.parameters(name, 10, 3) == shapes
+    assert count == he_parameters(arch.SMALL[name], 10)
     assert round(count / 1e6, 2) == HE[name]
     assert name != "resnet20" or count == 269_722
 
 
 def test_an_unknown_name() -> None:
     with pytest.raises(ConfigError, match=r"model\.name: resnet19 is not one of resnet18, .*, resnet56"):
-        model.build("resnet19", 10, 3)
+        resnet.build("resnet19", 10, 3)
 
 
 @pytest.mark.parametrize("name", ["resnet20", "resnet18", "seresnet50"])
 @pytest.mark.parametrize("size", [(8, 8), (5, 9)], ids=str)
 def test_small_and_odd_images_are_taken(name: str, size: tuple[int, int]) -> None:
-    network = model.build(name, 7, 1)
+    network = resnet.build(name, 7, 1)
     network.set_train(False)
     output = network(Tensor(normal((2, 1, *size)))).asnumpy()
     assert output.shape == (2, 7)
@@ -95,7 +98,7 @@ def test_small_and_odd_images_are_taken(name: str, size: tuple[int, int]) -> Non
 
 def test_the_free_shortcut_takes_every_second_pixel_and_adds_empty_channels() -> None:
     images = normal((2, 3, 5, 8))
-    output = model.SubsampleAndPad(2)(Tensor(images)).asnumpy()
+    output = resnet.SubsampleAndPad(2)(Tensor(images)).asnumpy()
     np.testing.assert_array_equal(output[:, :3], images[:, :, ::2, ::2])
     assert output.shape == (2, 5, 3, 4)
     assert not output[:, 3:].any()
@@ -103,18 +106,18 @@ def test_the_free_shortcut_takes_every_second_pixel_and_adds_empty_channels() ->
 
 def test_the_global_mean() -> None:
     images = normal((3, 4, 5, 7))
-    output = mindspore.jit(model.global_mean)(Tensor(images)).asnumpy()
+    output = mindspore.jit(resnet.global_mean)(Tensor(images)).asnumpy()
     np.testing.assert_allclose(output, images.mean((2, 3)), atol=1e-6)
 
 
 def test_names_are_torchvisions() -> None:
-    names = {name for name, _ in model.build("resnet50", 10, 3).parameters_and_names()}
+    names = {name for name, _ in resnet.build("resnet50", 10, 3).parameters_and_names()}
     expected = {"conv1.weight", "bn1.gamma", "layer1.0.conv3.weight", "layer4.2.bn2.moving_mean", "fc.bias"}
     assert expected | {"layer1.0.downsample.0.weight", "layer1.0.downsample.1.beta"} <= names
 
 
 def test_initial_weights_have_the_documented_spread() -> None:
-    network = model.build("resnet18", 1000, 3, seed=5)
+    network = resnet.build("resnet18", 1000, 3, seed=5)
     values = {name: value.asnumpy() for name, value in network.parameters_and_names()}
     for name in ("conv1.weight", "layer3.0.conv1.weight", "layer4.0.downsample.0.weight"):
         outputs, _, height, width = values[name].shape
@@ -138,7 +141,7 @@ def test_other_initialisations_have_their_published_variance(
     convolution: Any, variance: Callable[[int, int, int], float]
 ) -> None:
     init = Init(convolution=convolution, head="TruncatedNormal", zero_gamma=False)
-    network = model.build("resnet18", 100, 3, seed=5, init=init)
+    network = resnet.build("resnet18", 100, 3, seed=5, init=init)
     values = {name: value.asnumpy() for name, value in network.parameters_and_names()}
     for name in ("conv1.weight", "layer3.0.conv1.weight", "layer4.0.downsample.0.weight"):
         outputs, inputs, kernel, _ = values[name].shape
@@ -153,7 +156,7 @@ def test_other_initialisations_have_their_published_variance(
 @pytest.mark.parametrize(("name", "last"), [("resnet20", "bn2"), ("resnet50", "bn3"), ("seresnet50", "bn3")])
 def test_with_zero_gamma_each_block_begins_as_its_shortcut(name: str, last: str) -> None:
     init = Init(convolution="HeNormal", head="Normal", zero_gamma=True)
-    network = model.build(name, 10, 3, init=init)
+    network = resnet.build(name, 10, 3, init=init)
     zero = {key for key, value in network.parameters_and_names() if key.endswith("gamma") and not value.asnumpy().any()}
     blocks = {key.rpartition(".conv1")[0] for key, _ in network.parameters_and_names() if ".conv1." in key}
     assert zero == {f"{block}.{last}.gamma" for block in blocks}
@@ -165,7 +168,7 @@ def test_with_zero_gamma_each_block_begins_as_its_shortcut(name: str, last: str)
 
 
 def test_channels_are_weighed_by_their_means() -> None:
-    cell = model.SqueezeExcitation(32)
+    cell = resnet.SqueezeExcitation(32)
     images = normal((2, 32, 3, 3))
     w1, w2, b1, b2 = normal((8, 32, 1, 1)), normal((32, 8, 1, 1)), normal((8,)), normal((32,))
     for layer, weight, bias in ((cell.fc1, w1, b1), (cell.fc2, w2, b2)):
@@ -178,10 +181,10 @@ def test_channels_are_weighed_by_their_means() -> None:
 
 SHOW_DIGEST = """
 import hashlib, mindspore
-from resnetboost_trainer import model
+from resnetboost_trainer.models import resnet
 mindspore.set_device("CPU")
 mindspore.set_seed({other})
-network = model.build("resnet20", 10, 1, 3)
+network = resnet.build("resnet20", 10, 1, 3)
 print(hashlib.sha256(b"".join(value.asnumpy().tobytes() for value in network.get_parameters())).hexdigest())
 """
 
@@ -195,7 +198,7 @@ def test_initial_weights_are_the_same_bits_in_every_process() -> None:
 
 def test_initial_weights_differ_with_the_seed_and_from_layer_to_layer() -> None:
     def draw(seed: int) -> list[Floats]:
-        network = model.build("resnet20", 10, 1, seed)
+        network = resnet.build("resnet20", 10, 1, seed)
         return [value.asnumpy() for value in network.trainable_params() if value.ndim > 1]
 
     weights = [*draw(3), *draw(4)]
@@ -281,7 +284,7 @@ def test_pytorchs_outputs_with_pytorchs_weights_converted_there_and_back(referen
     name, arrays = reference
     converted, back = tmp_path / "ours.safetensors", tmp_path / "back.safetensors"
     convert.convert(tmp_path / "weights.pth", converted)
-    network = model.build(name, 1000, 3)
+    network = resnet.build(name, 1000, 3)
     ours = dict(network.parameters_and_names())
     theirs = safetensors.numpy.load_file(converted)
     assert {key: value.shape for key, value in theirs.items()} == {key: value.shape for key, value in ours.items()}
@@ -294,10 +297,10 @@ def test_pytorchs_outputs_with_pytorchs_weights_converted_there_and_back(referen
     network(Tensor(arrays["images"]))
     for key, value in ours.items():
         if key.endswith(("moving_mean", "moving_variance")):
-            updated = arrays[f"updated/{naming.torch(key)}"]
+            updated = arrays[f"updated/{key_map.torch(key)}"]
             np.testing.assert_allclose(value.asnumpy(), updated, rtol=1e-3, atol=1e-3 * np.abs(updated).max())
     convert.convert(converted, back)
-    before, after = torchfile.read((tmp_path / "weights.pth").read_bytes()), safetensors.numpy.load_file(back)
+    before, after = torch_file.read((tmp_path / "weights.pth").read_bytes()), safetensors.numpy.load_file(back)
     assert before.keys() == after.keys()
     weights = {key for key in before if not key.endswith("num_batches_tracked")}
     assert all(before[key].tobytes() == after[key].tobytes() for key in weights)
@@ -306,7 +309,7 @@ def test_pytorchs_outputs_with_pytorchs_weights_converted_there_and_back(referen
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "seresnet50"])
 def test_pytorch_takes_our_weights_and_computes_our_outputs(name: str, torchvision_python: str, tmp_path: Path) -> None:
-    network = model.build(name, 1000, 3, seed=4)
+    network = resnet.build(name, 1000, 3, seed=4)
     network.set_train(False)
     images = normal((2, 3, SIZE, SIZE))
     output = network(Tensor(images)).asnumpy()

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from resnetboost_trainer import config, device
-from resnetboost_trainer.optimizers.momentum import Momentum
+from resnetboost_trainer import config
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.optim.momentum import Momentum
 
 
 @pytest.fixture(params=["graph", "operator by operator"])

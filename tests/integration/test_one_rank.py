@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import onerank
-from smallcheckpoints import tree
+from support import onerank
+from support.smallcheckpoints import tree
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from typing import get_args
 
 import pytest
 
-from cluster import ControlPlane
-from operatorbed import Account, chaos, scenarios
-from operatorbed.chaos import Outcome, Point
-from operatorbed.proxy import When
+from beds.cluster import ControlPlane
+from beds.operator import Account, chaos, scenarios
+from beds.operator.chaos import Outcome, Point
+from beds.operator.proxy import When
 
 pytestmark = pytest.mark.slow
 

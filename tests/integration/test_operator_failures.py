@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cluster import ControlPlane
-from operatorbed import Kubelet, Operator, Space
-from operatorbed.jobs import CLAIM, job
-from operatorbed.space import JOB, condition
-from operatorbed.waiting import eventually
+from beds.cluster import ControlPlane
+from beds.operator import Kubelet, Operator, Space
+from beds.operator.jobs import CLAIM, job
+from beds.operator.space import JOB, condition
+from beds.operator.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from cluster import ControlPlane
-from operatorbed import Kubelet, Operator, Space
-from operatorbed.jobs import CLAIM, job
-from operatorbed.space import JOB, condition, is_true
-from operatorbed.waiting import eventually
+from beds.cluster import ControlPlane
+from beds.operator import Kubelet, Operator, Space
+from beds.operator.jobs import CLAIM, job
+from beds.operator.space import JOB, condition, is_true
+from beds.operator.waiting import eventually
 from resnetboost_operator import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster import ClusterError, ControlPlane
-from operatorbed import Kubelet, Operator, Space
-from operatorbed.jobs import CLAIM, job
-from operatorbed.space import JOB, condition, is_true
-from operatorbed.waiting import eventually, throughout
+from beds.cluster import ClusterError, ControlPlane
+from beds.operator import Kubelet, Operator, Space
+from beds.operator.jobs import CLAIM, job
+from beds.operator.space import JOB, condition, is_true
+from beds.operator.waiting import eventually, throughout
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from operatorbed import Kubelet, Space
-from operatorbed.devices import NODES, DevicePlugin
-from operatorbed.jobs import job
-from operatorbed.space import condition, is_true
-from operatorbed.waiting import eventually
+from beds.operator import Kubelet, Space
+from beds.operator.devices import NODES, DevicePlugin
+from beds.operator.jobs import job
+from beds.operator.space import condition, is_true
+from beds.operator.waiting import eventually
 from resnetboost_operator import names
-from resnetboost_operator.ranktable import checking
+from resnetboost_operator.ranktable.check import verdict as checking
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator", "kubelet")]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from cluster import ClusterError
-from operatorbed import Kubelet, Space
-from operatorbed.jobs import job
-from operatorbed.space import JOB, condition
-from operatorbed.waiting import eventually, throughout
+from beds.cluster import ClusterError
+from beds.operator import Kubelet, Space
+from beds.operator.jobs import job
+from beds.operator.space import JOB, condition
+from beds.operator.waiting import eventually, throughout
 from resnetboost_operator import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]

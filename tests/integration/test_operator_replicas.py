@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from cluster import ControlPlane
-from operatorbed import Account, Kubelet, Operator, Proxy, Space
-from operatorbed.jobs import job
-from operatorbed.waiting import eventually
+from beds.cluster import ControlPlane
+from beds.operator import Account, Kubelet, Operator, Proxy, Space
+from beds.operator.jobs import job
+from beds.operator.waiting import eventually
 
 pytestmark = pytest.mark.slow
 

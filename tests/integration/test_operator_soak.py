@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cluster import ClusterError
-from operatorbed import Kubelet, Operator, Proxy, Space
-from operatorbed.jobs import job
-from operatorbed.proxy import Call, Trouble
-from operatorbed.space import JOB, Manifest
-from operatorbed.waiting import eventually
+from beds.cluster import ClusterError
+from beds.operator import Kubelet, Operator, Proxy, Space
+from beds.operator.jobs import job
+from beds.operator.proxy import Call, Trouble
+from beds.operator.space import JOB, Manifest
+from beds.operator.waiting import eventually
 from resnetboost_operator import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

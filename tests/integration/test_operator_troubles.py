@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster import ControlPlane, Request
-from cluster.fixtures import CRD
-from operatorbed import Account, Kubelet, Operator, Proxy, Space
-from operatorbed.jobs import job
-from operatorbed.proxy import Call, Trouble
-from operatorbed.space import JOB, condition
-from operatorbed.waiting import eventually
+from beds.cluster import ControlPlane, Request
+from beds.cluster.fixtures import CRD
+from beds.operator import Account, Kubelet, Operator, Proxy, Space
+from beds.operator.jobs import job
+from beds.operator.proxy import Call, Trouble
+from beds.operator.space import JOB, condition
+from beds.operator.waiting import eventually
 from resnetboost_operator import names
 
 pytestmark = pytest.mark.slow

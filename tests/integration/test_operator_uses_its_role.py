@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import ControlPlane, Request
-from operatorbed import Account, Kubelet, Operator, Space, account
-from operatorbed.devices import DevicePlugin
-from operatorbed.jobs import job
-from operatorbed.space import JOB, condition, is_true
+from beds.cluster import ControlPlane, Request
+from beds.operator import Account, Kubelet, Operator, Space, account
+from beds.operator.devices import DevicePlugin
+from beds.operator.jobs import job
+from beds.operator.space import JOB, condition, is_true
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, nn, ops
 
-from resnetboost_trainer import device
-from resnetboost_trainer.conv import Conv2d
-from resnetboost_trainer.native import library
-from resnetboost_trainer.norm import BatchNorm
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.models.layers.conv import Conv2d
+from resnetboost_trainer.models.layers.norm import BatchNorm
 
 Floats = npt.NDArray[Any]
 Window = tuple[int, int, int]

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-import familygradients
-from resnetboost_trainer import device, family
-from resnetboost_trainer.conv import Conv2d
-from resnetboost_trainer.native import library
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.models import arch
+from resnetboost_trainer.models.layers.conv import Conv2d
+from support import familygradients
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +41,8 @@ def operators() -> None:
 def test_a_step_is_the_one_of_mindspores_operators(name: str, frozen: tuple[str, ...]) -> None:
     expected = familygradients.slow(name, frozen)
     network = familygradients.network(name, frozen)
-    learning = {key for key, _ in network.parameters_and_names() if family.part(key) not in frozen}
-    assert expected.gradients.keys() == {key for key in learning if not key.endswith(family.STATISTICS)}
+    learning = {key for key, _ in network.parameters_and_names() if arch.part(key) not in frozen}
+    assert expected.gradients.keys() == {key for key in learning if not key.endswith(arch.STATISTICS)}
     for mode in familygradients.MODES:
         found = familygradients.once(network, mode)
         assert not familygradients.wrong(found, expected, familygradients.BOUND), mode

@@ -11,16 +11,14 @@ import pytest
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-import onerank
-import overflowing
-import rankgang
-from resnetboost_trainer import device
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.lossscale import MOST_IN_A_ROW
-from resnetboost_trainer.program import Outcome, Program
-from resnetboost_trainer.schedule import Moment
-from resnetboost_trainer.state import OPTIMIZER
-from resnetboost_trainer.verdict import NumericsError
+from resnetboost_trainer.checkpoint.state import OPTIMIZER
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.failures import NumericsError
+from resnetboost_trainer.optim.grad_scaler import MOST_IN_A_ROW
+from resnetboost_trainer.optim.schedule import Moment
+from support import onerank, overflowing, rankgang
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import pcabases
-import pcareference
-import rankgang
-from pcareference import Settings, Taken
-from resnetboost_trainer.optimizers.pca import gram
+from resnetboost_trainer.optim.pca import gram
+from support import pcabases, pcareference, rankgang
+from support.pcareference import Settings, Taken
 
 pytestmark = pytest.mark.slow
 

@@ -8,17 +8,16 @@ import pytest
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
-import pcanetworks
-import pcareference
-from pcanetworks import NUMBERS, REFERENCE, Normed, Tanh
-from pcareference import Array, Function, Settings, Taken
-from resnetboost_trainer import device
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.optimizers.pca.descent import Searched
-from resnetboost_trainer.optimizers.pca.quasinewton import Rule
-from resnetboost_trainer.optimizers.pca.solver import Bfgs
-from resnetboost_trainer.program import Outcome, Program
-from resnetboost_trainer.schedule import Moment
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.optim.pca.descent import Searched
+from resnetboost_trainer.optim.pca.quasinewton import Rule
+from resnetboost_trainer.optim.pca.solver import Bfgs
+from resnetboost_trainer.optim.schedule import Moment
+from support import pcanetworks, pcareference
+from support.pcanetworks import NUMBERS, REFERENCE, Normed, Tanh
+from support.pcareference import Array, Function, Settings, Taken
 
 pytestmark = pytest.mark.slow
 

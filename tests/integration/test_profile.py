@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from resnetboost_trainer.native import library
+from resnetboost_trainer.kernels import library
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))

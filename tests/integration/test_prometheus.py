@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import prometheusbed
-from cluster import ClusterError
-from operatorbed.waiting import eventually
-from prometheusbed import Prometheus
+from beds import prometheus as prometheusbed
+from beds.cluster import ClusterError
+from beds.operator.waiting import eventually
+from beds.prometheus import Prometheus
 
 TESTS = Path(__file__).parents[1]
 CONFIGURATION = {"scrape_configs": [{"job_name": "nobody", "static_configs": [{"targets": ["127.0.0.1:1"]}]}]}
 OWNER = """
-import signal, prometheusbed
+import signal
+from beds import prometheus as prometheusbed
 with prometheusbed.Prometheus({}) as prometheus:
     print(prometheus.folder, flush=True)
     signal.pause()

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import yaml
 
-import pcabases
-import rankgang
-from trainerconfig import GOOD
+from support import pcabases, rankgang
+from support.trainerconfig import GOOD
 
 STUBS = Path(__file__).parent / "stubs"
 TABLE = b'{"version":"1.0","status":"completed"}'

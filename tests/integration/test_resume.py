@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
-from resnetboost_trainer import checkpoint, resume, snapshots
-from resnetboost_trainer.checkpoint import Arrays
+from resnetboost_trainer.checkpoint import resume, snapshots, store
+from resnetboost_trainer.checkpoint.pretrained import Read
+from resnetboost_trainer.checkpoint.resume import Source
+from resnetboost_trainer.checkpoint.state import MODEL, OPTIMIZER, State, shard
+from resnetboost_trainer.checkpoint.store import Arrays
 from resnetboost_trainer.config import Config, StartFrom
-from resnetboost_trainer.datasets import draws
-from resnetboost_trainer.datasets.draws import BY_SEED_ALONE
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.pretrained import Read
-from resnetboost_trainer.resume import Source
-from resnetboost_trainer.state import MODEL, OPTIMIZER, State, shard
-from resnetboost_trainer.verdict import ConfigError, StorageError
-from smallcheckpoints import keep, manifest, save, tree
-from trainerconfig import GOOD
+from resnetboost_trainer.data import rng
+from resnetboost_trainer.data.rng import BY_SEED_ALONE
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.failures import ConfigError, StorageError
+from support.smallcheckpoints import keep, manifest, save, tree
+from support.trainerconfig import GOOD
 
 Rule = Literal["Never", "IfPresent", "Required"]
 EVERY_RULE: list[Rule] = ["Never", "IfPresent", "Required"]
@@ -96,7 +96,7 @@ def test_an_earlier_jobs_checkpoint_becomes_our_own_and_stays_what_it_was(rule: 
     assert begin(tmp_path, rule, attempt=0) == (40, 0.25)
     assert tree(theirs) == before
     shutil.rmtree(tmp_path / "earlier")
-    adopted = checkpoint.newest(tmp_path, "ours", "base", [])
+    adopted = store.newest(tmp_path, "ours", "base", [])
     assert adopted is not None
     assert set(adopted.contents) == {MODEL, OPTIMIZER, shard(0)}
     assert begin(tmp_path, "Required", attempt=1) == (40, 0.25), "a restart finds it although that job is gone"
@@ -289,9 +289,9 @@ def of_weights(found: int | None, fingerprint: str = "a/Keep") -> Any:
 
 def test_weights_of_a_checkpoint_have_seen_its_batches_and_those_of_a_plain_file_none(tmp_path: Path) -> None:
     assert lineage(None, weights=of_weights(None)) == BY_SEED_ALONE
-    assert lineage(None, weights=of_weights(BY_SEED_ALONE)) == draws.descended(BY_SEED_ALONE, "base")
+    assert lineage(None, weights=of_weights(BY_SEED_ALONE)) == rng.descended(BY_SEED_ALONE, "base")
     begun = resume.begin(source(tmp_path, attempt=0, weights=of_weights(7)), fresh(), ALONE)
-    assert begun == (0, draws.descended(7, "base"), "a/Keep")
+    assert begun == (0, rng.descended(7, "base"), "a/Keep")
     noted = resume.resumed(source(tmp_path))
     assert noted is not None
     assert (noted.lineage, noted.weights) == begun[1:], "what it saved when it began does not say so"
@@ -332,7 +332,7 @@ def test_an_earlier_jobs_lineage_is_kept_with_its_checkpoint(tmp_path: Path) -> 
 def test_a_stage_that_goes_on_in_another_job_under_the_same_name_draws_anew(tmp_path: Path) -> None:
     other_job(tmp_path, 88, 0.5)
     again = lineage(tmp_path, attempt=0, start_from=OTHER)
-    assert again not in (BY_SEED_ALONE, draws.descended(again, "base"))
+    assert again not in (BY_SEED_ALONE, rng.descended(again, "base"))
     assert lineage(tmp_path, attempt=1, start_from=OTHER) == again, "what it saved when it began does not say so"
 
 
@@ -402,9 +402,7 @@ def test_what_a_stage_goes_on_from_is_known_before_it_begins(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "origin"])
-def test_the_snapshots_of_an_earlier_job_become_our_own_with_its_checkpoint(
-    kind: checkpoint.Kind, tmp_path: Path
-) -> None:
+def test_the_snapshots_of_an_earlier_job_become_our_own_with_its_checkpoint(kind: store.Kind, tmp_path: Path) -> None:
     for step in (0, 20, 40, 60):
         keep(tmp_path, step, kind, job_uid="earlier")
     earlier_job(tmp_path, 40, 0.25, basis="theirs")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-import stubtrainer
-from pseudoterminal import Terminal
+from support import stubtrainer
+from support.pseudoterminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))

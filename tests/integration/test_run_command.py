@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-import stubtrainer
+from support import stubtrainer
 
 ROOT = Path(__file__).parents[2]
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-import onerank
-from resnetboost_trainer import model, snapshots
-from resnetboost_trainer.snapshots import Reader
-from wholerun import Run, checkpointed, completed, job
+from resnetboost_trainer.checkpoint import snapshots
+from resnetboost_trainer.checkpoint.snapshots import Reader
+from resnetboost_trainer.models import resnet
+from support import onerank
+from support.wholerun import Run, checkpointed, completed, job
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_snapshot_is_the_trainable_weights_in_their_order(undisturbed: Path) -> None:
     weights = kept(undisturbed / "checkpoints")
     assert list(weights) == STEPS
-    parameters = list(model.build("resnet20", 10, 1).trainable_params())
+    parameters = list(resnet.build("resnet20", 10, 1).trainable_params())
     assert weights[0] == snapshots.vector(parameters).tobytes()
     for step in STEPS[1:]:
         saved = safetensors.numpy.load_file(undisturbed / BASE / f"attempt-0/step-{step:08d}/model.safetensors")

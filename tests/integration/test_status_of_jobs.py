@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 
-import clusterjobs
-from operatorbed import Kubelet, Proxy, Space
-from operatorbed.jobs import job
-from operatorbed.proxy import Call, Trouble
-from operatorbed.space import JOB
-from operatorbed.waiting import eventually
-from pseudoterminal import Terminal
-from resnetboost_operator import names, pods
-from resnetboost_operator.kube import lease
-from resnetboost_operator.kube.lease import Lease
+from beds.operator import Kubelet, Proxy, Space
+from beds.operator.jobs import job
+from beds.operator.proxy import Call, Trouble
+from beds.operator.space import JOB
+from beds.operator.waiting import eventually
+from resnetboost_operator import names
+from resnetboost_operator.controller import lease
+from resnetboost_operator.controller.lease import Lease
+from resnetboost_operator.observed import pods
+from support import clusterjobs
+from support.pseudoterminal import Terminal
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-import onerank
-import photographs
-from resnetboost_trainer import tomindrecord
-from wholerun import Run
+from resnetboost_trainer.cli import to_mindrecord
+from support import onerank, photographs
+from support.wholerun import Run
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +68,7 @@ def test_a_rank_killed_within_an_epoch_resumes_to_the_same_bits(undisturbed: Pat
 def test_records_made_of_a_folder_train_to_the_bits_of_the_folder(
     undisturbed: Path, root: Path, tmp_path: Path
 ) -> None:
-    tomindrecord.convert(root, tmp_path / "records", "train", "val", shards=2, skip=0)
+    to_mindrecord.convert(root, tmp_path / "records", "train", "val", shards=2, skip=0)
     attempt = train(tmp_path, 0, settings("MindRecord", tmp_path / "records", localBatchSize=8))
     assert weights(attempt) == weights(undisturbed)
 

@@ -12,8 +12,8 @@ import pytest
 from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 
-import thornetworks
-from resnetboost_trainer.optimizers.thor.training import THOR, TrainingCell
+from resnetboost_trainer.optim.thor.training import THOR, TrainingCell
+from support import thornetworks
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("any_mode")]
 

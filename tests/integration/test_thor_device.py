@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from resnetboost_trainer import conv
-from resnetboost_trainer.optimizers.thor import device, host, layers
-from resnetboost_trainer.optimizers.thor.host import Captured
+from resnetboost_trainer.models.layers import conv
+from resnetboost_trainer.optim.thor import device, host, layers
+from resnetboost_trainer.optim.thor.host import Captured
 
 SAMPLES, LOSS_SCALE = 4, 8.0
 TOLERANCE = 2e-6

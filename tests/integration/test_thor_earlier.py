@@ -6,14 +6,15 @@ import msgspec
 import numpy as np
 import pytest
 
-import thornetworks
-import trainerconfig
-from resnetboost_trainer import algorithms, config, device
-from resnetboost_trainer.algorithms import Given, Parts
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.loss import CrossEntropy
-from resnetboost_trainer.state import OPTIMIZER, Arrays
-from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint.state import OPTIMIZER, Arrays
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.loss import CrossEntropy
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.optim import registry
+from resnetboost_trainer.optim.registry import Given, Parts
+from support import thornetworks, trainerconfig
 
 STAGES: dict[str, dict[str, Any]] = {
     "THOR": {"algorithm": "THOR"},
@@ -27,7 +28,7 @@ def parts(stage: str) -> Parts:
     settings = trainerconfig.GOOD | {"thor": trainerconfig.THOR} | STAGES[stage]
     network = thornetworks.Chain()
     configured = msgspec.convert(settings, config.Config)
-    return algorithms.parts(Given(configured, network, CrossEntropy(), Communicator(0, 1), None))
+    return registry.parts(Given(configured, network, CrossEntropy(), Communicator(0, 1), None))
 
 
 def without(contents: dict[str, Arrays], name: str) -> dict[str, Arrays]:

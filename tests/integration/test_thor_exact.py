@@ -10,12 +10,12 @@ import pytest
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
-import thornetworks as networks
-import thorreference
-from resnetboost_trainer import conv
-from resnetboost_trainer.loss import CrossEntropy
-from resnetboost_trainer.optimizers.thor import host, layers
-from thorreference import Array, Floats, Pass, Reference, Subject, close
+import support.thornetworks as networks
+from resnetboost_trainer.engine.loss import CrossEntropy
+from resnetboost_trainer.models.layers import conv
+from resnetboost_trainer.optim.thor import host, layers
+from support import thorreference
+from support.thorreference import Array, Floats, Pass, Reference, Subject, close
 
 SAMPLES = 6
 KRONECKER = [name for name in networks.NAMES if name != "norm"]

@@ -8,11 +8,11 @@ import pytest
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
-from resnetboost_trainer import model
-from resnetboost_trainer.family import Large
-from resnetboost_trainer.loss import CrossEntropy
-from resnetboost_trainer.optimizers.thor.training import THOR, TrainingCell
-from resnetboost_trainer.writing import write
+from resnetboost_trainer.engine.loss import CrossEntropy
+from resnetboost_trainer.models import resnet
+from resnetboost_trainer.models.arch import Large
+from resnetboost_trainer.models.assign import write
+from resnetboost_trainer.optim.thor.training import THOR, TrainingCell
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("any_mode")]
 
@@ -20,8 +20,8 @@ CLASSES, SAMPLES, STEPS, FREQUENCY = 3, 4, 4, 2
 # One block in every group: plain blocks behind the small stem, and weighed bottlenecks behind the large one. The
 # others of the family are made of the same.
 NETWORKS: dict[str, Callable[[], nn.Cell]] = {
-    "as resnet20": lambda: model.SmallResNet(1, CLASSES, 3, "Float32"),
-    "as seresnet50": lambda: model.ResNet(Large((1, 1, 1, 1), True, squeezes=True), CLASSES, 3, "Float32"),
+    "as resnet20": lambda: resnet.SmallResNet(1, CLASSES, 3, "Float32"),
+    "as seresnet50": lambda: resnet.ResNet(Large((1, 1, 1, 1), True, squeezes=True), CLASSES, 3, "Float32"),
 }
 State = dict[str, NDArray[Any]]
 

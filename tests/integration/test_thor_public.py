@@ -13,8 +13,8 @@ from mindspore import Tensor, nn, ops
 from mindspore.dataset import NumpySlicesDataset
 from numpy.typing import NDArray
 
-import thornetworks as networks
-from resnetboost_trainer.optimizers.thor.training import THOR, TrainingCell
+import support.thornetworks as networks
+from resnetboost_trainer.optim.thor.training import THOR, TrainingCell
 
 pytestmark = pytest.mark.slow
 

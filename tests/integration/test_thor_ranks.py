@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import rankgang
+from support import rankgang
 
 pytestmark = pytest.mark.slow
 

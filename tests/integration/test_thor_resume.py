@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import onerank
+from support import onerank
 
 pytestmark = pytest.mark.slow
 

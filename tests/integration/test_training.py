@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-import trainerconfig
-from wholerun import Run, checkpointed, completed, job
+from support import trainerconfig
+from support.wholerun import Run, checkpointed, completed, job
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wholerun import Run, completed, job
+from support.wholerun import Run, completed, job
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-import onerank
-from halts import Halts
-from resnetboost_trainer import bases, snapshots
-from wholerun import Run, completed, job
+from resnetboost_trainer.checkpoint import snapshots
+from resnetboost_trainer.optim.pca import basis
+from support import onerank
+from support.halts import Halts
+from support.wholerun import Run, completed, job
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +144,7 @@ def test_killed_in_every_stage_and_between_them_it_ends_with_the_same_bits(
     assert status["restarts"] == 4, "neither the killed runner's nor the asked one's counts"
     assert status["stages"][0] == base
     assert attempts(run, "base") == folders, "a finished stage was run again"
-    left = [path for path in (run.out / "checkpoints").rglob(".*") if path.name != bases.PRODUCTS]
+    left = [path for path in (run.out / "checkpoints").rglob(".*") if path.name != basis.PRODUCTS]
     assert not left, "what killed writers left is still there"
 
 

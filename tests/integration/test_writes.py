@@ -8,13 +8,13 @@ import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from numpy.typing import NDArray
 
-from resnetboost_trainer.averaging import Averaging
+from resnetboost_trainer.checkpoint.state import State
 from resnetboost_trainer.config import DynamicLossScale, LineSearch, Momentum
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.lossscale import Scaling
-from resnetboost_trainer.optimizers.pca.solver import Bfgs, Sgd, Solver
-from resnetboost_trainer.state import State
-from resnetboost_trainer.writing import write
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.models.assign import write
+from resnetboost_trainer.optim.ema import Averaging
+from resnetboost_trainer.optim.grad_scaler import Scaling
+from resnetboost_trainer.optim.pca.solver import Bfgs, Sgd, Solver
 
 Floats = NDArray[np.float32]
 

@@ -6,10 +6,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-import kubeletbed
-from cluster import ClusterError, build, monitoringkinds
-from kubeletbed import Bed, operatorpod
-from operatorbed import Space
+from beds import kubelet
+from beds.cluster import ClusterError, build, monitoringkinds
+from beds.kubelet import Bed, operatorpod
+from beds.operator import Space
 
 _PATIENCE_SECONDS = 420.0  # a gang starts in 20 s on idle cores, in minutes on busy ones
 # Beside the defaults: so that a test sees soon what Prometheus sees.
@@ -20,7 +20,7 @@ _BED = pytest.StashKey[Bed]()
 @pytest.fixture(scope="session")
 def bed(pytestconfig: pytest.Config) -> Iterator[Bed]:
     """A ready node; skips if that is impossible, but never in CI."""
-    if reason := kubeletbed.unavailable():
+    if reason := kubelet.unavailable():
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no node to test with: {reason}")
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # building takes minutes: its progress must be seen

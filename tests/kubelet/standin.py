@@ -10,7 +10,8 @@ from pathlib import Path
 
 sys.path.remove("/standin")  # from here on the name is the real trainer's
 
-from resnetboost_trainer import config, ranktable
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed import ranktable
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(16))
 ranktable.place(config.environment())

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from cluster import ClusterError
-from deviceplugin import ASCEND, NVIDIA, DevicePlugin, Kind, annotations
-from kubeletbed import Bed, images, texts
-from operatorbed import Space
-from operatorbed.jobs import job
-from operatorbed.space import condition, is_true
-from operatorbed.waiting import eventually
+from beds.cluster import ClusterError
+from beds.deviceplugin import ASCEND, NVIDIA, DevicePlugin, Kind, annotations
+from beds.kubelet import Bed, images, texts
+from beds.operator import Space
+from beds.operator.jobs import job
+from beds.operator.space import condition, is_true
+from beds.operator.waiting import eventually
 from resnetboost_operator import names
 
 pytestmark = pytest.mark.slow

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-import prometheusbed
-from cluster.helm import CHART
-from deviceplugin import ASCEND, DevicePlugin
-from kubeletbed import Bed, operatorpod
-from operatorbed import Space
-from operatorbed.space import JOB
-from operatorbed.waiting import eventually
-from prometheusbed import Prometheus, fleet, monitors
-from prometheusbed.dashboards import Dashboard, choices, filled
-from prometheusbed.discovery import Discovery
-from prometheusbed.node import OnNode
-from prometheusbed.picture import Moment, draw
-from prometheusbed.promql import compared
+from beds import prometheus as prometheusbed
+from beds.cluster.helm import CHART
+from beds.deviceplugin import ASCEND, DevicePlugin
+from beds.kubelet import Bed, operatorpod
+from beds.operator import Space
+from beds.operator.space import JOB
+from beds.operator.waiting import eventually
+from beds.prometheus import Prometheus, fleet, monitors
+from beds.prometheus.dashboards import Dashboard, choices, filled
+from beds.prometheus.discovery import Discovery
+from beds.prometheus.node import OnNode
+from beds.prometheus.picture import Moment, draw
+from beds.prometheus.promql import compared
 
 pytestmark = pytest.mark.slow
 

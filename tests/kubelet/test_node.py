@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.build import home
-from kubeletbed import images
-from kubeletbed.sandbox import cgroups, sweep
-from operatorbed import Space
-from operatorbed.waiting import eventually
+from beds.cluster.build import home
+from beds.kubelet import images
+from beds.kubelet.sandbox import cgroups, sweep
+from beds.operator import Space
+from beds.operator.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_the_trainers_image_needs_no_writable_root_and_no_root_user(space: Space
 @pytest.mark.usefixtures("bed")
 @pytest.mark.parametrize("with_guard", [False, True], ids=["the-owner", "the-owner-and-its-guard"])
 def test_nothing_stays_of_a_node_after_a_kill_of(with_guard: bool) -> None:
-    command = [sys.executable, "-m", "kubeletbed"]
+    command = [sys.executable, "-m", "beds.kubelet"]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout

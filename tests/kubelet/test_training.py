@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from kubeletbed import Bed, containers, images, operatorpod
-from operatorbed import Space
-from operatorbed.waiting import eventually
+from beds.kubelet import Bed, containers, images, operatorpod
+from beds.operator import Space
+from beds.operator.waiting import eventually
 
 pytestmark = pytest.mark.slow
 

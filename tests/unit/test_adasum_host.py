@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-import adasumreference
-from resnetboost_trainer.optimizers.adasum import host, layout
-from resnetboost_trainer.optimizers.adasum.layout import Layout
+from resnetboost_trainer.distributed.adasum import host, layout
+from resnetboost_trainer.distributed.adasum.layout import Layout
+from support import adasumreference
 
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import adasumreference
-from resnetboost_trainer.optimizers.adasum import adaptive, topology
-from resnetboost_trainer.optimizers.adasum.adaptive import AdaptiveSum, Summed
-from resnetboost_trainer.optimizers.adasum.topology import Pair, Topology
+from resnetboost_trainer.distributed.adasum import adaptive_sum, topology
+from resnetboost_trainer.distributed.adasum.adaptive_sum import AdaptiveSum, Summed
+from resnetboost_trainer.distributed.adasum.topology import Pair, Topology
+from support import adasumreference
 
 Floats = NDArray[np.float32]
 
@@ -260,5 +260,5 @@ def test_the_seconds_of_a_sum_are_its_own() -> None:
 def test_scalars_are_sent_to_48_bits(values: list[float]) -> None:
     """From the square of the least float32 to that of the largest, and sums of them."""
     doubles = np.array(values)
-    (received,) = adaptive._unpacked(adaptive._packed(doubles)[None])
+    (received,) = adaptive_sum._unpacked(adaptive_sum._packed(doubles)[None])
     assert (np.abs(received - doubles) <= 2.0**-48 * np.abs(doubles)).all()

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnetboost_trainer.datasets import autotune
-from resnetboost_trainer.datasets.autotune import LEAST_AHEAD, MOST_AHEAD, Observation, Setting, Take
-from resnetboost_trainer.datasets.corrupt import Corrupt
-from resnetboost_trainer.datasets.draws import Draws
-from resnetboost_trainer.datasets.feed import Feed, Wanted
-from resnetboost_trainer.datasets.split import Images, Indices
-from resnetboost_trainer.datasets.tuning import WINDOW, Tuner
+from resnetboost_trainer.data import autotune
+from resnetboost_trainer.data.autotune import LEAST_AHEAD, MOST_AHEAD, Observation, Setting, Take
+from resnetboost_trainer.data.corrupt import Corrupt
+from resnetboost_trainer.data.dataset import Images, Indices
+from resnetboost_trainer.data.loader import Feed, Wanted
+from resnetboost_trainer.data.rng import Draws
+from resnetboost_trainer.data.tuner import WINDOW, Tuner
 
 MOST = 8
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import trainerconfig
-from resnetboost_trainer import config, graphkey
-from resnetboost_trainer.buckets import BYTES, plan
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed.buckets import BYTES, plan
+from resnetboost_trainer.engine import graph_key
+from support import trainerconfig
 
 
 @pytest.mark.parametrize(
@@ -45,4 +46,4 @@ def test_each_tensor_is_in_one_bucket_and_no_two_neighbours_fit_into_one(sizes: 
 def test_no_graph_that_was_kept_serves_other_buckets() -> None:
     forms = [{}, {"allReduceFusion": {"bucketBytes": 65536}}, {"allReduceFusion": {"bucketBytes": 65537}}]
     settings = [msgspec.convert(trainerconfig.GOOD | form, config.Config) for form in forms]
-    assert len({graphkey.environment(one, 2) for one in settings}) == 3
+    assert len({graph_key.environment(one, 2) for one in settings}) == 3

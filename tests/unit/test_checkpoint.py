@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from resnetboost_trainer import checkpoint
-from resnetboost_trainer.checkpoint import Damaged
-from smallcheckpoints import CONTENTS, MODEL, save, tree
+from resnetboost_trainer.checkpoint import store
+from resnetboost_trainer.checkpoint.store import Damaged
+from support.smallcheckpoints import CONTENTS, MODEL, save, tree
 
 
 def newest_step(root: Path, before_attempt: int = 9) -> int | None:
-    found = checkpoint.newest(root, "uid", "base", [MODEL], before_attempt)
+    found = store.newest(root, "uid", "base", [MODEL], before_attempt)
     return None if found is None else found.manifest.step
 
 
 def test_what_was_written_is_read_bit_for_bit(tmp_path: Path) -> None:
     path = save(tmp_path, 20)
-    assert checkpoint.verify(path).step == 20
-    assert checkpoint.read(path, MODEL)["w"].tobytes() == CONTENTS[MODEL]["w"].tobytes()
+    assert store.verify(path).step == 20
+    assert store.read(path, MODEL)["w"].tobytes() == CONTENTS[MODEL]["w"].tobytes()
 
 
 def test_the_furthest_step_wins_and_the_later_attempt_among_equals(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_the_furthest_step_wins_and_the_later_attempt_among_equals(tmp_path: Pat
     save(tmp_path, 20, attempt=1)
     assert newest_step(tmp_path) == 40
     save(tmp_path, 40, attempt=1)
-    found = checkpoint.newest(tmp_path, "uid", "base", [])
+    found = store.newest(tmp_path, "uid", "base", [])
     assert found is not None
     assert found.manifest.attempt == 1
 
@@ -117,7 +117,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(damage, tmp_pa
     damage(damaged)
     with caplog.at_level(logging.WARNING), pytest.raises(Damaged):
         assert newest_step(tmp_path) == 20
-        checkpoint.verify(damaged, [MODEL])
+        store.verify(damaged, [MODEL])
     assert str(damaged) in caplog.text
 
 
@@ -131,7 +131,7 @@ def test_a_write_cut_off_anywhere_leaves_no_checkpoint(tmp_path: Path, monkeypat
 
 
 def test_what_a_killed_writer_left_behind_is_replaced(tmp_path: Path) -> None:
-    partial = checkpoint.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000020.partial"
+    partial = store.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000020.partial"
     partial.mkdir(parents=True)
     (partial / MODEL).write_text("half a file")
     assert newest_step(tmp_path) is None
@@ -143,7 +143,7 @@ def test_pruning_keeps_the_furthest_over_this_and_older_attempts(tmp_path: Path)
     for attempt, step in ((0, 20), (0, 40), (2, 80)):
         save(tmp_path, step, attempt=attempt)
     newest = save(tmp_path, 60, attempt=1)
-    checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=2, written=newest)
+    store.prune(tmp_path, "uid", "base", attempt=1, keep=2, written=newest)
     left = sorted(path.name for path in tmp_path.rglob("step-*"))
     assert left == ["step-00000040", "step-00000060", "step-00000080"], "a later attempt's are not ours to touch"
     assert not list(tmp_path.rglob("*.deleted"))
@@ -151,34 +151,34 @@ def test_pruning_keeps_the_furthest_over_this_and_older_attempts(tmp_path: Path)
 
 def test_other_jobs_and_stages_are_not_seen(tmp_path: Path) -> None:
     save(tmp_path, 20)
-    assert checkpoint.newest(tmp_path, "another", "base", []) is None
-    assert checkpoint.newest(tmp_path, "uid", "fine", []) is None
+    assert store.newest(tmp_path, "another", "base", []) is None
+    assert store.newest(tmp_path, "uid", "fine", []) is None
 
 
 def test_a_damaged_checkpoint_further_on_does_not_displace_the_one_just_written(tmp_path: Path) -> None:
     flip_a_bit(save(tmp_path, 40, attempt=0))
     written = save(tmp_path, 10, attempt=1)
-    checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=written)
+    store.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=written)
     assert newest_step(tmp_path) == 10
 
 
 def test_a_manifest_that_tells_of_another_place_is_passed_over(tmp_path: Path) -> None:
-    save(tmp_path, 20).rename(checkpoint.attempt_directory(tmp_path, "uid", "base", 0) / "step-00000099")
+    save(tmp_path, 20).rename(store.attempt_directory(tmp_path, "uid", "base", 0) / "step-00000099")
     save(tmp_path, 10)
     assert newest_step(tmp_path) == 10
 
 
 def test_pruning_sweeps_up_what_killed_writers_left(tmp_path: Path) -> None:
-    rubbish = checkpoint.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000030.partial"
+    rubbish = store.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000030.partial"
     rubbish.mkdir(parents=True)
-    checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=save(tmp_path, 40, attempt=1))
+    store.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=save(tmp_path, 40, attempt=1))
     assert not rubbish.exists()
 
 
 def test_steps_of_more_than_eight_digits_are_kept_and_found_by_their_number(tmp_path: Path) -> None:
     for step in (10**8 - 2, 10**8 - 1, 10**8):
-        checkpoint.prune(tmp_path, "uid", "base", attempt=0, keep=2, written=save(tmp_path, step))
-    found = [path.name for path in checkpoint.candidates(tmp_path, "uid", "base")]
+        store.prune(tmp_path, "uid", "base", attempt=0, keep=2, written=save(tmp_path, step))
+    found = [path.name for path in store.candidates(tmp_path, "uid", "base")]
     assert found == ["step-100000000", "step-99999999"]
 
 
@@ -188,7 +188,7 @@ def test_a_lineage_that_is_none_is_damage(lineage: object, tmp_path: Path) -> No
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | {"lineage": lineage}))
     with pytest.raises(Damaged, match="lineage"):
-        checkpoint.read_manifest(path)
+        store.read_manifest(path)
 
 
 def test_pruning_touches_no_other_job_or_stage_and_minds_no_strange_names(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_pruning_touches_no_other_job_or_stage_and_minds_no_strange_names(tmp_pa
         (tmp_path / "uid/base" / strange).mkdir(parents=True)
         (tmp_path / "uid/base" / strange / "file").touch()
     before = tree(tmp_path)
-    checkpoint.prune(tmp_path, "uid", "base", attempt=3, keep=1, written=save(tmp_path, 60, attempt=3))
+    store.prune(tmp_path, "uid", "base", attempt=3, keep=1, written=save(tmp_path, 60, attempt=3))
     assert before.items() <= tree(tmp_path).items()
 
 
@@ -210,7 +210,7 @@ def test_a_stale_attempt_that_prunes_while_we_look_does_not_hide_its_checkpoints
 
     def live_on() -> None:
         for step in range(1, 200):
-            checkpoint.prune(tmp_path, "uid", "base", attempt=0, keep=1, written=save(tmp_path, step))
+            store.prune(tmp_path, "uid", "base", attempt=0, keep=1, written=save(tmp_path, step))
 
     save(tmp_path, 0)
     stale = threading.Thread(target=live_on)
@@ -229,15 +229,15 @@ def test_a_stale_attempt_that_saves_at_the_same_time_does_not_disturb_its_succes
     def live_on() -> None:
         for step in itertools.takewhile(lambda _: not stop.is_set(), itertools.count(1)):
             with contextlib.suppress(OSError):
-                checkpoint.prune(tmp_path, "uid", "base", attempt=0, keep=1, written=save(tmp_path, step))
+                store.prune(tmp_path, "uid", "base", attempt=0, keep=1, written=save(tmp_path, step))
 
     stale = threading.Thread(target=live_on)
     stale.start()
     try:
         for step in range(1, 100):
             written = save(tmp_path, step, attempt=1)
-            checkpoint.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=written)
-            assert checkpoint.verify(written).step == step
+            store.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=written)
+            assert store.verify(written).step == step
     finally:
         stop.set()
         stale.join()

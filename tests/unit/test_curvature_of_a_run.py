@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from measuredrun import attempt, height, measured
-from resnetboost_operator.runs import cost, curvature, report
+from resnetboost_operator.cli.run import summary
+from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.status import Status
-from resnetboost_operator.terminal import displaytext, summary
+from support.measuredrun import attempt, height, measured
 
 HEADER = (
     "step,step_seconds,damping,thor_update_seconds,layers_updated,layers_kept,layers_stopped,layers_failed,test_loss\n"
@@ -58,7 +59,7 @@ def killed_and_resumed(folder: RunFolder) -> None:
 
 def test_updates_that_a_restart_repeats_count_once(folder: RunFolder) -> None:
     killed_and_resumed(folder)
-    (base,) = curvature.by_stage(measured(folder))
+    (base,) = thor.by_stage(measured(folder))
     assert base.stage == "base"
     assert (base.steps, base.last_step) == ([6, 11, 16, 21], 25)  # of the run, which began with 5 of another stage
     assert base.layers == {
@@ -72,7 +73,7 @@ def test_updates_that_a_restart_repeats_count_once(folder: RunFolder) -> None:
 
 def test_the_cost_is_told_against_the_stages_own_steps_without_compiling(folder: RunFolder) -> None:
     killed_and_resumed(folder)
-    (base,) = curvature.by_stage(measured(folder))
+    (base,) = thor.by_stage(measured(folder))
     assert (base.seconds, base.stage_seconds) == pytest.approx((4 * 0.05, 20 * 0.1 + 4 * 0.05))
     assert cost.told([base]) == "0.2 s, 9.1 % of the steps' time without compiling"
     assert (base.with_seconds, base.without_seconds) == pytest.approx((0.15, 0.1))
@@ -80,14 +81,14 @@ def test_the_cost_is_told_against_the_stages_own_steps_without_compiling(folder:
 
 def test_a_stage_with_a_single_update_has_a_cost_too(folder: RunFolder) -> None:
     attempt(folder, "base", 0, HEADER + rows(1, 4, every=100))
-    (base,) = curvature.by_stage(measured(folder))
+    (base,) = thor.by_stage(measured(folder))
     assert (base.seconds, base.stage_seconds) == pytest.approx((0.05, 0.45))
 
 
 def test_each_stage_with_updates_has_its_own(folder: RunFolder) -> None:
     attempt(folder, "warm", 0, HEADER + rows(1, 5, every=2))
     attempt(folder, "base", 1, HEADER + rows(1, 5, every=4))
-    assert [(found.stage, found.steps) for found in curvature.by_stage(measured(folder))] == [
+    assert [(found.stage, found.steps) for found in thor.by_stage(measured(folder))] == [
         ("warm", [1, 3, 5]),
         ("base", [6, 10]),
     ]
@@ -97,7 +98,7 @@ def test_each_stage_with_updates_has_its_own(folder: RunFolder) -> None:
 def test_a_run_of_another_algorithm_has_none_and_says_nothing_of_them(folder: RunFolder, text: str) -> None:
     attempt(folder, "base", 0, text)
     report.write_report(folder)
-    assert curvature.by_stage(measured(folder)) == []
+    assert thor.by_stage(measured(folder)) == []
     assert "curvature" not in folder.report_html.read_text()
     assert not any("curvature" in line for line in summary.closing_lines(folder, Status(), "command", 1))
 
@@ -125,8 +126,8 @@ def test_the_report_sums_up_and_its_picture_grows_by_a_panel(folder: RunFolder) 
 
 def test_the_terminal_sums_up_each_stage_in_a_line(folder: RunFolder) -> None:
     killed_and_resumed(folder)
-    (base,) = curvature.by_stage(measured(folder))
-    told = displaytext.SEPARATOR.join(displaytext.curvature(base))
+    (base,) = thor.by_stage(measured(folder))
+    told = run_text.SEPARATOR.join(run_text.curvature(base))
     assert (
         told
         == "base: 4 updates · 0.2 s, 9.1 % of the steps' time without compiling · 24 of 40 layers updated · 4 failed"

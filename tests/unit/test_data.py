@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnetboost_trainer import config, data, npz
-from resnetboost_trainer.datasets import draws
-from resnetboost_trainer.verdict import ConfigError, DataError
+from resnetboost_trainer import config
+from resnetboost_trainer.data import rng, sampler
+from resnetboost_trainer.data.sources import npz
+from resnetboost_trainer.failures import ConfigError, DataError
 
 Arrays = dict[str, Any]
 DIGITS = config.Dataset(name="digits")
@@ -28,8 +29,8 @@ def arrays(*shape: int) -> Arrays:
     return {"x_train": train["x"], "y_train": train["y"], "x_test": test["x"], "y_test": test["y"]}
 
 
-def load(path: Path, classes: int = 3) -> data.Dataset:
-    return data.load(config.Dataset(name="npz", path=str(path)), classes)
+def load(path: Path, classes: int = 3) -> sampler.Dataset:
+    return sampler.load(config.Dataset(name="npz", path=str(path)), classes)
 
 
 def saved(tmp_path: Path, content: Mapping[str, Any]) -> Path:
@@ -39,18 +40,18 @@ def saved(tmp_path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def test_classes_that_no_image_has_are_told() -> None:
-    told = data.advice(data.load(DIGITS, 12))
+    told = sampler.advice(sampler.load(DIGITS, 12))
     assert told is not None
     assert told.startswith("model.numClasses: 12 classes, and the highest label of the data set is 9: the others are")
     assert "; use 10, or more only" in told
-    assert data.advice(data.load(DIGITS, 10)) is None
+    assert sampler.advice(sampler.load(DIGITS, 10)) is None
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     source = load_digits()
-    ours = data._digits(10)
+    ours = sampler._digits(10)
     mine = np.concatenate([ours.x_train, ours.x_test]).reshape(-1, 64)
     labels = np.concatenate([ours.y_train, ours.y_test])
     theirs = np.column_stack([source.data, source.target])
@@ -58,28 +59,28 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
 
 def test_digits_are_split_alike_in_every_class_and_by_chance() -> None:
-    loaded = data.load(DIGITS, 10)
+    loaded = sampler.load(DIGITS, 10)
     train, test = np.bincount(loaded.y_train), np.bincount(loaded.y_test)
     assert (train.sum(), test.sum(), loaded.channels, loaded.classes) == (1437, 360, 1, 10)
     assert np.abs(test - (train + test) / 5).max() < 1
-    mask = data._stratified(np.zeros(1000, np.uint8), 5, data.DIGITS_SPLIT_SEED)
+    mask = sampler._stratified(np.zeros(1000, np.uint8), 5, sampler.DIGITS_SPLIT_SEED)
     assert not mask.reshape(-1, 5).all(axis=0).any()  # not every fifth of the file
 
 
 def test_digits_are_the_same_every_time() -> None:
-    first, second = data.load(DIGITS, 10), data.load(DIGITS, 12)
+    first, second = sampler.load(DIGITS, 10), sampler.load(DIGITS, 12)
     assert first.fingerprint == second.fingerprint
     assert (first.x_test.tobytes(), first.y_test.tobytes()) == (second.x_test.tobytes(), second.y_test.tobytes())
 
 
 def test_too_few_classes_for_digits() -> None:
     with pytest.raises(ConfigError, match=r"model\.numClasses: 9 is too few for digits; use at least 10"):
-        data.load(DIGITS, 9)
+        sampler.load(DIGITS, 9)
 
 
 def test_an_npz_without_a_path() -> None:
     with pytest.raises(ConfigError, match=r"dataset\.path: missing"):
-        data.load(config.Dataset(name="npz"), 3)
+        sampler.load(config.Dataset(name="npz"), 3)
 
 
 @pytest.mark.parametrize("shape", [(6, 7), (6, 7, 1), (6, 7, 3), (1, 1, 4)], ids=str)
@@ -110,7 +111,7 @@ def test_a_constant_channel_becomes_zero(tmp_path: Path) -> None:
 def test_more_samples_than_are_worked_on_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = arrays(4, 4, 3)
     whole = load(saved(tmp_path, content))
-    monkeypatch.setattr(data, "_CHUNK", 5)
+    monkeypatch.setattr(sampler, "_CHUNK", 5)
     np.testing.assert_allclose(load(saved(tmp_path, content)).x_train, whole.x_train, atol=1e-6)
     content["x_train"] = content["x_train"].astype(np.float32)
     content["x_test"] = content["x_test"].astype(np.float32)
@@ -344,7 +345,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 )
 def test_more_than_there_are_samples(world_size: int, local: int, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        data.check_batch(1437, world_size, local)
+        sampler.check_batch(1437, world_size, local)
     assert str(caught.value) == says
 
 
@@ -363,13 +364,13 @@ def test_more_than_there_are_samples(world_size: int, local: int, says: str) -> 
 )
 def test_more_in_micro_batches_than_there_are_samples(local: int, parts: int, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        data.check_batch(1437, 2, local, accumulation_steps=parts)
+        sampler.check_batch(1437, 2, local, accumulation_steps=parts)
 
 
 def test_as_many_as_there_are_samples() -> None:
-    data.check_batch(1437, 1437, 1)
-    data.check_batch(1437, 3, 59, accumulation_steps=8)
-    data.check_batch(1437, 1, 1437)
+    sampler.check_batch(1437, 1437, 1)
+    sampler.check_batch(1437, 3, 59, accumulation_steps=8)
+    sampler.check_batch(1437, 1, 1437)
 
 
 seeds = st.integers(0, 2**31 - 1)
@@ -382,42 +383,42 @@ def test_an_epoch_is_its_permutation_without_the_remainder(
 ) -> None:
     whole, batches = local * world_size, n // (local * world_size)
     seen = [
-        data.batch_indices(seed, epoch, batch, whole, rank, world_size, n)
+        sampler.batch_indices(seed, epoch, batch, whole, rank, world_size, n)
         for batch in range(batches)
         for rank in range(world_size)
     ]
     assert {len(part) for part in seen} == {local}
-    order = data.order(seed, epoch, n)
+    order = sampler.order(seed, epoch, n)
     np.testing.assert_array_equal(np.concatenate(seen), order[: batches * whole])
     assert sorted(order) == list(range(n))
 
 
 @given(seed=seeds, epoch=epochs, batch=st.integers(0, 4), world_size=st.sampled_from([1, 2, 3, 4, 6, 12]))
 def test_a_global_batch_is_the_same_on_any_number_of_ranks(seed: int, epoch: int, batch: int, world_size: int) -> None:
-    parts = [data.batch_indices(seed, epoch, batch, 12, rank, world_size, 65) for rank in range(world_size)]
-    np.testing.assert_array_equal(np.concatenate(parts), data.batch_indices(seed, epoch, batch, 12, 0, 1, 65))
+    parts = [sampler.batch_indices(seed, epoch, batch, 12, rank, world_size, 65) for rank in range(world_size)]
+    np.testing.assert_array_equal(np.concatenate(parts), sampler.batch_indices(seed, epoch, batch, 12, 0, 1, 65))
 
 
 def test_the_order_changes_with_epoch_and_seed_and_never_again() -> None:
-    assert data.order(0, 0, 8).tolist() == [3, 6, 4, 0, 7, 5, 2, 1]
-    orders = {tuple(data.order(seed, epoch, 50)) for seed in range(4) for epoch in range(4)}
+    assert sampler.order(0, 0, 8).tolist() == [3, 6, 4, 0, 7, 5, 2, 1]
+    orders = {tuple(sampler.order(seed, epoch, 50)) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16
     with pytest.raises(ValueError, match="read-only"):
-        data.order(0, 0, 8)[0] = 1
+        sampler.order(0, 0, 8)[0] = 1
 
 
 def test_a_later_stages_order_is_another_one_and_as_fixed() -> None:
-    fine = draws.descended(draws.BY_SEED_ALONE, "fine")
-    assert data.order(0, 0, 8, fine).tolist() == [2, 1, 4, 6, 7, 0, 3, 5]
-    lineages = [draws.BY_SEED_ALONE, fine, draws.descended(fine, "fine"), draws.descended(fine, "other")]
-    orders = {tuple(data.order(0, epoch, 50, lineage)) for lineage in lineages for epoch in range(4)}
+    fine = rng.descended(rng.BY_SEED_ALONE, "fine")
+    assert sampler.order(0, 0, 8, fine).tolist() == [2, 1, 4, 6, 7, 0, 3, 5]
+    lineages = [rng.BY_SEED_ALONE, fine, rng.descended(fine, "fine"), rng.descended(fine, "other")]
+    orders = {tuple(sampler.order(0, epoch, 50, lineage)) for lineage in lineages for epoch in range(4)}
     assert len(orders) == 16
 
 
 @settings(max_examples=200)
 @given(n=st.integers(1, 500), world_size=st.integers(1, 7), batch=st.integers(1, 64))
 def test_evaluation_counts_every_sample_once(n: int, world_size: int, batch: int) -> None:
-    ranks = [data.evaluation_slices(n, world_size, rank, batch) for rank in range(world_size)]
+    ranks = [sampler.evaluation_slices(n, world_size, rank, batch) for rank in range(world_size)]
     assert len({len(slices) for slices in ranks}) == 1
     counted = np.zeros(n)
     for slices in ranks:

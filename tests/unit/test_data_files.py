@@ -11,27 +11,28 @@ import msgspec
 import numpy as np
 import pytest
 
-import photographs
-from resnetboost_trainer import config, data
-from resnetboost_trainer.datasets import labelled, recipe
-from resnetboost_trainer.datasets.split import ArraySplit
-from resnetboost_trainer.verdict import ConfigError, DataError, TrainingError
+from resnetboost_trainer import config
+from resnetboost_trainer.data import recipe, sampler
+from resnetboost_trainer.data.dataset import ArraySplit
+from resnetboost_trainer.data.sources import labelled
+from resnetboost_trainer.failures import ConfigError, DataError, TrainingError
+from support import photographs
 
 Name = Literal["digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"]
 AUGMENTATION = msgspec.structs.replace(recipe.PLAIN, crop=None, horizontal_flip=None)
 
 
-def load(name: Name, path: Path | None = None, classes: int = 10, **changes: Any) -> data.Dataset:
-    return data.load(config.Dataset(name=name, path=None if path is None else str(path), **changes), classes)
+def load(name: Name, path: Path | None = None, classes: int = 10, **changes: Any) -> sampler.Dataset:
+    return sampler.load(config.Dataset(name=name, path=None if path is None else str(path), **changes), classes)
 
 
-def pixels(found: data.Dataset) -> Any:
+def pixels(found: sampler.Dataset) -> Any:
     """What the training images were before they are normalised, (n, c, h, w)."""
     assert isinstance(found.train, ArraySplit)
     return found.train.pixels
 
 
-def filled(found: data.Dataset, count: int) -> Any:
+def filled(found: sampler.Dataset, count: int) -> Any:
     out = np.empty((count, *found.train.shape), np.float32)
     found.train.fill(out, np.arange(count), None)
     return out
@@ -360,11 +361,11 @@ def said(fingerprints: list[str]) -> list[str]:
         return row[None]
 
     for fingerprint in fingerprints:
-        data.check_same(fingerprint, alone)
+        sampler.check_same(fingerprint, alone)
     told = []
     for fingerprint in fingerprints:
         try:
-            data.check_same(fingerprint, lambda _: np.stack(rows))
+            sampler.check_same(fingerprint, lambda _: np.stack(rows))
             told.append("")
         except DataError as error:
             told.append(str(error))
@@ -385,7 +386,7 @@ def test_ranks_with_other_data_than_rank_0_are_named_on_every_rank(tmp_path: Pat
 
 
 def test_pairs_cannot_be_mixed_in_an_odd_batch() -> None:
-    data.check_batch(100, 2, 32, mixing=True)
-    data.check_batch(100, 2, 33, mixing=False)
+    sampler.check_batch(100, 2, 32, mixing=True)
+    sampler.check_batch(100, 2, 33, mixing=False)
     with pytest.raises(ConfigError, match="localBatchSize: 33 is odd, and mixup and cutmix mix pairs; use an even one"):
-        data.check_batch(100, 2, 33, mixing=True)
+        sampler.check_batch(100, 2, 33, mixing=True)

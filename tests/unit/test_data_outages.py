@@ -9,25 +9,25 @@ from typing import Literal
 import numpy as np
 import pytest
 
-import openfiles
-import photographs
-from resnetboost_trainer import config, data, tomindrecord
-from resnetboost_trainer.datasets import reading
-from resnetboost_trainer.verdict import DataError, OutOfMemoryError, StorageError, TrainingError
+from resnetboost_trainer import config
+from resnetboost_trainer.cli import to_mindrecord
+from resnetboost_trainer.data import read_errors, sampler
+from resnetboost_trainer.failures import DataError, OutOfMemoryError, StorageError, TrainingError
+from support import openfiles, photographs
 
 Name = Literal["npz", "MNIST", "CIFAR10", "ImageFolder", "MindRecord"]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN])
 def test_what_a_network_storage_says_while_it_is_away_is_an_outage(number: int) -> None:
-    failure = reading.failure("/data/train: cannot be read", OSError(number, os.strerror(number)))
+    failure = read_errors.failure("/data/train: cannot be read", OSError(number, os.strerror(number)))
     assert isinstance(failure, StorageError)
     assert str(failure).startswith(f"/data/train: cannot be read: {os.strerror(number)}; mend the storage")
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EISDIR, errno.ENAMETOOLONG])
 def test_what_is_wrong_with_the_path_itself_is_for_the_user_to_mend(number: int) -> None:
-    assert isinstance(reading.failure("/data", OSError(number, os.strerror(number))), DataError)
+    assert isinstance(read_errors.failure("/data", OSError(number, os.strerror(number))), DataError)
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_what_is_wrong_with_the_path_itself_is_for_the_user_to_mend(number: int)
 def test_what_the_system_lacks_is_not_for_the_storage_to_mend(
     number: int, kind: type[TrainingError], remedy: str
 ) -> None:
-    failure = reading.failure("/data: cannot be read", OSError(number, os.strerror(number)))
+    failure = read_errors.failure("/data: cannot be read", OSError(number, os.strerror(number)))
     assert type(failure) is kind
     assert str(failure).startswith(f"/data: cannot be read: {os.strerror(number)}; {remedy}")
 
 
 def test_an_error_of_ours_about_what_is_in_a_file_is_no_outage() -> None:
-    assert not reading.is_outage(OSError("the row is damaged"))
-    assert not reading.is_outage(ValueError("EIO"))
+    assert not read_errors.is_outage(OSError("the row is damaged"))
+    assert not read_errors.is_outage(ValueError("EIO"))
 
 
-def load(name: Name, path: Path) -> data.Dataset:
-    return data.load(config.Dataset(name=name, path=str(path)), 2 if name == "ImageFolder" else 10)
+def load(name: Name, path: Path) -> sampler.Dataset:
+    return sampler.load(config.Dataset(name=name, path=str(path)), 2 if name == "ImageFolder" else 10)
 
 
 def npz(root: Path) -> None:
@@ -105,5 +105,5 @@ def test_an_outage_is_no_image_to_leave_out_of_a_mindrecord(tmp_path: Path) -> N
     image.unlink()
     image.symlink_to("/proc/self/mem")
     with pytest.raises(StorageError, match=f"{image}: cannot be read: Input/output error"):
-        tomindrecord.convert(source, tmp_path / "made", "train", "val", shards=1, skip=9)
+        to_mindrecord.convert(source, tmp_path / "made", "train", "val", shards=1, skip=9)
     assert not (tmp_path / "made").exists()

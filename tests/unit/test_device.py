@@ -8,7 +8,7 @@ SCRIPT = """
 import json
 from mindspore import context
 from mindspore._c_expression import ms_ctx_param
-from resnetboost_trainer import device
+from resnetboost_trainer.engine import device
 
 levels = []
 for level in (None, "O0", "O1"):

@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import manifests, names
-from resnetboost_operator.devices import Images
+from resnetboost_operator import names
+from resnetboost_operator.cli.run.command import check_device
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.terminal.runcommand import check_device
-from simulation import job
+from resnetboost_operator.manifests import gang
+from resnetboost_operator.manifests.devices import Images
+from support.simulation import job
 
 
 def pod(device: dict[str, Any], **template: Any) -> dict[str, Any]:
     wanted = job(device=device, template=template)
-    return dict(manifests.pod(wanted, wanted.spec.stages[0], 0, 0)["spec"])
+    return dict(gang.pod(wanted, wanted.spec.stages[0], 0, 0)["spec"])
 
 
 def container(device: dict[str, Any], **template: Any) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def test_an_image_of_ones_own_is_for_every_type() -> None:
 )
 def test_a_cluster_may_have_the_images_elsewhere(template: dict[str, Any], images: Images, expected: str) -> None:
     found = images.filled_in(job(device={"type": "GPU"}, template=template))
-    assert manifests.pod(found, found.spec.stages[0], 0, 0)["spec"]["containers"][0]["image"] == expected
+    assert gang.pod(found, found.spec.stages[0], 0, 0)["spec"]["containers"][0]["image"] == expected
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_devices_share_memory_of_a_size(device: dict[str, Any], sizes: list[str]
 )
 def test_the_nodes_driver_is_seen_and_cannot_be_changed(device: dict[str, Any], mounted: bool) -> None:
     volumes = {found["name"] for found in pod(device)["volumes"] if "hostPath" in found}
-    assert volumes == ({name for name, _, _ in manifests.DRIVER_MOUNTS} if mounted else set())
+    assert volumes == ({name for name, _, _ in gang.DRIVER_MOUNTS} if mounted else set())
     assert all(found["readOnly"] for found in container(device)["volumeMounts"] if found["name"] in volumes)
 
 
@@ -108,7 +109,7 @@ def test_pods_run_under_the_runtime_class_that_the_job_names() -> None:
 @pytest.mark.parametrize("kind", ["CPU", "Ascend", "GPU"])
 def test_a_trainer_that_is_not_root_may_write_the_checkpoint_volume(kind: str) -> None:
     security = pod({"type": kind})["securityContext"]
-    assert (security["runAsNonRoot"], security["fsGroup"]) == (True, manifests.GROUP_ID)
+    assert (security["runAsNonRoot"], security["fsGroup"]) == (True, gang.GROUP_ID)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_a_trainer_that_is_not_root_may_write_the_checkpoint_volume(kind: str) -
 )
 def test_only_a_coordinator_needs_a_name(device: dict[str, Any], kinds: list[str]) -> None:
     wanted = job(device=device)
-    shared = manifests.shared(wanted, wanted.spec.stages[0], 0)
+    shared = gang.shared(wanted, wanted.spec.stages[0], 0)
     assert [found["kind"] for found in shared] == kinds
     variables = {found["name"] for found in container(device)["env"]}
     assert (names.ENV_COORDINATOR in variables) == ("Service" in kinds)

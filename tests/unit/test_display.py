@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from resnetboost_operator import api
-from resnetboost_operator.decision import Event
+from resnetboost_operator.cli.run import display, frame, text
+from resnetboost_operator.planning.actions import Event
 from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
-from resnetboost_operator.terminal import display, displaytext, frame
 from resnetboost_operator.validation import jobfile, schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -60,7 +60,7 @@ def at(step: int, **changes: Any) -> Status:
 def test_stages_of_other_sizes_are_told_together() -> None:
     (base,) = JOB.spec.stages
     stages = tuple(replace(base, name=f"of-{count}", device_count=count) for count in (4, 1, 4))
-    told = displaytext.headline(replace(JOB, spec=replace(JOB.spec, stages=stages)))
+    told = text.headline(replace(JOB, spec=replace(JOB.spec, stages=stages)))
     assert told == "digits: resnet20 on digits · 1/4 CPU ranks · global batch 32/128 · seed 0"
 
 
@@ -176,4 +176,4 @@ def test_a_complete_stage_shows_its_result() -> None:
     ids=["all", "the first ones", "at least one, cut"],
 )
 def test_phrases_give_way_from_the_end(width: int, expected: str) -> None:
-    assert displaytext.fit(["loss 0.512", "accuracy 97.8 %"], width) == expected
+    assert text.fit(["loss 0.512", "accuracy 97.8 %"], width) == expected

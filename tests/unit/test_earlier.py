@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from resnetboost_trainer import checkpoint, earlier
-from resnetboost_trainer.checkpoint import Found
-from resnetboost_trainer.earlier import Job
-from smallcheckpoints import MODEL, save, tree
+from resnetboost_trainer.checkpoint import lookup, store
+from resnetboost_trainer.checkpoint.lookup import Job
+from resnetboost_trainer.checkpoint.store import Found
+from support.smallcheckpoints import MODEL, save, tree
 
 
 def find(root: Path) -> Found | None:
-    return earlier.newest(root, Job("default", "digits"), "base", [MODEL], but="ours")
+    return lookup.newest(root, Job("default", "digits"), "base", [MODEL], but="ours")
 
 
 def found_step(root: Path) -> int | None:
@@ -69,7 +69,7 @@ def test_damaged_ones_are_passed_over_within_a_job_and_from_job_to_job(tmp_path:
 def test_a_search_for_the_manifest_alone_finds_the_same_one(tmp_path: Path) -> None:
     save(tmp_path, 20)
     (save(tmp_path, 40) / MODEL).write_text("not the model")
-    found = earlier.newest(tmp_path, Job("default", "digits"), "base", [MODEL], but="ours", arrays=False)
+    found = lookup.newest(tmp_path, Job("default", "digits"), "base", [MODEL], but="ours", arrays=False)
     assert found is not None
     assert (found.manifest.step, found.contents) == (20, {})
 
@@ -129,11 +129,11 @@ def test_a_folder_that_cannot_be_listed_is_passed_over_by_name(
 def test_of_thousands_of_folders_the_latest_are_looked_into(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save(tmp_path, 80, job_uid="first")
     os.utime(tmp_path / "first", (0, 0))
-    for number in range(earlier.MAX_FOLDERS):
+    for number in range(lookup.MAX_FOLDERS):
         (tmp_path / f"another-{number}").mkdir()
     with caplog.at_level(logging.WARNING):
         assert find(tmp_path) is None
-    assert f"the latest {earlier.MAX_FOLDERS} of {earlier.MAX_FOLDERS + 1} folders" in caplog.text
+    assert f"the latest {lookup.MAX_FOLDERS} of {lookup.MAX_FOLDERS + 1} folders" in caplog.text
     save(tmp_path, 20, job_uid="last")
     assert found_step(tmp_path) == 20
 
@@ -144,5 +144,5 @@ def test_a_manifest_of_old_is_still_read(tmp_path: Path) -> None:
     for new in ("jobNamespace", "jobName", "written", "layout", "basis"):
         del said[new]
     (path / "manifest.json").write_bytes(msgspec.json.encode(said))
-    assert checkpoint.verify(path).step == 40
+    assert store.verify(path).step == 40
     assert find(tmp_path) is None

@@ -14,17 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-import photographs
-from resnetboost_trainer import config, data
-from resnetboost_trainer.data import Share
-from resnetboost_trainer.datasets.autotune import Setting
-from resnetboost_trainer.datasets.corrupt import Corrupt
-from resnetboost_trainer.datasets.draws import Draws, descended
-from resnetboost_trainer.datasets.feed import Batch, Feed, Wanted, cores
-from resnetboost_trainer.datasets.mixing import Mixing
-from resnetboost_trainer.datasets.photos import Evaluated
-from resnetboost_trainer.datasets.photosplit import PhotoSplit
-from resnetboost_trainer.verdict import DataError, OutOfMemoryError, StorageError, TrainingError
+from resnetboost_trainer import config
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data.autotune import Setting
+from resnetboost_trainer.data.corrupt import Corrupt
+from resnetboost_trainer.data.image_dataset import PhotoSplit
+from resnetboost_trainer.data.loader import Batch, Feed, Wanted, cores
+from resnetboost_trainer.data.mixup import Mixing
+from resnetboost_trainer.data.rng import Draws, descended
+from resnetboost_trainer.data.sampler import Share
+from resnetboost_trainer.data.transforms import Evaluated
+from resnetboost_trainer.failures import DataError, OutOfMemoryError, StorageError, TrainingError
+from support import photographs
 
 TRAIN, GLOBAL = 24, 12
 STEPS = 2 * (TRAIN // GLOBAL)
@@ -36,17 +37,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photographs.folder(tmp_path_factory.mktemp("photographs"), TRAIN)
 
 
-def dataset(root: Path, **changes: Any) -> data.Dataset:
+def dataset(root: Path, **changes: Any) -> sampler.Dataset:
     plain = {"brightness": 0, "contrast": 0, "saturation": 0, "hue": 0, "mixup_alpha": 0, "cutmix_alpha": 0}
     crop = {"min_scale": 0.08, "max_scale": 1, "min_ratio": 0.75, "max_ratio": 4 / 3, "padding": 4}
     augmentation = config.Augmentation(**{**plain, **crop, **changes})
-    return data.load(
+    return sampler.load(
         config.Dataset(name="ImageFolder", path=str(root), image_size=16, augmentation=augmentation), classes=2
     )
 
 
 def train(
-    found: data.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2, parts: int = 1
+    found: sampler.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2, parts: int = 1
 ) -> list[Batch]:
     feed = Feed(found.train, Corrupt(100), workers, found.mixing)
     try:
@@ -115,7 +116,7 @@ def test_a_later_stage_crops_flips_and_mixes_anew(root: Path) -> None:
     assert stages[0] == bits(train(mixed)), "a first stage draws as it always did"
 
 
-def found_image(found: data.Dataset, index: int, draws: Draws) -> bytes:
+def found_image(found: sampler.Dataset, index: int, draws: Draws) -> bytes:
     out = np.empty((1, *found.train.shape), np.float32)
     found.train.fill(out, np.array([index]), draws)
     return out.tobytes()
@@ -134,7 +135,7 @@ def test_labels_are_those_of_the_images(root: Path) -> None:
     assert (batch.usable == 1).all()
 
 
-def place(found: data.Dataset, number: int) -> int:
+def place(found: sampler.Dataset, number: int) -> int:
     """Index of the test image of that file name."""
     return next(index for index in range(10) if found.test.name(index).endswith(f"{number:04}.jpg"))
 
@@ -153,7 +154,7 @@ def test_images_that_cannot_be_used_are_named_and_others_of_their_batch_take_the
 ) -> None:
     good = dataset(photographs.folder(tmp_path, TRAIN))
     whole = train(good)
-    order = data.order(5, 0, TRAIN)[:GLOBAL]
+    order = sampler.order(5, 0, TRAIN)[:GLOBAL]
     first, second = (int(index) for index in order[3:5])  # neighbours in a batch: the one behind both is taken
     spoiled = spoil(tmp_path, first, second)
     counted: list[None] = []

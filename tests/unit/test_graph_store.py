@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from resnetboost_trainer import graphstore
-from resnetboost_trainer.graphstore import Damaged, Graph, Store
+from resnetboost_trainer.engine import graph_store
+from resnetboost_trainer.engine.graph_store import Damaged, Graph, Store
 
 GRAPH: Graph = {"compile_cache#.mindir": b"a graph", "compile_dependency.hash": b"of this code"}
 KEY = "0" * 64
@@ -74,7 +74,7 @@ def test_a_link_is_not_followed(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../compile_cache#.mindir", "/etc/passwd", "compile_cache#.mindir\n", "a/b.c"])
 def test_only_names_that_mindspore_gives_are_taken(name: str) -> None:
     with pytest.raises(Damaged):
-        graphstore.decode(graphstore.encode({KEY: {name: b""}}))
+        graph_store.decode(graph_store.encode({KEY: {name: b""}}))
 
 
 def test_after_a_trial_without_an_end_nothing_is_taken(file: Path, tmp_path: Path) -> None:

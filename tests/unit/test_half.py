@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-import trainerconfig
-from resnetboost_trainer import graphkey, half
 from resnetboost_trainer.config import Config
+from resnetboost_trainer.engine import graph_key
+from resnetboost_trainer.models import amp
+from support import trainerconfig
 
 
 def config(**changes: Any) -> Config:
@@ -25,18 +26,18 @@ def config(**changes: Any) -> Config:
     ids=["single", "wide range", "static", "dynamic"],
 )
 def test_whoever_loses_nothing_hears_nothing(changes: dict[str, Any]) -> None:
-    assert half.advice(config(**changes)) is None
+    assert amp.advice(config(**changes)) is None
 
 
 @pytest.mark.parametrize("algorithm", ["Momentum", "THOR", "Adasum", "PCA"])
 def test_float16_without_a_scale_is_told_of_both(algorithm: str) -> None:
     """The operator gives such a stage a dynamic one; a config file of another hand may lack it."""
-    advice = half.advice(config(precision="Float16", algorithm=algorithm))
+    advice = amp.advice(config(precision="Float16", algorithm=algorithm))
     assert advice is not None
     assert "lossScale: 128" in advice
     assert "dynamicLossScale: {}" in advice
 
 
 def test_a_compiled_graph_serves_one_precision_only() -> None:
-    keys = {graphkey.environment(config(precision=precision), 1) for precision in half.TYPES}
-    assert len(keys) == len(half.TYPES)
+    keys = {graph_key.environment(config(precision=precision), 1) for precision in amp.TYPES}
+    assert len(keys) == len(amp.TYPES)

@@ -8,16 +8,16 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-import clusterjobs
-from clusterjobs import KILLED, NOW, UNSCHEDULABLE, complete, condition, failed, job, running, waiting
-from resnetboost_operator import pods
-from resnetboost_operator.kube import lease as leases
-from resnetboost_operator.kube.lease import Lease
-from resnetboost_operator.kube.reader import Happening
-from resnetboost_operator.terminal import jobfacts, jobtable, jobview, silence
-from resnetboost_operator.terminal.jobpage import JobPage
-from resnetboost_operator.terminal.jobtable import JobTable
-from resnetboost_operator.terminal.jobview import JobView
+from resnetboost_operator.cli.status import job_facts, job_table, job_view, silence
+from resnetboost_operator.cli.status.job_page import JobPage
+from resnetboost_operator.cli.status.job_table import JobTable
+from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.controller import lease as leases
+from resnetboost_operator.controller.lease import Lease
+from resnetboost_operator.kubeclient.reader import Happening
+from resnetboost_operator.observed import pods
+from support import clusterjobs
+from support.clusterjobs import KILLED, NOW, UNSCHEDULABLE, complete, condition, failed, job, running, waiting
 
 HOSTILE = "\x1b[31mred\x1b[0m \x1b]0;title\x07not\x1b[2J a\x08 zip\x9b5A \u202efile\tend"
 HARMLESS = "red not a\\x08 zip\\x9b5A \\u202efile end"
@@ -31,7 +31,7 @@ EVERY_STATE = {
 
 
 def view(status: dict[str, Any] | None, name: str = "digits", **changes: Any) -> JobView:
-    return jobview.read(job(name, status, **changes))
+    return job_view.read(job(name, status, **changes))
 
 
 def drawn(shown: RenderableType, width: int = 0) -> list[str]:
@@ -43,7 +43,7 @@ def drawn(shown: RenderableType, width: int = 0) -> list[str]:
 
 
 def table(*jobs: JobView, width: int = 0, namespaces: bool = False) -> list[str]:
-    return drawn(JobTable(jobtable.in_order(jobs), NOW, namespaces), width)
+    return drawn(JobTable(job_table.in_order(jobs), NOW, namespaces), width)
 
 
 def page(found: JobView, width: int = 0) -> list[str]:
@@ -126,13 +126,13 @@ def test_a_job_that_nobody_looks_at_says_so(found: list[Lease] | None, heard: fl
     told = running(progress=clusterjobs.PROGRESS | {"heartbeatTime": pods.timestamp(heard)}, conditions=[condition_])
     seen = view(told)
     seen = replace(seen, silence=silence.of(seen.status, seen.created, found, NOW))
-    assert jobview.why(seen, NOW).startswith(sentence)
-    assert bool(jobview.why(seen, NOW)) == bool(sentence)
+    assert job_view.why(seen, NOW).startswith(sentence)
+    assert bool(job_view.why(seen, NOW)) == bool(sentence)
     assert sentence in "\n".join(table(seen))
     assert sentence in "\n".join(page(seen))
     if sentence:
-        assert sentence.partition(" for ")[0] in jobtable.change(seen, namespaces=False)
-        assert "3:09" not in jobtable.change(seen, namespaces=False), "no clock where lines are compared"
+        assert sentence.partition(" for ")[0] in job_table.change(seen, namespaces=False)
+        assert "3:09" not in job_table.change(seen, namespaces=False), "no clock where lines are compared"
 
 
 def test_a_job_that_is_over_needs_nobody() -> None:
@@ -163,7 +163,7 @@ def test_progress_of_the_stage_before_is_not_this_ones() -> None:
     [
         (running(), ""),
         (complete(), ""),
-        (None, jobview.UNSEEN),
+        (None, job_view.UNSEEN),
         (waiting(), UNSCHEDULABLE),
         (waiting("Restarting", "rank 1 ended;\n the gang restarts in 10 s"), "rank 1 ended; the gang restarts in 10 s"),
         (failed("attempt 0: rank 1 ended"), "attempt 0: rank 1 ended"),
@@ -172,35 +172,35 @@ def test_progress_of_the_stage_before_is_not_this_ones() -> None:
             clusterjobs.status("Running", condition("Running", True, "RankUnreachable", "no connection")),
             "no connection",
         ),
-        ({"phase": "Dancing", "stage": "base"}, jobview.UNKNOWN),
+        ({"phase": "Dancing", "stage": "base"}, job_view.UNKNOWN),
     ],
     ids=["trains", "complete", "unseen", "waits", "restarts", "failed", "suspended", "unheard", "of another version"],
 )
 def test_why_a_job_does_not_train(status: dict[str, Any] | None, expected: str) -> None:
-    assert jobview.why(view(status)) == expected
+    assert job_view.why(view(status)) == expected
 
 
 def test_a_spec_of_another_version_costs_no_status() -> None:
     found = view(running(), stages=[{"name": "base", "algorithm": "Magic"}])
     assert "264/440" in table(found)[1]
-    assert jobview.UNKNOWN in table(found)[1]
+    assert job_view.UNKNOWN in table(found)[1]
     assert page(found)[0] == "digits in team-a: Running, 5:00 old"
 
 
 def test_a_job_that_goes_says_so() -> None:
     manifest = job(status=running())
     manifest["metadata"]["deletionTimestamp"] = "2023-11-14T22:13:20Z"
-    assert jobview.why(jobview.read(manifest)) == jobview.DELETING
+    assert job_view.why(job_view.read(manifest)) == job_view.DELETING
 
 
 def test_text_of_the_cluster_moves_no_cursor() -> None:
-    assert jobview.legible(HOSTILE) == HARMLESS
+    assert job_view.legible(HOSTILE) == HARMLESS
     found = view(failed(HOSTILE, attempts=[KILLED | {"exitCode": 11, "message": HOSTILE}]))
     for lines in (table(found), table(found, width=100), page(found), page(found, 100)):
         text = "".join(lines)
         assert HARMLESS.split()[-2] in text
         assert text.isprintable()
-    assert jobtable.change(found, namespaces=True).isprintable()
+    assert job_table.change(found, namespaces=True).isprintable()
 
 
 def test_the_page_has_every_fact() -> None:
@@ -253,9 +253,9 @@ def test_the_newest_attempts_are_shown_and_the_others_counted() -> None:
 
 def test_events_come_newest_first_and_harmless() -> None:
     told = [Happening("Normal", "Old", "first"), Happening("Warning", "GangRestart", HOSTILE, "2023-11-14T22:13:10Z")]
-    facts = list(jobfacts.events(told, NOW))
+    facts = list(job_facts.events(told, NOW))
     assert facts == [("event", f"GangRestart: {HARMLESS} (0:10 ago)"), ("event", "Old: first")]
-    assert list(jobfacts.events("etcd\nis away", NOW)) == [("events", "could not be read: etcd is away")]
+    assert list(job_facts.events("etcd\nis away", NOW)) == [("events", "could not be read: etcd is away")]
 
 
 LOGS = "kubectl logs -n team-a digits-base-0-1"
@@ -291,7 +291,7 @@ LOGS = "kubectl logs -n team-a digits-base-0-1"
 def test_what_to_type_next(status: dict[str, Any] | None, spec: dict[str, Any], expected: str) -> None:
     found = job(status=status)
     found["spec"] |= {key: found["spec"][key] | value for key, value in spec.items()}
-    assert " ".join(jobfacts.advice(jobview.read(found))) == expected
+    assert " ".join(job_facts.advice(job_view.read(found))) == expected
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_a_job_without_a_claim_has_no_checkpoint(status: dict[str, Any], said: l
 def test_a_suspended_job_can_be_resumed_by_what_is_said() -> None:
     manifest = job(status=waiting("Suspended", "stopped on request", "Suspended"))
     manifest["spec"]["runPolicy"]["suspend"] = True
-    words = shlex.split(" ".join(jobfacts.advice(jobview.read(manifest))))
+    words = shlex.split(" ".join(job_facts.advice(job_view.read(manifest))))
     assert words[-2:] == ["-p", '{"spec": {"runPolicy": {"suspend": false}}}']
 
 
@@ -322,8 +322,8 @@ def test_a_command_that_is_too_long_goes_on_as_a_shell_wants_it() -> None:
 
 
 def test_a_change_is_a_line_without_clocks() -> None:
-    line = jobtable.change(view(running()), namespaces=True)
+    line = job_table.change(view(running()), namespaces=True)
     assert line == (
         "team-a/digits  Running  base  epoch 13/20  step 264/440  loss 0.512  accuracy 97.8 %  1234 images/s  ETA 0:42"
     )
-    assert line == jobtable.change(view(running(), age=9000), namespaces=True)
+    assert line == job_table.change(view(running(), age=9000), namespaces=True)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kubeletbed import texts
+from beds.kubelet import texts
 
 
 def test_containerd_makes_no_folder_but_those_of_the_bed(tmp_path: Path) -> None:

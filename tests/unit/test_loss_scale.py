@@ -8,7 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor, ops
 
 from resnetboost_trainer.config import DynamicLossScale
-from resnetboost_trainer.lossscale import LEAST, MOST, MOST_IN_A_ROW, Fixed, Scale, Scaling, after
+from resnetboost_trainer.optim.grad_scaler import LEAST, MOST, MOST_IN_A_ROW, Fixed, Scale, Scaling, after
 
 
 @pytest.fixture(scope="module", autouse=True)

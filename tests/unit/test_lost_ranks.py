@@ -2,7 +2,7 @@
 
 import pytest
 
-from resnetboost_trainer import distributed
+from resnetboost_trainer.distributed import communicator
 
 KERNEL = """
 ----------------------------------------------------
@@ -11,7 +11,7 @@ KERNEL = """
 Launch kernel failed: {}
 
 - The Function Call Stack: (For framework developers)
-In file trainer/resnetboost_trainer/buckets.py:48, 26~45/            summed.append(self.reduce(bucket))/
+In file trainer/resnetboost_trainer/distributed/buckets.py:48, 26~45/            summed.append(self.reduce(bucket))/
 """
 
 
@@ -27,4 +27,4 @@ In file trainer/resnetboost_trainer/buckets.py:48, 26~45/            summed.appe
     ids=["CPU", "Ascend", "GPU", "our operator", "type"],
 )
 def test_only_a_collective_that_fails_is_blamed_on_others(words: str, others: bool) -> None:
-    assert distributed.of_collective(RuntimeError(words)) is others
+    assert communicator.of_collective(RuntimeError(words)) is others

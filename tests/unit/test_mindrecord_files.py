@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-import openfiles
-from resnetboost_trainer.datasets.mindrecord import MindRecordContents
-from resnetboost_trainer.verdict import DataError, StorageError
+from resnetboost_trainer.data.sources.mindrecord import MindRecordContents
+from resnetboost_trainer.failures import DataError, StorageError
+from support import openfiles
 
 HEADER_SIZE = PAGE_SIZE = 4096
 HEADER = {

@@ -7,15 +7,18 @@ import msgspec
 import numpy as np
 import yaml
 
-import smallcheckpoints
-from resnetboost_trainer import card, export, family, history, modelcard, trained
-from resnetboost_trainer.datasets.preparation import Preparation
+from resnetboost_trainer.checkpoint import model_card, trained
+from resnetboost_trainer.cli import card, export
+from resnetboost_trainer.data.preprocessing import Preparation
+from resnetboost_trainer.metrics import csv_log
+from resnetboost_trainer.models import arch
+from support import smallcheckpoints
 
 GREY = Preparation(height=8, width=8, mean=(5.0,), deviation=(2.0,), white=16.0, classes=("zero", "one | two"))
 
 
 def save(root: Path, step: int, **changes: Any) -> Path:
-    shapes = family.parameters("resnet20", 10, 1)
+    shapes = arch.parameters("resnet20", 10, 1)
     weights = {key: np.ones(shape, np.float32) for key, shape in shapes.items()}
     given = {"preparation": GREY, "versions": {"mindspore": "2.10.0"}} | changes
     return smallcheckpoints.save(root, step, {"model.safetensors": weights}, **given)
@@ -23,7 +26,7 @@ def save(root: Path, step: int, **changes: Any) -> Path:
 
 def evaluated(attempt: Path, *rows: tuple[int, float]) -> None:
     """metrics.csv as the trainer writes it, with top-1 at those steps."""
-    told = history.History(attempt / "metrics.csv")
+    told = csv_log.History(attempt / "metrics.csv")
     for step, top1 in rows:
         told.add(step=step, loss=1.0)
         told.add(step=step, top1=top1, top5=0.999, test_loss=0.25)
@@ -36,7 +39,7 @@ def front(text: str) -> Any:
 
 def of(path: Path) -> str:
     found = trained.read(path)
-    return modelcard.text(modelcard.facts(found, found.preparation))
+    return model_card.text(model_card.facts(found, found.preparation))
 
 
 def test_stages_stand_in_their_order_with_their_own_last_evaluations(tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_averaged_weights_have_their_own_results(tmp_path: Path) -> None:
     found = trained.read(path)
     for averaged, top1 in ((False, 0.5), (True, 0.8)):
         network = msgspec.structs.replace(found, averaged=averaged)
-        (result,) = front(modelcard.text(modelcard.facts(network, None)))["model-index"][0]["results"]
+        (result,) = front(model_card.text(model_card.facts(network, None)))["model-index"][0]["results"]
         assert result["metrics"][0]["value"] == top1
 
 

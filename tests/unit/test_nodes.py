@@ -2,7 +2,7 @@
 
 import pytest
 
-from resnetboost_operator import nodes
+from resnetboost_operator.observed import nodes
 from resnetboost_operator.ranktable.chips import Chip
 
 

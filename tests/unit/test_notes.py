@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnetboost_operator.terminal import datanotes
+from resnetboost_operator.cli.run import data_notes
 from resnetboost_operator.validation import jobfile, schema
 from resnetboost_operator.validation.notes import notes, of_cluster
 
@@ -101,7 +101,7 @@ def of_data(name: str, path: Path, classes: int) -> list[str]:
     job = schema.defaulted(jobfile.load(CORPUS / "minimal.yaml"))
     dataset = {"name": name, "path": str(path)}
     model = {**job["spec"]["model"], "numClasses": classes}
-    return list(datanotes.of({**job["spec"], "model": model, "dataset": dataset}))
+    return list(data_notes.of({**job["spec"], "model": model, "dataset": dataset}))
 
 
 @pytest.mark.parametrize("kind", ["<i8", ">i4", "|u1"])

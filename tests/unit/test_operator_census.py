@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator.kube import census as censuses
-from resnetboost_operator.kube import client
-from resnetboost_operator.kube.census import Census
-from resnetboost_operator.kube.retry import Backoff
-from resnetboost_operator.kube.store import Store
-from scriptedserver import Answer, ScriptedServer, refuses, says
+from resnetboost_operator.controller import resync as censuses
+from resnetboost_operator.controller.resync import Census
+from resnetboost_operator.controller.store import Store
+from resnetboost_operator.kubeclient import client
+from resnetboost_operator.kubeclient.retry import Backoff
+from support.scriptedserver import Answer, ScriptedServer, refuses, says
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from resnetboost_operator.kube import client, watch
-from resnetboost_operator.kube.apierrors import ApiError, Conflict, NotLeading, Refused, Unavailable
-from resnetboost_operator.kube.client import Patience
-from resnetboost_operator.kube.mirror import Mirror
-from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, LEASES, PODS, SERVICES, Verb
-from resnetboost_operator.kube.retry import Backoff
-from resnetboost_operator.kube.watch import Watch
-from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
+from resnetboost_operator.kubeclient import client, reflector
+from resnetboost_operator.kubeclient.cache import Mirror
+from resnetboost_operator.kubeclient.client import Patience
+from resnetboost_operator.kubeclient.errors import ApiError, Conflict, NotLeading, Refused, Unavailable
+from resnetboost_operator.kubeclient.reflector import Watch
+from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, LEASES, PODS, SERVICES, Verb
+from resnetboost_operator.kubeclient.retry import Backoff
+from support.scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
 
 TWICE = Patience(tries=2, timeout_seconds=5.0)
 Script = Callable[[ScriptedServer], Awaitable[Any]]
@@ -24,7 +24,7 @@ Script = Callable[[ScriptedServer], Awaitable[Any]]
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "BACKOFF", Backoff(0.01, 0.02))
-    monkeypatch.setattr(watch, "BACKOFF", Backoff(0.01, 0.02))
+    monkeypatch.setattr(reflector, "BACKOFF", Backoff(0.01, 0.02))
 
 
 def played(script: Script, *answers: Answer) -> tuple[Any, ScriptedServer]:

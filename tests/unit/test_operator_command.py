@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from resnetboost_operator.decision import Event
-from resnetboost_operator.devices import Images
-from resnetboost_operator.kube import events, logs, main, options
-from resnetboost_operator.kube.jobs import JobRecord
-from resnetboost_operator.kube.metrics import Metrics
+from resnetboost_operator.controller import events, logs, main, options
+from resnetboost_operator.controller.jobs import JobRecord
+from resnetboost_operator.controller.metrics import Metrics
+from resnetboost_operator.manifests.devices import Images
+from resnetboost_operator.planning.actions import Event
 from resnetboost_operator.status import Status
 
 RECORD = JobRecord(

@@ -9,23 +9,25 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from resnetboost_operator import manifests, names
-from resnetboost_operator.kube import client, gangs
-from resnetboost_operator.kube.gangs import LEAST_IN_FLIGHT, PODS_PER_CONNECTION, Gangs
-from resnetboost_operator.kube.jobs import JobRecord
-from resnetboost_operator.kube.retry import Backoff
-from resnetboost_operator.kube.store import Store
+from resnetboost_operator import names
+from resnetboost_operator.controller import creation_pool
+from resnetboost_operator.controller.creation_pool import LEAST_IN_FLIGHT, PODS_PER_CONNECTION, Gangs
+from resnetboost_operator.controller.jobs import JobRecord
+from resnetboost_operator.controller.store import Store
+from resnetboost_operator.kubeclient import client
+from resnetboost_operator.kubeclient.retry import Backoff
+from resnetboost_operator.manifests import gang
 from resnetboost_operator.status import Status
-from scriptedserver import Answer, ScriptedServer, refuses, says
-from simulation import job
+from support.scriptedserver import Answer, ScriptedServer, refuses, says
+from support.simulation import job
 
 JOB = replace(job(device={"type": "CPU", "count": 3}), uid="u-1")
 STAGE = JOB.spec.stages[0]
 RECORD = JobRecord(
     uid=JOB.uid, namespace="default", name="digits", version=7, deleting=False, job=JOB, status=Status(), problem=""
 )
-POD = manifests.pod(JOB, STAGE, 0, 1)
-CONFIG = manifests.config_map(JOB, STAGE, 0)
+POD = gang.pod(JOB, STAGE, 0, 1)
+CONFIG = gang.config_map(JOB, STAGE, 0)
 TAKEN = refuses(409, "AlreadyExists", 'pods "digits-base-0-1" already exists')
 
 
@@ -86,7 +88,7 @@ def test_pods_that_were_created_are_known_before_the_watch_tells_of_them() -> No
 
 
 def test_what_pods_refer_to_is_there_before_the_first_of_them_is_asked_for() -> None:
-    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
     _, _, requests = created([CONFIG, *pods], says(CONFIG, 201), *(says(existing(pod), 201) for pod in pods))
     assert [request.rpartition("/")[2] for request in requests] == ["configmaps", "pods", "pods", "pods"]
 
@@ -137,7 +139,7 @@ async def taken_by_an_earlier_job(request: web.Request) -> web.StreamResponse:
 
 
 def test_pods_of_an_earlier_job_cost_few_requests() -> None:
-    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(300)]
+    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(300)]
     _, _, requests = created(pods, *[taken_by_an_earlier_job] * 600)
     assert len(requests) <= 2 * len(pods) / PODS_PER_CONNECTION
 
@@ -158,7 +160,7 @@ def test_a_name_that_a_stranger_has_is_a_refusal_that_says_what_to_do(found: Any
 
 
 def test_after_a_refusal_nothing_more_is_asked_for() -> None:
-    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
     words = 'configmaps "digits-base-0" is forbidden: exceeded quota'
     obstacle, _, requests = created([CONFIG, *pods], refuses(403, "Forbidden", words))
     assert obstacle == words
@@ -166,7 +168,7 @@ def test_after_a_refusal_nothing_more_is_asked_for() -> None:
 
 
 def test_a_quota_that_names_every_pod_is_news_once(caplog: pytest.LogCaptureFixture) -> None:
-    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
     answers = [
         refuses(403, "Forbidden", f'pods "digits-base-0-{index}" is forbidden: exceeded quota') for index in range(3)
     ]
@@ -183,11 +185,11 @@ def test_two_pods_counted_into_a_quota_at_once_are_no_refusal() -> None:
 def of_another_job(name: str) -> tuple[JobRecord, dict[str, Any]]:
     """A job of that name, and its rank 0."""
     other = replace(JOB, name=name, uid=f"u-{name}")
-    return replace(RECORD, uid=other.uid, name=name, job=other), manifests.pod(other, STAGE, 0, 0)
+    return replace(RECORD, uid=other.uid, name=name, job=other), gang.pod(other, STAGE, 0, 0)
 
 
 def test_a_pod_that_has_to_wait_does_not_hold_up_those_of_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gangs, "IN_FLIGHT", 1)
+    monkeypatch.setattr(creation_pool, "IN_FLIGHT", 1)
     record, other = of_another_job("other")
 
     async def play() -> list[str]:
@@ -235,8 +237,8 @@ async def behind(hook: HangingWebhook, large: Sequence[str], script: Callable[[B
         for name in large:
             record, pod = of_another_job(name)
             assert record.job is not None
-            bed.gangs.want(record, [pod, *(manifests.pod(record.job, STAGE, 0, index) for index in range(1, 1000))])
-        while len(hook.hanging) < min(LEAST_IN_FLIGHT * len(large), gangs.IN_FLIGHT):
+            bed.gangs.want(record, [pod, *(gang.pod(record.job, STAGE, 0, index) for index in range(1, 1000))])
+        while len(hook.hanging) < min(LEAST_IN_FLIGHT * len(large), creation_pool.IN_FLIGHT):
             await asyncio.sleep(0.01)
         await script(bed)
         await bed.gangs.close()
@@ -256,9 +258,9 @@ def test_jobs_behind_a_webhook_that_never_answers_do_not_hold_up_another_tenants
 
 
 def test_however_many_jobs_hang_another_soon_gets_on_and_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gangs, "SLOW_SECONDS", 0.3)
-    monkeypatch.setattr(gangs, "IN_FLIGHT", 32)
-    monkeypatch.setattr(gangs, "SLOW_IN_FLIGHT", 20)
+    monkeypatch.setattr(creation_pool, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(creation_pool, "IN_FLIGHT", 32)
+    monkeypatch.setattr(creation_pool, "SLOW_IN_FLIGHT", 20)
     record, pod = of_another_job("spared")
     hook = HangingWebhook("spared")
     told: list[str] = []
@@ -275,12 +277,12 @@ def test_however_many_jobs_hang_another_soon_gets_on_and_people_are_told(monkeyp
 def test_what_is_wanted_no_more_is_called_back() -> None:
     hook = HangingWebhook("nobody")
     following = replace(RECORD, status=Status(stage="base", attempt=1))
-    pods = [manifests.pod(JOB, STAGE, 1, index) for index in range(3)]
+    pods = [gang.pod(JOB, STAGE, 1, index) for index in range(3)]
 
     async def play() -> tuple[list[str], list[str]]:
         async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(10):
             bed = Bed(server)
-            bed.gangs.want(RECORD, [manifests.pod(JOB, STAGE, 0, index) for index in range(100)])
+            bed.gangs.want(RECORD, [gang.pod(JOB, STAGE, 0, index) for index in range(100)])
             await until(lambda: len(hook.hanging) == LEAST_IN_FLIGHT)
             bed.gangs.want(following, pods)
             await until(lambda: len(hook.hanging) == 3)
@@ -301,7 +303,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_pass_that_asks_again_creates_nothing_twice() -> None:
-    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
 
     async def play() -> tuple[list[str], list[str]]:
         asked_again = asyncio.Event()
@@ -326,7 +328,7 @@ def test_a_pass_that_asks_again_creates_nothing_twice() -> None:
 
 
 def test_a_large_gang_gets_more_requests_at_once_with_each_answer() -> None:
-    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(300)]
+    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(300)]
     now, most = 0, 0
 
     async def slowly(request: web.Request) -> web.StreamResponse:
@@ -344,7 +346,7 @@ def test_a_large_gang_gets_more_requests_at_once_with_each_answer() -> None:
 
 
 def test_creation_ends_when_it_is_no_longer_wanted() -> None:
-    pods = [manifests.pod(JOB, STAGE, 0, index) for index in range(3)]
+    pods = [gang.pod(JOB, STAGE, 0, index) for index in range(3)]
 
     async def play() -> list[str]:
         async with ScriptedServer(says(existing(pod), 201) for pod in pods) as server:

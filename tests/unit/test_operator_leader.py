@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator.kube import leader as leaders
-from resnetboost_operator.kube.leader import Leader, LeaseLost
-from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says
+from resnetboost_operator.controller import leaderelection as leaders
+from resnetboost_operator.controller.leaderelection import Leader, LeaseLost
+from support.scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says
 
 NOBODY = refuses(404, "NotFound")
 

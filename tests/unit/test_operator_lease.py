@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator.kube import lease as leases
-from resnetboost_operator.kube.lease import Lease, Sighting
+from resnetboost_operator.controller import lease as leases
+from resnetboost_operator.controller.lease import Lease, Sighting
 
 SECONDS = 15.0
 

@@ -5,18 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from operatorbed.waiting import eventually
-from resnetboost_operator.kube.leaving import STABLE_SECONDS, failures_in_a_row
+from beds.operator.waiting import eventually
+from resnetboost_operator.controller.restart import STABLE_SECONDS, failures_in_a_row
 
 # Fails twice, then ends well; says its process id each time.
 TWICE = """
 import os
-from resnetboost_operator.kube import leaving
-from resnetboost_operator.kube.retry import Backoff
-leaving.BACKOFF = Backoff(0.0, 0.0)
+from resnetboost_operator.controller import restart
+from resnetboost_operator.kubeclient.retry import Backoff
+restart.BACKOFF = Backoff(0.0, 0.0)
 print(os.getpid(), flush=True)
 if os.environ.get("_RESNETBOOST_OPERATOR_FAILURES") != "2":
-    leaving.leave(start_over=True)
+    restart.leave(start_over=True)
 """
 
 
@@ -43,7 +43,7 @@ def listens(pid: int) -> bool:
 
 
 def test_without_the_option_it_leaves_that_to_others() -> None:
-    code = "from resnetboost_operator.kube import leaving; leaving.leave(start_over=False)"
+    code = "from resnetboost_operator.controller import restart; restart.leave(start_over=False)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 1
 
 

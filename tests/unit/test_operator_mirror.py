@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from resnetboost_operator.kube.mirror import Mirror
+from resnetboost_operator.kubeclient.cache import Mirror
 
 
 def thing(uid: str, version: int, word: str = "") -> dict[str, Any]:

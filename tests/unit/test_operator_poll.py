@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from resnetboost_operator import manifests, poll
-from resnetboost_operator import pods as podviews
-from resnetboost_operator.kube.polling import Polling
-from resnetboost_operator.pods import PodView
+from resnetboost_operator import progress_client
+from resnetboost_operator.controller.progress import Polling
+from resnetboost_operator.manifests import gang
+from resnetboost_operator.observed import pods as podviews
+from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.status import Progress
-from simulation import job
+from support.simulation import job
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ANSWER = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"stage": "base", "attempt": 0, "step": 7}).encode()
@@ -21,8 +22,8 @@ ANSWER = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"stage": "base", "attempt": 0,
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll, "TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr(poll, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(progress_client, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(progress_client, "CONNECT_SECONDS", 0.1)
 
 
 def asked(talk: Talk) -> Progress | None:
@@ -31,7 +32,7 @@ def asked(talk: Talk) -> Progress | None:
     async def play() -> Progress | None:
         server = await asyncio.start_server(talk, "127.0.0.1", 0)
         async with server:
-            return await poll.progress(*server.sockets[0].getsockname()[:2])
+            return await progress_client.progress(*server.sockets[0].getsockname()[:2])
 
     return asyncio.run(play())
 
@@ -68,7 +69,7 @@ def test_a_rank_that_can_be_reached_and_tells_nothing_useful_has_not_answered(ta
 def test_a_refused_connection_is_no_answer_of_a_rank_that_can_be_reached() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        assert asyncio.run(poll.progress("127.0.0.1", unused.getsockname()[1])) is None
+        assert asyncio.run(progress_client.progress("127.0.0.1", unused.getsockname()[1])) is None
 
 
 def test_a_connection_that_does_not_come_about_says_nothing_about_the_rank() -> None:
@@ -76,8 +77,8 @@ def test_a_connection_that_does_not_come_about_says_nothing_about_the_rank() -> 
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         first.connect(full.getsockname())  # the only place is taken: Linux drops what comes next, as a firewall does
-        with pytest.raises(poll.Unreachable):
-            asyncio.run(poll.progress(*full.getsockname()))
+        with pytest.raises(progress_client.Unreachable):
+            asyncio.run(progress_client.progress(*full.getsockname()))
 
 
 @pytest.mark.parametrize("code", [errno.EHOSTUNREACH, errno.ENETUNREACH])
@@ -86,13 +87,13 @@ def test_a_network_without_a_way_to_the_rank_says_nothing_about_it(monkeypatch: 
         raise OSError(code, "no route")
 
     monkeypatch.setattr(asyncio, "open_connection", no_way)
-    with pytest.raises(poll.Unreachable):
-        asyncio.run(poll.progress("10.0.0.1"))
+    with pytest.raises(progress_client.Unreachable):
+        asyncio.run(progress_client.progress("10.0.0.1"))
 
 
 def rank_0(uid: str) -> PodView:
     wanted = job()
-    pod = manifests.pod(wanted, wanted.spec.stages[0], 0, 0)
+    pod = gang.pod(wanted, wanted.spec.stages[0], 0, 0)
     pod["metadata"]["uid"] = uid
     return podviews.view({**pod, "status": {"phase": "Running", "podIP": "10.0.0.1"}})
 
@@ -104,7 +105,7 @@ def unreachable_after(monkeypatch: pytest.MonkeyPatch, *questions: tuple[PodView
         answered = asyncio.Event()
         asking, seen = Polling(lambda uid: answered.set()), []
         for pod, is_way in questions:
-            monkeypatch.setattr(poll, "progress", way if is_way else no_way)
+            monkeypatch.setattr(progress_client, "progress", way if is_way else no_way)
             asking.follow("u-1", pod, 0.0)
             await answered.wait()
             answered.clear()
@@ -119,7 +120,7 @@ async def way(address: str) -> Progress | None:
 
 
 async def no_way(address: str) -> Progress | None:
-    raise poll.Unreachable(address)
+    raise progress_client.Unreachable(address)
 
 
 def test_a_rank_is_unreachable_until_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_another_pod_is_not_unreachable_before_it_was_asked(monkeypatch: pytest.
     async def play() -> tuple[bool, bool]:
         answered = asyncio.Event()
         asking = Polling(lambda uid: answered.set())
-        monkeypatch.setattr(poll, "progress", no_way)
+        monkeypatch.setattr(progress_client, "progress", no_way)
         asking.follow("u-1", rank_0("pod-1"), 0.0)
         await answered.wait()
         before = asking.unreachable("u-1")

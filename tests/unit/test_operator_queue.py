@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-import virtualtime
-from resnetboost_operator.kube import queue
-from resnetboost_operator.kube.apierrors import Unavailable
-from resnetboost_operator.kube.metrics import Metrics
-from resnetboost_operator.kube.queue import Queue
+from resnetboost_operator.controller import workqueue
+from resnetboost_operator.controller.metrics import Metrics
+from resnetboost_operator.controller.workqueue import Queue
+from resnetboost_operator.kubeclient.errors import Unavailable
+from support import virtualtime
 
 SECONDS = 0.5
 
@@ -70,7 +70,7 @@ def test_what_happens_during_a_pass_is_looked_at_in_one_more() -> None:
             await asyncio.sleep(SECONDS / 20)
             worker.queue.add("a")
 
-    assert played(script).times() == [0.0, SECONDS + queue.SPACING_SECONDS]
+    assert played(script).times() == [0.0, SECONDS + workqueue.SPACING_SECONDS]
 
 
 def test_passes_of_one_key_keep_their_distance() -> None:
@@ -79,18 +79,18 @@ def test_passes_of_one_key_keep_their_distance() -> None:
         await asyncio.sleep(SECONDS + 0.01)
         worker.queue.add("a")
 
-    assert played(script).times() == [0.0, SECONDS + queue.SPACING_SECONDS]
+    assert played(script).times() == [0.0, SECONDS + workqueue.SPACING_SECONDS]
 
 
 def test_many_keys_run_at_once_but_not_more_than_the_limit() -> None:
     async def script(worker: Worker) -> None:
-        for number in range(3 * queue.LIMIT):
+        for number in range(3 * workqueue.LIMIT):
             worker.queue.add(f"key-{number}")
 
     worker = played(script)
-    assert worker.most == queue.LIMIT
-    assert len(worker.begun) == 3 * queue.LIMIT
-    assert [key for _, key in worker.begun] == [f"key-{number}" for number in range(3 * queue.LIMIT)], "first come"
+    assert worker.most == workqueue.LIMIT
+    assert len(worker.begun) == 3 * workqueue.LIMIT
+    assert [key for _, key in worker.begun] == [f"key-{number}" for number in range(3 * workqueue.LIMIT)], "first come"
 
 
 def test_a_pass_says_when_it_wants_the_next_one() -> None:
@@ -124,7 +124,7 @@ def test_a_failed_pass_is_repeated_with_growing_distance_until_it_succeeds() -> 
     gaps = [later - earlier - SECONDS for earlier, later in zip(worker.times(), worker.times()[1:], strict=False)]
     assert len(gaps) == 9
     for number, gap in enumerate(gaps):
-        longest = min(queue.BACKOFF.most_seconds, queue.BACKOFF.first_seconds * 2**number)
+        longest = min(workqueue.BACKOFF.most_seconds, workqueue.BACKOFF.first_seconds * 2**number)
         assert longest / 2 - 0.001 <= gap <= longest + 0.001
     assert worker.metrics.registry.get_sample_value("resnetboost_operator_reconcile_failures_total") == 9
 
@@ -161,7 +161,7 @@ def test_success_resets_the_back_off() -> None:
         worker.queue.add("a")
 
     first, second = played(script).times()[-2:]
-    assert second - first - SECONDS <= queue.BACKOFF.first_seconds + 0.001
+    assert second - first - SECONDS <= workqueue.BACKOFF.first_seconds + 0.001
 
 
 @pytest.mark.parametrize("moment", [0.0, SECONDS / 2, SECONDS * 2], ids=["due", "running", "waiting"])
@@ -182,7 +182,7 @@ def test_a_key_forgotten_and_added_again_during_its_pass_gets_one_more_but_never
         worker.queue.forget("a")
         worker.queue.add("a")
 
-    assert played(script).times() == [0.0, SECONDS + queue.SPACING_SECONDS]
+    assert played(script).times() == [0.0, SECONDS + workqueue.SPACING_SECONDS]
 
 
 def test_nothing_happens_before_the_start_nor_after_the_stop() -> None:
@@ -218,7 +218,7 @@ def test_depth_wait_and_the_longest_pass_are_measured() -> None:
     async def play() -> None:
         worker = Worker()
         worker.queue.start()
-        for number in range(queue.LIMIT + 5):
+        for number in range(workqueue.LIMIT + 5):
             worker.queue.add(str(number))
         value = worker.metrics.registry.get_sample_value
         assert value("resnetboost_operator_queue_depth") == 5

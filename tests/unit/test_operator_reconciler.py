@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from resnetboost_operator import api, manifests, pods, poll
-from resnetboost_operator.kube import gangs
-from resnetboost_operator.kube import reconciler as reconcilers
-from resnetboost_operator.kube.apierrors import Conflict
-from resnetboost_operator.kube.cluster import Cluster
-from resnetboost_operator.kube.polling import Polling
-from resnetboost_operator.kube.reconciler import Reconciler
-from resnetboost_operator.kube.retry import Backoff
-from resnetboost_operator.kube.store import Store
+from resnetboost_operator import api, progress_client
+from resnetboost_operator.controller import creation_pool
+from resnetboost_operator.controller import reconciler as reconcilers
+from resnetboost_operator.controller.cluster import Cluster
+from resnetboost_operator.controller.progress import Polling
+from resnetboost_operator.controller.reconciler import Reconciler
+from resnetboost_operator.controller.store import Store
+from resnetboost_operator.kubeclient.errors import Conflict
+from resnetboost_operator.kubeclient.retry import Backoff
+from resnetboost_operator.manifests import gang
+from resnetboost_operator.observed import pods
 from resnetboost_operator.status import Progress
 from resnetboost_operator.validation import schema
-from scriptedserver import Answer, ScriptedServer, refuses, says
+from support.scriptedserver import Answer, ScriptedServer, refuses, says
 
 SPEC = {
     "device": {"type": "CPU", "count": 1},
@@ -33,7 +35,7 @@ OBJECT = schema.defaulted(
     {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": METADATA, "spec": SPEC}
 )
 JOB = api.parse(OBJECT)
-POD = manifests.pod(JOB, JOB.spec.stages[0], 0, 0)
+POD = gang.pod(JOB, JOB.spec.stages[0], 0, 0)
 EARLIER = "ConfigMap digits-base-0 of an earlier job of this name is still going"
 
 
@@ -167,7 +169,7 @@ def test_only_what_can_never_be_fails_the_job_at_once(answer: Answer, phase: str
 
 
 def test_what_was_in_the_way_is_forgotten_as_soon_as_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gangs, "BLOCKED", Backoff(0.0, 0.0))
+    monkeypatch.setattr(creation_pool, "BLOCKED", Backoff(0.0, 0.0))
 
     async def script(bed: Bed) -> None:
         bed.earlier = True
@@ -217,7 +219,7 @@ def test_a_status_that_is_refused_is_written_without_the_progress(monkeypatch: p
     async def tells(address: str) -> Progress:
         return Progress(stage="base", attempt=0, step=7, heartbeat=1)
 
-    monkeypatch.setattr(poll, "progress", tells)
+    monkeypatch.setattr(progress_client, "progress", tells)
 
     async def script(bed: Bed) -> None:
         await bed.passed()

@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from resnetboost_operator import manifests, pods
-from resnetboost_operator.decision import Deletion
-from resnetboost_operator.kube.jobs import JobRecord
-from resnetboost_operator.kube.removal import SWEEP_PODS, Removal
-from resnetboost_operator.kube.store import Store
-from resnetboost_operator.pods import PodView
+from resnetboost_operator.controller.deletion import SWEEP_PODS, Removal
+from resnetboost_operator.controller.jobs import JobRecord
+from resnetboost_operator.controller.store import Store
+from resnetboost_operator.manifests import gang as gang_manifests
+from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.pods import PodView
+from resnetboost_operator.planning.actions import Deletion
 from resnetboost_operator.status import Status
-from scriptedserver import ScriptedServer, refuses, says
-from simulation import job
+from support.scriptedserver import ScriptedServer, refuses, says
+from support.simulation import job
 
 
 def gang(count: int) -> tuple[JobRecord, list[PodView]]:
     wanted = replace(job(device={"type": "CPU", "count": count}), uid="u-1")
-    made = [manifests.pod(wanted, wanted.spec.stages[0], 0, index) for index in range(count)]
+    made = [gang_manifests.pod(wanted, wanted.spec.stages[0], 0, index) for index in range(count)]
     views = [pods.view({**pod, "metadata": {**pod["metadata"], "uid": pod["metadata"]["name"]}}) for pod in made]
     record = JobRecord(
         uid="u-1",

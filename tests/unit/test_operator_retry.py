@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from resnetboost_operator.kube import apierrors, lines, retry
-from resnetboost_operator.kube.retry import Backoff
+from resnetboost_operator.kubeclient import errors, lines, retry
+from resnetboost_operator.kubeclient.retry import Backoff
 
 
 @pytest.mark.parametrize(
@@ -37,36 +37,36 @@ def test_retry_after_is_taken_in_seconds_and_in_reason(told: str | None, seconds
 @pytest.mark.parametrize(
     ("code", "reason", "kind"),
     [
-        (401, "Unauthorized", apierrors.Unauthorized),
-        (403, "Forbidden", apierrors.Refused),
-        (404, "NotFound", apierrors.NotFound),
-        (409, "AlreadyExists", apierrors.AlreadyExists),
-        (409, "Conflict", apierrors.Conflict),
-        (410, "Expired", apierrors.Gone),
-        (422, "Invalid", apierrors.Refused),
-        (429, "TooManyRequests", apierrors.Unavailable),
-        (500, "InternalError", apierrors.Unavailable),
-        (503, "ServiceUnavailable", apierrors.Unavailable),
-        (504, "Timeout", apierrors.Unavailable),
+        (401, "Unauthorized", errors.Unauthorized),
+        (403, "Forbidden", errors.Refused),
+        (404, "NotFound", errors.NotFound),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (409, "Conflict", errors.Conflict),
+        (410, "Expired", errors.Gone),
+        (422, "Invalid", errors.Refused),
+        (429, "TooManyRequests", errors.Unavailable),
+        (500, "InternalError", errors.Unavailable),
+        (503, "ServiceUnavailable", errors.Unavailable),
+        (504, "Timeout", errors.Unavailable),
     ],
 )
-def test_each_answer_means_one_thing(code: int, reason: str, kind: type[apierrors.ApiError]) -> None:
+def test_each_answer_means_one_thing(code: int, reason: str, kind: type[errors.ApiError]) -> None:
     body = json.dumps({"kind": "Status", "reason": reason, "message": "why it is so", "code": code}).encode()
-    error = apierrors.from_answer("create /api/v1/pods", code, body)
+    error = errors.from_answer("create /api/v1/pods", code, body)
     assert type(error) is kind
     assert str(error) == "create /api/v1/pods: why it is so"
 
 
 def test_an_answer_that_is_no_status_is_told_by_its_code() -> None:
-    error = apierrors.from_answer("list /api/v1/pods", 502, b"<html>Bad Gateway</html>")
-    assert isinstance(error, apierrors.Unavailable)
+    error = errors.from_answer("list /api/v1/pods", 502, b"<html>Bad Gateway</html>")
+    assert isinstance(error, errors.Unavailable)
     assert str(error) == "list /api/v1/pods: HTTP 502"
 
 
 def test_an_error_inside_a_watch_is_told_by_the_code_it_names() -> None:
     body = json.dumps({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
-    assert isinstance(apierrors.from_watch("watch pods", body.encode()), apierrors.Gone)
-    assert isinstance(apierrors.from_watch("watch pods", b"{}"), apierrors.Unavailable)
+    assert isinstance(errors.from_watch("watch pods", body.encode()), errors.Gone)
+    assert isinstance(errors.from_watch("watch pods", b"{}"), errors.Unavailable)
 
 
 def split(*chunks: bytes, limit_bytes: int = 100) -> list[bytes]:

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from resnetboost_operator import names
-from resnetboost_operator.kube import resources
-from resnetboost_operator.kube.resources import CONFIG_MAPS, JOB_STATUS, JOBS, LEASES, NODES, PODS, Resource
+from resnetboost_operator.kubeclient import resources
+from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, LEASES, NODES, PODS, Resource
 
 FILE = Path(__file__).parents[2] / "charts" / "resnetboost" / "files" / "rbac.yaml"
 ROLES: list[dict[str, Any]] = list(yaml.safe_load_all(FILE.read_text()))

@@ -6,8 +6,8 @@ import urllib.request
 
 import pytest
 
-from resnetboost_operator.kube.metrics import Metrics
-from resnetboost_operator.kube.server import Server
+from resnetboost_operator.controller.metrics import Metrics
+from resnetboost_operator.controller.server import Server
 
 
 def well() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnetboost_operator.kube.slots import Slots
+from resnetboost_operator.controller.slots import Slots
 
 
 class Bed:

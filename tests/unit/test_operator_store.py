@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resnetboost_operator import api, manifests
-from resnetboost_operator.decision import Deletion
-from resnetboost_operator.kube import jobs
-from resnetboost_operator.kube import store as stores
-from resnetboost_operator.kube.jobs import JobRecord
-from resnetboost_operator.kube.store import Store
+from resnetboost_operator import api
+from resnetboost_operator.controller import jobs
+from resnetboost_operator.controller import store as stores
+from resnetboost_operator.controller.jobs import JobRecord
+from resnetboost_operator.controller.store import Store
+from resnetboost_operator.manifests import gang
+from resnetboost_operator.planning.actions import Deletion
 from resnetboost_operator.status import Status
 from resnetboost_operator.validation import schema
-from simulation import job
+from support.simulation import job
 
 JOB = replace(job(device={"type": "CPU", "count": 2}), uid="u-1")
 
@@ -54,7 +55,7 @@ class Known:
         attempt: int = 0,
         **metadata: Any,
     ) -> None:
-        pod = {**manifests.pod(owner, owner.spec.stages[0], attempt, index), "status": status or {}}
+        pod = {**gang.pod(owner, owner.spec.stages[0], attempt, index), "status": status or {}}
         pod["metadata"] |= {"uid": f"pod-{index}", **metadata}
         pod["spec"]["nodeName"] = f"node-{index}"
         self.store.pods[""].watched(kind, self._versioned(pod))

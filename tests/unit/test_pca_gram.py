@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from resnetboost_trainer.optimizers.pca import gram
-from resnetboost_trainer.optimizers.pca.gram import Components, Read
+from resnetboost_trainer.optim.pca import gram
+from resnetboost_trainer.optim.pca.gram import Components, Read
 
 Floats = NDArray[np.float32]
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from resnetboost_trainer.optimizers.pca import quasinewton
-from resnetboost_trainer.optimizers.pca.quasinewton import Rule, State
+from resnetboost_trainer.optim.pca import quasinewton
+from resnetboost_trainer.optim.pca.quasinewton import Rule, State
 
 Doubles = NDArray[np.float64]
 RULE = Rule(rho=0.5, sigma=0.4, most=5)

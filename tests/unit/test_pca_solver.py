@@ -7,10 +7,10 @@ import pytest
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-from resnetboost_trainer import device
 from resnetboost_trainer.config import LineSearch, Momentum
-from resnetboost_trainer.optimizers.pca import quasinewton
-from resnetboost_trainer.optimizers.pca.solver import Bfgs, Sgd, Solver
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.optim.pca import quasinewton
+from resnetboost_trainer.optim.pca.solver import Bfgs, Sgd, Solver
 
 Doubles = NDArray[np.float64]
 MOMENTUM = Momentum(momentum=0.9, weight_decay=0.0, nesterov=False)

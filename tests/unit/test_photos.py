@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-import photographs
-from resnetboost_trainer.datasets import photos
-from resnetboost_trainer.datasets.augmentation import ArrayAugmentation, Box, Colour, ResizedCrop
-from resnetboost_trainer.datasets.photos import IMAGENET, Augmented, Evaluated
-from resnetboost_trainer.datasets.split import Unreadable
+from resnetboost_trainer.data import transforms as photos
+from resnetboost_trainer.data.augmentation import ArrayAugmentation, Box, Colour, ResizedCrop
+from resnetboost_trainer.data.dataset import Unreadable
+from resnetboost_trainer.data.transforms import IMAGENET, Augmented, Evaluated
+from support import photographs
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 REFERENCE = Path(__file__).parents[1] / "integration" / "torchvision_transforms.py"

@@ -3,9 +3,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resnetboost_operator import api, manifests, names, pods, status
+from resnetboost_operator import api, names, status
+from resnetboost_operator.manifests import gang
+from resnetboost_operator.observed import pods
 from resnetboost_operator.status import Progress, Ranks, from_dict, to_dict
-from simulation import Cluster, job
+from support.simulation import Cluster, job
 
 TWO_STAGES = [
     {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8},
@@ -571,7 +573,7 @@ def test_a_pod_that_claims_an_index_the_stage_has_not_completes_nothing_also_whe
 def test_a_stage_of_one_device_has_no_coordinator_and_one_of_a_part_of_a_node_stays_on_one() -> None:
     few = [{**TWO_STAGES[0], "deviceCount": 2}, {**TWO_STAGES[1], "deviceCount": 1}]
     wanted = job(device={"type": "CPU", "count": 8, "perNode": 4}, stages=few)
-    part, one = (manifests.gang(wanted, stage, 0) for stage in wanted.spec.stages)
+    part, one = (gang.gang(wanted, stage, 0) for stage in wanted.spec.stages)
     assert [found["kind"] for found in part] == ["ConfigMap", "Service", "Pod", "Pod"]
     assert {pod["metadata"]["labels"][names.LABEL_NODE_GROUP] for pod in part[2:]} == {"0"}
     assert [found["kind"] for found in one] == ["ConfigMap", "Pod"]

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import decision, names, status
-from resnetboost_operator.nodes import NodeView
-from resnetboost_operator.ranktable import checking
+from resnetboost_operator import names, status
+from resnetboost_operator.observed.nodes import NodeView
+from resnetboost_operator.planning import actions
+from resnetboost_operator.ranktable.check import verdict
 from resnetboost_operator.status import RANK_TABLE_READY, Condition
-from simulation import Cluster, Crash, job
+from support.simulation import Cluster, Crash, job
 
 TABLE = "digits-base-0-ranks"
 
@@ -64,7 +65,7 @@ def test_a_table_is_published_as_soon_as_the_last_annotation_is_there() -> None:
     allocate(cluster, 1)
     cluster.settle()
     digest = hashlib.sha256(table(cluster)).hexdigest()
-    assert checking.judge_bytes(table(cluster), "910B").findings == ()
+    assert verdict.judge_bytes(table(cluster), "910B").findings == ()
     assert ranks(cluster) == {"sha256": digest, "ranks": [1, 0, 3, 2]}
     assert told(cluster) == [digest] * 4
     assert cluster.status.rank_table == digest
@@ -320,7 +321,7 @@ def test_annotations_that_are_written_again_are_for_that_very_pod() -> None:
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.gang()}
     digest = cluster.plan().status.rank_table
     key = names.ANNOTATION_RANK_TABLE
-    assert wanted == tuple(decision.Annotation(name, uids[name], key, digest or "") for name in sorted(uids))
+    assert wanted == tuple(actions.Annotation(name, uids[name], key, digest or "") for name in sorted(uids))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resnetboost_operator import deletions, names, pods, status
-from resnetboost_operator.nodes import NodeView
-from resnetboost_operator.pods import timestamp
-from simulation import Cluster, Crash, job
+from resnetboost_operator import names, status
+from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.nodes import NodeView
+from resnetboost_operator.observed.pods import timestamp
+from resnetboost_operator.planning import cleanup
+from support.simulation import Cluster, Crash, job
 
 
 def with_nodes(cluster: Cluster) -> Cluster:
@@ -354,7 +356,7 @@ def test_a_restart_of_a_whole_gang_is_one_delete_request() -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 8})).started()
     cluster.exit(3, 137)
     views = [pods.view(pod) for pod in cluster.pods.values()]
-    sweeps, singles = deletions.grouped(cluster.plan().delete, views)
+    sweeps, singles = cleanup.grouped(cluster.plan().delete, views)
     assert ([len(sweep.pods) for sweep in sweeps], singles) == ([8], [])
 
 

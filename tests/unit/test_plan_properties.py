@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resnetboost_operator import names, status
-from resnetboost_operator.nodes import NodeView
-from resnetboost_operator.pods import timestamp
-from simulation import Cluster, Crash, job
+from resnetboost_operator.observed.nodes import NodeView
+from resnetboost_operator.observed.pods import timestamp
+from support.simulation import Cluster, Crash, job
 
 STAGES = [
     {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8},

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from prometheusbed import monitors
-from prometheusbed.dashboards import filled
-from prometheusbed.promql import compared
+from beds.prometheus import monitors
+from beds.prometheus.dashboards import filled
+from beds.prometheus.promql import compared
 
 
 @pytest.mark.parametrize(

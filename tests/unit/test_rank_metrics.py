@@ -6,11 +6,11 @@ import msgspec
 from prometheus_client import generate_latest
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.history import History
-from resnetboost_trainer.metrics import Metrics
-from resnetboost_trainer.progress import Board, Progress
-from resnetboost_trainer.telling import Teller
-from trainerconfig import GOOD
+from resnetboost_trainer.metrics.csv_log import History
+from resnetboost_trainer.metrics.logger import Teller
+from resnetboost_trainer.metrics.progress import Board, Progress
+from resnetboost_trainer.metrics.prometheus import Metrics
+from support.trainerconfig import GOOD
 
 
 def started(config: Mapping[str, object] = GOOD) -> tuple[Metrics, Teller]:

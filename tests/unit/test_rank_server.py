@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from resnetboost_trainer import progress
-from resnetboost_trainer.progress import Board, Progress
-from resnetboost_trainer.server import Server
+from resnetboost_trainer.metrics import progress
+from resnetboost_trainer.metrics.progress import Board, Progress
+from resnetboost_trainer.metrics.server import Server
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnetboost_operator import names, status
-from resnetboost_operator.ranktable import checking
-from simulation import Cluster, Crash, job
+from resnetboost_operator.ranktable.check import verdict
+from support.simulation import Cluster, Crash, job
 
 COUNT = 4
 INDEXES = st.integers(0, COUNT - 1)
@@ -64,7 +64,7 @@ def check(cluster: Cluster) -> None:
     for name, found in cluster.config_maps.items():
         if name.endswith("-ranks"):
             table, told = found["data"][names.RANK_TABLE_KEY], json.loads(found["data"][names.RANKS_KEY])
-            assert checking.judge_bytes(table.encode(), "910B").findings == ()
+            assert verdict.judge_bytes(table.encode(), "910B").findings == ()
             assert sorted(told["ranks"]) == list(range(COUNT))
     for pod in cluster.pods.values():
         digest = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_RANK_TABLE)

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gangs import gang, pod, super_pod, told
-from resnetboost_operator.ranktable import annotations, assembly, checking, rules
+from resnetboost_operator.ranktable import annotations, assembly
 from resnetboost_operator.ranktable.annotations import KEYS, BoundPod, Refusal
 from resnetboost_operator.ranktable.assembly import Built
+from resnetboost_operator.ranktable.check import rules
+from resnetboost_operator.ranktable.check import verdict as checking
 from resnetboost_operator.ranktable.chips import Chip
 from resnetboost_operator.ranktable.tables import RankList, ServerTable
+from support.gangs import gang, pod, super_pod, told
 
 
 def servers(built: Built) -> dict[str, list[tuple[str, str | None, str]]]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from resnetboost_operator.cli import main
 from resnetboost_operator.ranktable import hccn
-from resnetboost_operator.terminal import cli
 
 TABLES = Path(__file__).parents[1] / "ranktables"
 CONFIG = "address_0=192.168.1.8\nnetmask_0=255.255.255.0\naddress_1=192.168.1.9\ngateway_1=192.168.1.1\n"
@@ -16,7 +16,7 @@ ANSWERS = "ipaddr:192.168.2.8\nnetmask:255.255.255.0\nipaddr:192.168.2.9\nnetmas
 
 
 def run(*words: object, given: str | None = None) -> Result:
-    return CliRunner().invoke(cli.main, ["ranktable", *map(str, words)], input=given)
+    return CliRunner().invoke(main.main, ["ranktable", *map(str, words)], input=given)
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnetboost_operator.ranktable import checking, chips, document, merging, tables
+from resnetboost_operator.cli import main
+from resnetboost_operator.ranktable import chips, document, merging, tables
+from resnetboost_operator.ranktable.check import verdict as checking
 from resnetboost_operator.ranktable.chips import Chip
-from resnetboost_operator.terminal import cli
 
 TABLES = Path(__file__).parents[1] / "ranktables"
 GOOD = [
@@ -150,7 +151,7 @@ def test_any_bytes_get_a_verdict(data: bytes) -> None:
 def test_a_table_moves_no_cursor(command: str) -> None:
     hostile = changed(GOOD[0], ("server_list", 0, "server_id"), "\x1b[2J\x07")
     hostile = changed(hostile, ("server_list", 1, "server_id"), "\x1b[2J\x07")
-    done = CliRunner().invoke(cli.main, ["ranktable", command, "-"], input=json.dumps(hostile))
+    done = CliRunner().invoke(main.main, ["ranktable", command, "-"], input=json.dumps(hostile))
     assert "\x1b" not in done.output
     assert "\x07" not in done.output
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from gangs import gang
 from resnetboost_operator.ranktable import assembly, document, payload
 from resnetboost_operator.ranktable.payload import CONFIG_MAP_BYTES, TooLarge
+from support.gangs import gang
 
 KEY = "hccl.json"
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator.ranktable import checking, rules
+from resnetboost_operator.ranktable.check import rules
+from resnetboost_operator.ranktable.check import verdict as checking
+from resnetboost_operator.ranktable.check.rules import Rule
 from resnetboost_operator.ranktable.chips import Chip
-from resnetboost_operator.ranktable.rules import Rule
 
 TABLES = Path(__file__).parents[1] / "ranktables"
 Change = Callable[[Any], object]

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from resnetboost_operator.ranktable import checking, rules
+from resnetboost_operator.ranktable.check import rules
+from resnetboost_operator.ranktable.check import verdict as checking
+from resnetboost_operator.ranktable.check.findings import errors
+from resnetboost_operator.ranktable.check.rules import Rule
 from resnetboost_operator.ranktable.chips import Chip
-from resnetboost_operator.ranktable.findings import errors
-from resnetboost_operator.ranktable.rules import Rule
 
 TABLES = Path(__file__).parents[1] / "ranktables"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ranktables.md"

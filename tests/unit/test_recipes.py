@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from resnetboost_operator import api, manifests
-from resnetboost_operator.terminal import loadjob
+from resnetboost_operator import api
+from resnetboost_operator.cli import job_file
+from resnetboost_operator.manifests import gang
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.schedule import damping, learning_rate
+from resnetboost_trainer.optim.schedule import damping, learning_rate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IMAGENET, CIFAR10 = 1281167, 50000  # training images
@@ -18,8 +19,8 @@ IMAGENET, CIFAR10 = 1281167, 50000  # training images
 
 def stages(example: str, changes: Sequence[str] = ()) -> list[tuple[Config, int]]:
     """What the trainer is told of each stage, and its global batch."""
-    job = api.parse(loadjob.load(EXAMPLES / f"{example}.yaml", changes))
-    configs = [msgspec.convert(manifests.trainer_config(job, stage, 0), Config) for stage in job.spec.stages]
+    job = api.parse(job_file.load(EXAMPLES / f"{example}.yaml", changes))
+    configs = [msgspec.convert(gang.trainer_config(job, stage, 0), Config) for stage in job.spec.stages]
     ranks = [stage.device_count for stage in job.spec.stages]
     return [
         (config, count * config.local_batch_size * config.accumulation_steps)

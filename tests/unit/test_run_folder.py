@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from resnetboost_operator import api, yamltext
+from resnetboost_operator.cli.run import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.status import Attempt, Condition, Ranks, StageStatus, Status
-from resnetboost_operator.terminal import summary
 from resnetboost_operator.validation import jobfile, schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resnetboost_trainer import snapshots
-from resnetboost_trainer.checkpoint import Kind, Manifest
-from resnetboost_trainer.saving import Keeping, Saver
-from smallcheckpoints import CONTENTS, manifest
+from resnetboost_trainer.checkpoint import snapshots
+from resnetboost_trainer.checkpoint.saver import Keeping, Saver
+from resnetboost_trainer.checkpoint.store import Kind, Manifest
+from support.smallcheckpoints import CONTENTS, manifest
 
 WEIGHTS = snapshots.contents(np.zeros(6, np.float32))
 TIMEOUT_SECONDS = 60

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.schedule import damping, learning_rate
-from trainerconfig import GOOD, THOR
+from resnetboost_trainer.optim.schedule import damping, learning_rate
+from support.trainerconfig import GOOD, THOR
 
 STEPS = 20  # an epoch
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from resnetboost_operator.cli import overrides
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.terminal import overrides
 
 JOB: dict[str, Any] = {
     "kind": "ResNetBoostJob",

@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnetboost_trainer import checkpoint, config, snapshots
-from resnetboost_trainer.snapshots import FILE, Reader, Snapshot
-from resnetboost_trainer.verdict import ConfigError, StorageError
-from smallcheckpoints import keep, manifest, save, tree
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint import snapshots, store
+from resnetboost_trainer.checkpoint.snapshots import FILE, Reader, Snapshot
+from resnetboost_trainer.failures import ConfigError, StorageError
+from support.smallcheckpoints import keep, manifest, save, tree
 
 PLACE = "uid/base/attempt-0"
 
@@ -80,7 +81,7 @@ def test_a_checkpoint_is_not_mistaken_for_a_snapshot_nor_the_other_way_round(tmp
     save(tmp_path, 20).rename(tmp_path / PLACE / "snapshot-00000020")
     keep(tmp_path, 40)
     assert steps(tmp_path) == [40]
-    assert checkpoint.newest(tmp_path, "uid", "base", []) is None
+    assert store.newest(tmp_path, "uid", "base", []) is None
 
 
 def test_of_each_step_the_one_of_the_latest_attempt_counts(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_pruning_one_kind_leaves_the_others_and_all_else_alone(tmp_path: Path) -
     now = tree(tmp_path)
     gone = {path.rpartition("/")[0] for path in before.keys() - now.keys()}
     assert gone == {f"{PLACE}/snapshot-00000000", f"{PLACE}/snapshot-00000020"}
-    checkpoint.prune(tmp_path, "uid", "base", 0, 1, save(tmp_path, 40))
+    store.prune(tmp_path, "uid", "base", 0, 1, save(tmp_path, 40))
     gone = {path.rpartition("/")[0] for path in now.keys() - tree(tmp_path).keys()}
     assert gone == {f"{PLACE}/step-00000000", f"{PLACE}/step-00000020"}
 
@@ -203,7 +204,7 @@ def test_pruning_either_kind_sweeps_up_what_killed_writers_of_both_left(kind: st
         (tmp_path / PLACE / rubbish).mkdir(parents=True)
         (tmp_path / PLACE / rubbish / FILE).touch()
     if kind == "step":
-        checkpoint.prune(tmp_path, "uid", "base", 1, 1, save(tmp_path, 40, attempt=1))
+        store.prune(tmp_path, "uid", "base", 1, 1, save(tmp_path, 40, attempt=1))
     else:
         prune(tmp_path, 1, keep(tmp_path, 40, attempt=1), attempt=1)
     assert not list((tmp_path / PLACE).iterdir())
@@ -271,8 +272,8 @@ SOME = np.random.default_rng(0).standard_normal((3, NUMBERS)).astype(np.float32)
 def three(root: Path) -> list[Snapshot]:
     for step, row in enumerate(SOME):
         ours = manifest(step, layout="of a thousand")
-        place = checkpoint.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt)
-        checkpoint.write(place, ours, snapshots.contents(row), "snapshot")
+        place = store.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt)
+        store.write(place, ours, snapshots.contents(row), "snapshot")
     return snapshots.find(root, "uid", "base")
 
 

@@ -15,13 +15,15 @@ import yaml
 from aiohttp import web
 from click.testing import CliRunner, Result
 
-from clusterjobs import complete, failed, job, running, waiting
-from resnetboost_operator.kube import client, lease, watch
-from resnetboost_operator.kube.lease import Lease
-from resnetboost_operator.kube.retry import Backoff
-from resnetboost_operator.terminal import clusterstatus, silence
-from resnetboost_operator.terminal.cli import main
-from scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
+from resnetboost_operator.cli.main import main
+from resnetboost_operator.cli.status import cluster as cluster_status
+from resnetboost_operator.cli.status import silence
+from resnetboost_operator.controller import lease
+from resnetboost_operator.controller.lease import Lease
+from resnetboost_operator.kubeclient import client, reflector
+from resnetboost_operator.kubeclient.retry import Backoff
+from support.clusterjobs import complete, failed, job, running, waiting
+from support.scriptedserver import Answer, ScriptedServer, hangs_up, refuses, says, streams
 
 JOBS = "/apis/resnetboost.io/v1alpha1/namespaces/team-a/resnetboostjobs"
 PATIENCE_SECONDS = 30
@@ -70,7 +72,7 @@ class Cluster:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setattr(silence, "QUIET_SECONDS", float("inf"))  # those jobs' statuses are of another time
     monkeypatch.setattr(client, "BACKOFF", Backoff(0.01, 0.02))
-    monkeypatch.setattr(watch, "BACKOFF", Backoff(0.01, 0.02))
+    monkeypatch.setattr(reflector, "BACKOFF", Backoff(0.01, 0.02))
     monkeypatch.chdir(tmp_path)
     found = Cluster(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig))
@@ -330,7 +332,7 @@ def test_a_job_deleted_while_nobody_listened_is_missed(cluster: Cluster) -> None
 
 
 def test_trouble_is_told_once_and_lived_through(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusterstatus, "TICK_SECONDS", 0.001)
+    monkeypatch.setattr(cluster_status, "TICK_SECONDS", 0.001)
     answers = [*([refuses(500)] * 20), streams(event("MODIFIED", 7, complete()))]
     with cluster.answering(listed(job(status=running())), *answers):
         result = status("digits", "-w")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnetboost_trainer import steptimes
-from resnetboost_trainer.steptimes import GRADIENT, OPTIMIZER, REDUCTION, Step, Window
+from resnetboost_trainer.profiling import step_times
+from resnetboost_trainer.profiling.step_times import GRADIENT, OPTIMIZER, REDUCTION, Step, Window
 
 CONVOLUTION = "Default/network-ResNet/conv1-Conv2d/fastest-_OneDNN/Custom-op0"
 LOSS = "Default/loss-CrossEntropy/ReduceMean-op0"
@@ -54,7 +54,7 @@ RECORDED = [
 
 
 def test_forward_ends_with_the_last_operator_of_the_network_or_the_loss() -> None:
-    found = steptimes.times([step(1000, scale=2)], [step(0)], RECORDED)
+    found = step_times.times([step(1000, scale=2)], [step(0)], RECORDED)
     seconds = {part.name: part.seconds.mean for part in found.parts}
     # 40 of the gradient's 100 ns in the recorded step, so 40 % of what it takes in the plain one.
     assert seconds == pytest.approx(
@@ -68,7 +68,7 @@ def test_forward_ends_with_the_last_operator_of_the_network_or_the_loss() -> Non
 
 
 def test_an_operator_is_of_the_part_it_began_in() -> None:
-    found = steptimes.times([step(1000)], [step(0)], RECORDED)
+    found = step_times.times([step(1000)], [step(0)], RECORDED)
     parts = {(operator.part, operator.name) for operator in found.operators}
     assert parts == {
         ("forward", "RealDiv"),
@@ -93,17 +93,17 @@ def test_an_operator_is_of_the_part_it_began_in() -> None:
 def test_an_operator_outside_of_its_layer_has_a_name_too(inputs: str, name: str) -> None:
     """MindSpore moves what equal layers share out of their scopes: Default/Custom-op0."""
     moved = Execution("Default/Custom-op0", 42, 50)._replace(inputs=inputs)
-    found = steptimes.times([step(1000)], [step(0)], [Execution(CONVOLUTION, 40, 60), moved])
+    found = step_times.times([step(1000)], [step(0)], [Execution(CONVOLUTION, 40, 60), moved])
     assert ("forward", name) in {(operator.part, operator.name) for operator in found.operators}
 
 
 def test_without_a_border_the_gradient_is_one_part() -> None:
-    found = steptimes.times([step(1000)], [step(0)], [Execution("Custom-op0", 40, 60)])
+    found = step_times.times([step(1000)], [step(0)], [Execution("Custom-op0", 40, 60)])
     assert [part.name for part in found.parts] == ["data", "gradient", "reduction", "optimizer"]
 
 
 def test_without_a_recording_there_are_parts_and_no_operators() -> None:
-    found = steptimes.times([step(0)], [step(1000)], [])
+    found = step_times.times([step(0)], [step(1000)], [])
     assert [part.name for part in found.parts] == ["data", "gradient", "reduction", "optimizer"]
     assert not found.operators and all(part.in_operators is None for part in found.parts)
 
@@ -115,7 +115,7 @@ def test_operators_of_one_step_sum_up_to_those_that_ran_in_any(runs: list[tuple[
     )
     steps = [step(0), step(1000)]
     windows = [window for recorded in steps for window in recorded.windows]
-    found = steptimes.operators(steptimes.placed(windows, executions), len(steps))
+    found = step_times.operators(step_times.placed(windows, executions), len(steps))
     inside = [run for run in executions if any(w.begun_ns <= run.begun_ns < w.ended_ns for w in windows)]
     assert sum(operator.calls for operator in found) * len(steps) == pytest.approx(len(inside))
     assert sum(operator.seconds for operator in found) * len(steps) == pytest.approx(sum(run.seconds for run in inside))

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from measuredrun import attempt, height, measured
 from resnetboost_operator import names
-from resnetboost_operator.runs import report, subspace
+from resnetboost_operator.cli.run import summary
+from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.runs import pca, report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.status import Status
-from resnetboost_operator.terminal import displaytext, summary
 from resnetboost_operator.validation import schema
+from support.measuredrun import attempt, height, measured
 
 HEADER = (
     "step,step_seconds,pca_explained_variance,pca_step_length,pca_evaluations,pca_gradient_share,pca_seconds,top1\n"
@@ -61,8 +62,8 @@ def by_sgd(last: int) -> str:
     return HEADER + "".join(f"{step},0.1,0.75,1.0,0,0.5,0.01,\n" for step in range(1, last + 1))
 
 
-def fine(folder: RunFolder) -> subspace.Descent:
-    (found,) = subspace.by_stage(measured(folder))
+def fine(folder: RunFolder) -> pca.Descent:
+    (found,) = pca.by_stage(measured(folder))
     return found
 
 
@@ -98,7 +99,7 @@ def test_steps_of_sgd_have_no_line_search(folder: RunFolder) -> None:
     assert (fine(folder).steps, fine(folder).searched) == (30, 0)
     report.write_report(folder)
     assert "<td>Whole steps</td><td>–</td>" in folder.report_html.read_text()
-    assert not any("steps 0 whole" in phrase for phrase in displaytext.subspace(fine(folder)))
+    assert not any("steps 0 whole" in phrase for phrase in run_text.subspace(fine(folder)))
 
 
 def test_a_run_of_a_single_step_is_told_too(folder: RunFolder) -> None:
@@ -113,7 +114,7 @@ def test_a_run_of_a_single_step_is_told_too(folder: RunFolder) -> None:
 def test_a_run_of_another_algorithm_has_none_and_says_nothing_of_it(folder: RunFolder, text: str) -> None:
     attempt(folder, "fine", 1, text)
     report.write_report(folder)
-    assert subspace.by_stage(measured(folder)) == []
+    assert pca.by_stage(measured(folder)) == []
     assert "subspace" not in folder.report_html.read_text()
     assert not any(line.startswith("  PCA") for line in summary.closing_lines(folder, Status(), "command", 1))
 
@@ -142,7 +143,7 @@ def test_the_report_tells_of_the_subspace_and_its_picture_has_a_panel_of_it(fold
 
 def test_the_terminal_tells_of_each_stage_in_a_line(folder: RunFolder) -> None:
     killed_and_resumed(folder)
-    told = displaytext.SEPARATOR.join(displaytext.subspace(fine(folder)))
+    told = run_text.SEPARATOR.join(run_text.subspace(fine(folder)))
     assert told == (
         "fine: 75.0 % of the variance explained · steps 80 whole, 10 shortened, 10 rejected · gradient share 34.7 % · "
         "4 s, 40.0 % of the steps' time without compiling"

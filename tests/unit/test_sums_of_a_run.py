@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from measuredrun import attempt, height, measured
 from resnetboost_operator import names
-from resnetboost_operator.runs import cost, curvature, report, summing
+from resnetboost_operator.cli.run import summary
+from resnetboost_operator.cli.run import text as run_text
+from resnetboost_operator.runs import adasum as summing
+from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.status import Status
-from resnetboost_operator.terminal import displaytext, summary
 from resnetboost_operator.validation import schema
+from support.measuredrun import attempt, height, measured
 
 HEADER = (
     "step,step_seconds,layers_updated,thor_update_seconds,adasum_cosine,adasum_cosine_min,adasum_gain,adasum_seconds\n"
@@ -90,7 +92,7 @@ def test_the_cost_is_told_against_the_stages_own_steps_without_compiling(folder:
     (base,) = sums(folder)
     updates = 4 if thor_every else 0
     assert (base.seconds, base.stage_seconds) == pytest.approx((20 * 0.01, 20 * 0.1 + updates * 0.05))
-    assert len(curvature.by_stage(measured(folder))) == bool(thor_every)
+    assert len(thor.by_stage(measured(folder))) == bool(thor_every)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +183,6 @@ def test_the_report_sums_up_and_its_picture_grows_by_a_panel_each(folder: RunFol
 def test_the_terminal_sums_up_each_stage_in_a_line(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     (base,) = sums(folder)
-    told = displaytext.SEPARATOR.join(displaytext.sums(base))
+    told = run_text.SEPARATOR.join(run_text.sums(base))
     assert told == "base: gain 1.5 of 2 · cosine 0.16, least -0.3 · 0.2 s, 10.0 % of the steps' time without compiling"
     assert f"  Adasum     {told}" in list(summary.closing_lines(folder, Status(stage="base"), "command", 1))

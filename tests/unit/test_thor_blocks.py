@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnetboost_trainer.optimizers.thor.blocks import Blocks, cut
+from resnetboost_trainer.optim.thor.blocks import Blocks, cut
 
 axes = st.tuples(st.integers(1, 3000), st.integers(1, 300), st.integers(1, 2000))
 

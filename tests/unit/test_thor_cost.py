@@ -1,7 +1,7 @@
 import pytest
 
-from resnetboost_trainer.optimizers.thor import cost
-from resnetboost_trainer.optimizers.thor.cost import Cost, Shape
+from resnetboost_trainer.optim.thor import cost
+from resnetboost_trainer.optim.thor.cost import Cost, Shape
 
 RESNET50 = cost.resnet50(1001)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from resnetboost_trainer.optimizers.thor.inverse import damping_shares, invert, pi
+from resnetboost_trainer.optim.thor.inverse import damping_shares, invert, pi
 
 
 def covariances(count: int, size: int, rows: int, seed: int = 0) -> NDArray[np.float32]:

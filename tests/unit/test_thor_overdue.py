@@ -8,8 +8,8 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer.config import Damping, Thor, TraceRule
-from resnetboost_trainer.distributed import Communicator
-from resnetboost_trainer.optimizers.thor.curvature import Curvature
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.optim.thor.curvature import Curvature
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnetboost_trainer.optimizers.thor.placement import assign
+from resnetboost_trainer.optim.thor.assignment import assign
 
 costs = st.lists(st.floats(0, 1e12), max_size=40)
 ranks = st.integers(1, 9)

@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from resnetboost_trainer.optimizers.thor.trace import (
-    Decision,
-    decide,
-    first_state,
-    kronecker_trace,
-    outdated,
-    updated,
-)
+from resnetboost_trainer.optim.thor.trace_rule import Decision, decide, first_state, kronecker_trace, outdated, updated
 
 UPDATE, KEEP, STOP = Decision
 State = NDArray[np.float32]

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import strategies
 from hypothesis.extra import numpy as arrays
 
-import torchfiles
-from resnetboost_trainer import torchfile
-from resnetboost_trainer.torchpickle import Refused
-from torchfiles import archive, dictionary, named, number, pickled, storage, tensor, text, tuple_
+from resnetboost_trainer.checkpoint.formats import torch_file
+from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
+from support import torchfiles
+from support.torchfiles import archive, dictionary, named, number, pickled, storage, tensor, text, tuple_
 
 ONE = np.array([1, 2, 3, 4, 5, 6], np.float32).tobytes()
 
@@ -38,7 +38,7 @@ def holding(value: bytes, **storages: bytes) -> bytes:
     )
 )
 def test_any_tensors_come_back_to_the_bit(given: dict[str, Any]) -> None:
-    found = torchfile.read(torchfiles.state_dict(given))
+    found = torch_file.read(torchfiles.state_dict(given))
     assert list(found) == list(given)
     for name, array in given.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
@@ -46,22 +46,22 @@ def test_any_tensors_come_back_to_the_bit(given: dict[str, Any]) -> None:
 
 
 def test_a_view_with_strides_and_an_offset() -> None:
-    found = torchfile.read(holding(tensor(storage("0", 6), (2, 2), (1, 2), offset=1)))
+    found = torch_file.read(holding(tensor(storage("0", 6), (2, 2), (1, 2), offset=1)))
     assert found["w"].tolist() == [[2, 4], [3, 5]]
 
 
 def test_half_precision_becomes_float32() -> None:
     half = np.array([1.5, -2], np.float16)
-    assert torchfile.read(torchfiles.state_dict({"w": half}))["w"].tolist() == [1.5, -2]
+    assert torch_file.read(torchfiles.state_dict({"w": half}))["w"].tolist() == [1.5, -2]
     brain = (np.array([1.5, -2], np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
     data = holding(tensor(storage("1", 2, "BFloat16Storage"), (2,), (1,)), **{"1": brain})
-    assert torchfile.read(data)["w"].tolist() == [1.5, -2]
+    assert torch_file.read(data)["w"].tolist() == [1.5, -2]
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict"])
 def test_what_training_scripts_keep_a_state_dict_under(key: str) -> None:
     whole = dictionary({"epoch": number(3), key: dictionary({"w": tensor(storage("0", 6), (6,), (1,))})})
-    assert torchfile.read(archive(pickled(whole), {"0": ONE}))["w"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert torch_file.read(archive(pickled(whole), {"0": ONE}))["w"].tolist() == [1, 2, 3, 4, 5, 6]
 
 
 class Command:
@@ -124,7 +124,7 @@ HUGE = 2**62
 )  # fmt: skip
 def test_what_is_no_state_dict_is_refused(data: bytes, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused, match=says):
-        torchfile.read(data)
+        torch_file.read(data)
     assert capsys.readouterr().out == ""
 
 
@@ -133,7 +133,7 @@ def test_two_tensors_that_share_their_numbers_are_no_bomb() -> None:
     big = archive(pickled(many.replace(number(6), number(60_000))), {"0": ONE * 10_000})
     tracemalloc.start()
     with pytest.raises(Refused, match="more than the file"):
-        torchfile.read(big)
+        torch_file.read(big)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
@@ -142,7 +142,7 @@ def test_one_storage_under_many_descriptions_is_read_once() -> None:
     items = {str(count): tensor(storage("0", count), (1,), (1,)) for count in range(1, 200)}
     data = archive(pickled(dictionary(items)), {"0": ONE * 40_000})
     tracemalloc.start()
-    assert len(torchfile.read(data)) == 199
+    assert len(torch_file.read(data)) == 199
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
@@ -151,7 +151,7 @@ def test_a_directory_of_a_million_entries_is_never_made_objects_of() -> None:
     data = holding(GOOD)
     tracemalloc.start()
     with pytest.raises(Refused, match="more than 100000 entries"):
-        torchfile.read(data + b"PK\x01\x02".ljust(46, b"\0") * 100_000)
+        torch_file.read(data + b"PK\x01\x02".ljust(46, b"\0") * 100_000)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
@@ -160,7 +160,7 @@ def test_a_memo_of_a_high_place_takes_no_memory() -> None:
     data = archive(pickled(b"}r\xff\xff\xff\x7f" + number(1) + b"0"), {})
     tracemalloc.start()
     with pytest.raises(Refused):
-        torchfile.read(data)
+        torch_file.read(data)
     assert tracemalloc.get_traced_memory()[1] < 1e6
     tracemalloc.stop()
 
@@ -172,7 +172,7 @@ def test_nested_tuples_are_never_written_out() -> None:
     )
     for value in (doubled + b"Q", tensor(storage("0", 6), (6,), (1,), 0).replace(number(0), doubled, 1)):
         with pytest.raises(Refused):
-            torchfile.read(holding(value))
+            torch_file.read(holding(value))
 
 
 def test_a_compressed_entry_and_two_of_one_name() -> None:
@@ -180,13 +180,13 @@ def test_a_compressed_entry_and_two_of_one_name() -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as written:
         written.writestr("archive/data.pkl", pickled(dictionary({"w": GOOD})) + bytes(10_000_000))
     with pytest.raises(Refused, match="larger than the file"):
-        torchfile.read(file.getvalue())
+        torch_file.read(file.getvalue())
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as written, pytest.warns(UserWarning, match="Duplicate"):
         written.writestr("archive/data.pkl", pickled(dictionary({"w": GOOD})))
         written.writestr("archive/data.pkl", pickled(dictionary({"v": GOOD})))
     with pytest.raises(Refused, match="same name"):
-        torchfile.read(file.getvalue())
+        torch_file.read(file.getvalue())
 
 
 @hypothesis.given(strategies.data())
@@ -196,7 +196,7 @@ def test_a_damaged_file_is_refused_or_read_and_nothing_else_happens(data: strate
     for _ in range(data.draw(strategies.integers(1, 4))):
         whole[data.draw(strategies.integers(0, len(whole) - 1))] = data.draw(strategies.integers(0, 255))
     try:
-        torchfile.read(bytes(whole))
+        torch_file.read(bytes(whole))
     except Refused as refused:
         assert str(refused)
 
@@ -205,12 +205,12 @@ def test_a_damaged_file_is_refused_or_read_and_nothing_else_happens(data: strate
 @hypothesis.settings(max_examples=300)
 def test_any_pickle_is_refused_or_read(data: bytes) -> None:
     try:
-        torchfile.read(archive(data, {"0": ONE}))
+        torch_file.read(archive(data, {"0": ONE}))
     except Refused as refused:
         assert str(refused)
 
 
 def test_nothing_is_ever_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torchfile.read(archive(pickled(dictionary({"w": GOOD})), {"0": ONE, "../../escaped": b"x"}))
+    torch_file.read(archive(pickled(dictionary({"w": GOOD})), {"0": ONE, "../../escaped": b"x"}))
     assert list(tmp_path.rglob("*")) == []

@@ -11,22 +11,24 @@ import pytest
 import safetensors.numpy
 from PIL import Image
 
-import smallcheckpoints
-import trainerconfig
-from resnetboost_trainer import checkpoint, config, data, family, naming, predict, preparing, trained
-from resnetboost_trainer.datasets import photos, preparation
-from resnetboost_trainer.datasets.photos import Evaluated
-from resnetboost_trainer.datasets.preparation import Preparation
-from resnetboost_trainer.datasets.split import Unreadable
-from resnetboost_trainer.fitting import Network
-from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint import store, trained
+from resnetboost_trainer.cli import image_options, predict
+from resnetboost_trainer.data import preprocessing, sampler, transforms
+from resnetboost_trainer.data.dataset import Unreadable
+from resnetboost_trainer.data.preprocessing import Preparation
+from resnetboost_trainer.data.transforms import Evaluated
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.models import arch, key_map
+from resnetboost_trainer.models.state_dict import Network
+from support import smallcheckpoints, trainerconfig
 
 GREY = Preparation(height=8, width=8, mean=(5.0,), deviation=(2.0,), white=16.0, classes=("zero", "one"))
 
 
 def weights(classes: int = 10, channels: int = 1) -> dict[str, Any]:
     generator = np.random.default_rng(0)
-    shapes = family.parameters("resnet20", classes, channels)
+    shapes = arch.parameters("resnet20", classes, channels)
     return {key: generator.uniform(0.1, 1, shape).astype(np.float32) for key, shape in shapes.items()}
 
 
@@ -113,12 +115,12 @@ def test_a_checkpoint_of_before_preparations_were_kept_still_loads(tmp_path: Pat
         del manifest[field]
     (path / "manifest.json").write_text(json.dumps(manifest))
     assert trained.read(path).preparation is None
-    assert checkpoint.verify(path).config == {}
+    assert store.verify(path).config == {}
 
 
 def test_pytorchs_names_are_read_too(tmp_path: Path) -> None:
     file = tmp_path / "theirs.safetensors"
-    file.write_bytes(safetensors.numpy.save({naming.torch(key): array for key, array in weights().items()}))
+    file.write_bytes(safetensors.numpy.save({key_map.torch(key): array for key, array in weights().items()}))
     found = trained.read(file)
     assert found.manifest is None
     assert found.arrays.keys() == weights().keys()
@@ -160,7 +162,7 @@ def picture(folder: Path, pixels: Any) -> bytes:
 
 
 def test_a_picture_of_a_digit_becomes_what_the_data_set_has_of_it(tmp_path: Path) -> None:
-    digits = data.load(config.Dataset(name="digits"), 10)
+    digits = sampler.load(config.Dataset(name="digits"), 10)
     assert digits.preparation is not None
     assert digits.preparation.classes == tuple("0123456789")
     (mean,), (deviation,) = digits.preparation.mean, digits.preparation.deviation
@@ -171,12 +173,12 @@ def test_a_picture_of_a_digit_becomes_what_the_data_set_has_of_it(tmp_path: Path
 
 
 def test_arrays_of_another_scale_become_what_the_network_was_trained_on(tmp_path: Path) -> None:
-    digits = data.load(config.Dataset(name="digits"), 10)
-    arrays = data._digits(10)._asdict()
+    digits = sampler.load(config.Dataset(name="digits"), 10)
+    arrays = sampler._digits(10)._asdict()
     bright = {name: array * np.float32(10) if name[0] == "x" else array for name, array in arrays.items()}
     bright["x_train"], bright["y_train"] = bright["x_train"][:99], bright["y_train"][:99]  # of another mean
     np.savez(tmp_path / "bright.npz", **bright)
-    found = data.load(config.Dataset(name="npz", path=str(tmp_path / "bright.npz")), 10, digits.preparation)
+    found = sampler.load(config.Dataset(name="npz", path=str(tmp_path / "bright.npz")), 10, digits.preparation)
     np.testing.assert_allclose(found.x_test, digits.x_test, atol=1e-5)
 
 
@@ -191,8 +193,8 @@ def test_a_photograph_is_prepared_as_for_evaluation_to_the_bit(tmp_path: Path) -
     pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
     content = picture(tmp_path, pixels)
     expected = np.empty((3, 32, 32), np.float32)
-    photos.fill(expected, content, Evaluated(32, 36), None)
-    kept = msgspec.json.encode(preparation.of_photographs(Evaluated(32, 36), ["a"]))
+    transforms.fill(expected, content, Evaluated(32, 36), None)
+    kept = msgspec.json.encode(preprocessing.of_photographs(Evaluated(32, 36), ["a"]))
     found = msgspec.json.decode(kept, type=Preparation).picture(content)
     assert found.tobytes() == expected.tobytes()
     with pytest.raises(Unreadable):
@@ -205,8 +207,8 @@ def test_a_label_is_one_plain_line_whatever_a_checkpoint_calls_it() -> None:
 
 
 def test_names_too_long_for_a_manifest_are_left_out() -> None:
-    assert preparation.named(["a" * 250] * 2000) == ()
-    assert len(preparation.named(["a" * 10] * 10000)) == 10000
+    assert preprocessing.named(["a" * 250] * 2000) == ()
+    assert len(preprocessing.named(["a" * 10] * 10000)) == 10000
 
 
 def test_what_is_no_picture_is_named_before_anything_slow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,10 +247,10 @@ def test_options_that_do_not_fit_a_file_of_weights(
 def test_pytorchs_networks_are_given_what_torchvision_gives_them() -> None:
     network = trained.Trained(path=Path("x.pth"), network=Network("resnet50", 1000, 3), arrays={}, sha256="")
     given = predict.parser().parse_args(["x.pth", "a.jpg"])
-    found = preparing.choose(network, given)
+    found = image_options.choose(network, given)
     assert (found.width, found.height, found.resize, found.classes) == (224, 224, 256, ())
     np.testing.assert_allclose(np.array(found.mean) / 255, [0.485, 0.456, 0.406], rtol=1e-6)
-    larger = preparing.choose(network, predict.parser().parse_args(["x.pth", "a.jpg", "--image-size", "288"]))
+    larger = image_options.choose(network, predict.parser().parse_args(["x.pth", "a.jpg", "--image-size", "288"]))
     assert (larger.width, larger.resize) == (288, 329)
 
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from resnetboost_trainer import config
-from resnetboost_trainer.verdict import ConfigError
-from trainerconfig import GOOD, THOR
+from resnetboost_trainer.failures import ConfigError
+from support.trainerconfig import GOOD, THOR
 
 
 def load(tmp_path: Path, text: str) -> config.Config:

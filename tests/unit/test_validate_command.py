@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from resnetboost_operator.terminal.cli import main
+from resnetboost_operator.cli.main import main
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "digits.yaml").read_text()
 RED = "\x1b[31m"

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from resnetboost_trainer import __main__ as process
-from resnetboost_trainer import config, verdict
-from resnetboost_trainer.progress import Board, Progress
-from resnetboost_trainer.verdict import Verdict
+from resnetboost_trainer import config, failures
+from resnetboost_trainer.failures import Verdict
+from resnetboost_trainer.metrics.progress import Board, Progress
 
 
 @pytest.mark.parametrize(
     ("error", "name", "says"),
     [
-        (verdict.DataError("x_train: missing"), "DataError", "x_train: missing"),
+        (failures.DataError("x_train: missing"), "DataError", "x_train: missing"),
         (MemoryError("cannot allocate 4 GiB"), "OutOfMemory", "4 GiB"),
         (RuntimeError("Allocate memory failed: alloc 1024"), "OutOfMemory", "out of memory"),
         (
@@ -40,7 +40,7 @@ from resnetboost_trainer.verdict import Verdict
     ],
 )
 def test_every_exception_has_a_class_and_one_sentence(error: Exception, name: str, says: str) -> None:
-    found = verdict.classify(error)
+    found = failures.classify(error)
     assert found.name == name
     assert says in str(found)
     assert "\n" not in str(found)
@@ -48,7 +48,7 @@ def test_every_exception_has_a_class_and_one_sentence(error: Exception, name: st
 
 def test_the_termination_message_stays_within_its_limit_and_stays_json(tmp_path: Path) -> None:
     path = tmp_path / "termination-log"
-    verdict.write(Verdict("InternalError", "ä" * 5000, 3, 1, step=7), path)
+    failures.write(Verdict("InternalError", "ä" * 5000, 3, 1, step=7), path)
     assert path.stat().st_size <= 2048
     written = json.loads(path.read_text())
     assert (written["class"], written["rank"], written["step"]) == ("InternalError", 3, 7)
@@ -57,7 +57,7 @@ def test_the_termination_message_stays_within_its_limit_and_stays_json(tmp_path:
 
 def test_a_message_that_is_too_long_keeps_its_remedy(tmp_path: Path) -> None:
     path = tmp_path / "termination-log"
-    verdict.write(Verdict("DataError", f"/{'data/' * 900}a.jpg: it cannot be decoded; mend or remove it", 0, 11), path)
+    failures.write(Verdict("DataError", f"/{'data/' * 900}a.jpg: it cannot be decoded; mend or remove it", 0, 11), path)
     assert path.stat().st_size <= 2048
     message = json.loads(path.read_text())["message"]
     assert message.startswith("/data/data/")
@@ -65,13 +65,13 @@ def test_a_message_that_is_too_long_keeps_its_remedy(tmp_path: Path) -> None:
 
 
 def test_a_message_full_of_quotes_stays_within_its_limit(tmp_path: Path) -> None:
-    verdict.write(Verdict("InternalError", '"\\\n' * 2000, 0, 1), tmp_path / "log")
+    failures.write(Verdict("InternalError", '"\\\n' * 2000, 0, 1), tmp_path / "log")
     assert (tmp_path / "log").stat().st_size <= 2048
     assert json.loads((tmp_path / "log").read_text())["class"] == "InternalError"
 
 
 def test_a_termination_log_that_cannot_be_written_does_not_hide_the_exit_code(tmp_path: Path) -> None:
-    verdict.write(Verdict("DataError", "x", 0, 11), tmp_path / "missing" / "log")
+    failures.write(Verdict("DataError", "x", 0, 11), tmp_path / "missing" / "log")
 
 
 def test_the_last_words_have_the_last_figures_within_their_limit(
@@ -81,7 +81,7 @@ def test_the_last_words_have_the_last_figures_within_their_limit(
     path, board = tmp_path / "termination-log", Board(Progress(state="Starting", stage="base", attempt=0))
     assert process._verdict(config.environment(), board, "ConfigError", "x", 10).loss is None
     board.update(step=44, total_steps=44, loss=0.02, accuracy=0.99)
-    verdict.write(process._verdict(config.environment(), board, "Succeeded", "é" * 4000, 0), path)
+    failures.write(process._verdict(config.environment(), board, "Succeeded", "é" * 4000, 0), path)
     told = json.loads(path.read_text())
     assert [told[name] for name in ("step", "totalSteps", "loss", "accuracy")] == [44, 44, 0.02, 0.99]
-    assert path.stat().st_size <= verdict.MESSAGE_LIMIT_BYTES
+    assert path.stat().st_size <= failures.MESSAGE_LIMIT_BYTES

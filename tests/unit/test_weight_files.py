@@ -14,28 +14,29 @@ import pytest
 import safetensors.numpy
 from hypothesis import strategies
 
-import smallcheckpoints
-import torchfiles
-import trainerconfig
-from resnetboost_trainer import convert, family, fitting, naming, pretrained, weightfile
+from resnetboost_trainer.checkpoint import pretrained
+from resnetboost_trainer.checkpoint.formats import weights as weightfile
+from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
+from resnetboost_trainer.cli import convert
 from resnetboost_trainer.config import Model, Weights
-from resnetboost_trainer.fitting import Array
-from resnetboost_trainer.torchpickle import Refused
-from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.models import arch, key_map, state_dict
+from resnetboost_trainer.models.state_dict import Array
+from support import smallcheckpoints, torchfiles, trainerconfig
 
-NETWORKS = (*family.LARGE, *family.SMALL)
+NETWORKS = (*arch.LARGE, *arch.SMALL)
 Arrays = dict[str, Array]
 
 
 def drawn(name: str = "resnet20", classes: int = 10, channels: int = 1) -> Arrays:
     """Weights under our names; all positive, as variances are."""
     generator = np.random.default_rng(0)
-    shapes = family.parameters(name, classes, channels)
+    shapes = arch.parameters(name, classes, channels)
     return {key: generator.uniform(0.1, 1, shape).astype(np.float32) for key, shape in shapes.items()}
 
 
 def in_pytorchs_names(arrays: Arrays) -> Arrays:
-    return {naming.torch(key): array for key, array in arrays.items()}
+    return {key_map.torch(key): array for key, array in arrays.items()}
 
 
 def saved(path: Path, arrays: Arrays) -> Path:
@@ -45,9 +46,9 @@ def saved(path: Path, arrays: Arrays) -> Path:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_two_parameters_have_one_name_in_pytorch(name: str) -> None:
-    ours = family.parameters(name, 10, 3)
-    assert len({naming.torch(key) for key in ours}) == len(ours)
-    assert {family.part(key) for key in ours} == set(family.parts(name))
+    ours = arch.parameters(name, 10, 3)
+    assert len({key_map.torch(key) for key in ours}) == len(ours)
+    assert {arch.part(key) for key in ours} == set(arch.parts(name))
 
 
 @hypothesis.given(
@@ -55,11 +56,11 @@ def test_no_two_parameters_have_one_name_in_pytorch(name: str) -> None:
 )
 @hypothesis.settings(max_examples=20)
 def test_a_network_is_known_by_its_shapes_alone(name: str, classes: int, channels: int, ours: bool) -> None:
-    shapes = family.parameters(name, classes, channels)
+    shapes = arch.parameters(name, classes, channels)
     arrays: Arrays = {key: np.broadcast_to(np.float32(1), shape) for key, shape in shapes.items()}
-    fit = fitting.identify(arrays if ours else in_pytorchs_names(arrays), "resnetboost" if ours else "torch")
+    fit = state_dict.identify(arrays if ours else in_pytorchs_names(arrays), "resnetboost" if ours else "torch")
     assert fit.whole
-    assert fit.network == fitting.Network(name, classes, channels)
+    assert fit.network == state_dict.Network(name, classes, channels)
 
 
 def test_there_and_back_is_the_same_bits(tmp_path: Path) -> None:

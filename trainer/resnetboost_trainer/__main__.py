@@ -1,9 +1,9 @@
 """The trainer's process: config and environment in, verdict and exit code out; one sentence per failure."""
 
-from resnetboost_trainer import early
+from resnetboost_trainer.engine import early_signals
 
 if __name__ == "__main__":
-    early.listen()  # the other imports take long enough to be asked to stop meanwhile
+    early_signals.listen()  # the other imports take long enough to be asked to stop meanwhile
 
 import argparse
 import logging
@@ -16,12 +16,13 @@ from typing import NoReturn
 
 import msgspec
 
-from resnetboost_trainer import __version__, commands, config, verdict
+from resnetboost_trainer import __version__, config, failures
+from resnetboost_trainer.cli import commands
 from resnetboost_trainer.config import Config, Environment
-from resnetboost_trainer.progress import Board, Progress
-from resnetboost_trainer.signals import StopRequest
-from resnetboost_trainer.starting import Start
-from resnetboost_trainer.verdict import CommunicationError, Interrupted, TrainingError, Verdict
+from resnetboost_trainer.engine.signals import StopRequest
+from resnetboost_trainer.engine.startup import Start
+from resnetboost_trainer.failures import CommunicationError, Interrupted, TrainingError, Verdict
+from resnetboost_trainer.metrics.progress import Board, Progress
 
 log = logging.getLogger("resnetboost_trainer")
 
@@ -65,37 +66,39 @@ def _rank(environment: Environment) -> int:
         board.update(stage=settings.stage, attempt=settings.attempt, total_epochs=settings.epochs)
         last = _train(settings, environment, board)
     except BaseException as error:
-        failure = verdict.classify(error)
+        failure = failures.classify(error)
         if type(failure) is TrainingError:
             log.exception("internal error")
         log.error("%s: %s", failure.name, failure)
         last = _verdict(environment, board, failure.name, str(failure), failure.exit_code)
-    verdict.write(last, environment.termination_log)
+    failures.write(last, environment.termination_log)
     return last.exit_code
 
 
 def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     """Everything that can fail quickly comes first; MindSpore takes seconds to import and is imported last."""
-    from resnetboost_trainer import data, pretrained, ranktable
-    from resnetboost_trainer.distributed import Rendezvous
-    from resnetboost_trainer.server import Server
+    from resnetboost_trainer.checkpoint import pretrained
+    from resnetboost_trainer.data import sampler
+    from resnetboost_trainer.distributed import ranktable
+    from resnetboost_trainer.distributed.communicator import Rendezvous
+    from resnetboost_trainer.metrics.server import Server
 
     start, stop = Start(), StopRequest()
     stop.install(lambda: _moves(board), lambda: _give_up(environment, board), lambda: _leave_early(environment))
     server = Server(environment.bind_address, environment.metrics_port, board)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
-    dataset = data.load(settings.dataset, settings.model.num_classes)
+    dataset = sampler.load(settings.dataset, settings.model.num_classes)
     mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
-    data.check_batch(samples, environment.world_size, batch, mixes, accumulated)
+    sampler.check_batch(samples, environment.world_size, batch, mixes, accumulated)
     pretrained.check(settings, environment, dataset.channels)
     start.done("data")
     environment = ranktable.place(environment)
     rendezvous = Rendezvous(environment)
     start.done("rank table and coordinator")
 
-    from resnetboost_trainer import device
-    from resnetboost_trainer.train import Training
+    from resnetboost_trainer.engine import device
+    from resnetboost_trainer.engine.trainer import Training
 
     device.prepare(settings.device.type, settings.jit_level)
     start.done("import")
@@ -135,9 +138,9 @@ def _moves(board: Board) -> object:
 
 def _leave_early(environment: Environment) -> None:
     """Asked to stop before the gang has met: nobody waits for this rank, and it has nothing to save."""
-    error = Interrupted(early.MESSAGE)
+    error = Interrupted(early_signals.MESSAGE)
     last = Verdict(error.name, str(error), environment.rank, error.exit_code)
-    verdict.write(last, environment.termination_log)
+    failures.write(last, environment.termination_log)
     log.error("%s: %s", error.name, error)
     os._exit(error.exit_code)
 
@@ -145,7 +148,7 @@ def _leave_early(environment: Environment) -> None:
 def _give_up(environment: Environment, board: Board) -> None:
     """Asked to stop long ago and still here: the collective this rank sits in will never end."""
     error = CommunicationError("asked to stop, but the other ranks never finished the step")
-    verdict.write(_verdict(environment, board, error.name, str(error), error.exit_code), environment.termination_log)
+    failures.write(_verdict(environment, board, error.name, str(error), error.exit_code), environment.termination_log)
     os._exit(error.exit_code)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 import yaml
 
-from resnetboost_trainer.verdict import ConfigError
+from resnetboost_trainer.failures import ConfigError
 
 Precision = Literal["Float32", "Float16", "BFloat16"]
 SmoothedOver = Literal["AllClasses", "OtherClasses"]

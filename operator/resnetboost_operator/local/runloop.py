@@ -6,16 +6,17 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from resnetboost_operator import api, pods, poll
+from resnetboost_operator import api, progress_client
 from resnetboost_operator import status as statuses
-from resnetboost_operator.decision import Event, Plan
 from resnetboost_operator.local.cluster import LocalCluster
-from resnetboost_operator.plan import plan
-from resnetboost_operator.pods import PodView
+from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.pods import PodView
+from resnetboost_operator.observed.state import Observed
+from resnetboost_operator.planning.actions import Event, Plan
+from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.runs import metricsfile, resumption
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.status import Progress, Status
-from resnetboost_operator.world import Observed
 
 POLL_SECONDS = 1.0
 ASLEEP_SECONDS = 5.0
@@ -115,8 +116,8 @@ class RunLoop:
     async def _ask(self, pod: PodView) -> None:
         await asyncio.sleep(POLL_SECONDS)
         try:
-            self._progress = await poll.progress(pod.address) or self._progress
-        except poll.Unreachable:
+            self._progress = await progress_client.progress(pod.address) or self._progress
+        except progress_client.Unreachable:
             pass  # no answer, like any other: on one machine there is always a way
         finally:
             self._changed.set()  # whatever happens, the next pass asks again

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.ranktable.fields import MOST_NUMBER, quoted
+from resnetboost_operator.ranktable.check.fields import MOST_NUMBER, quoted
 from resnetboost_operator.ranktable.tables import Level
 
 __all__ = ["KEYS", "NO_ADDRESS", "Allocation", "BoundPod", "Refusal", "missing", "read"]

@@ -12,11 +12,12 @@ from operator import attrgetter
 
 import msgspec
 
-from resnetboost_operator.ranktable import annotations, checking, concise, document, rules
+from resnetboost_operator.ranktable import annotations, document
 from resnetboost_operator.ranktable.annotations import NO_ADDRESS, Allocation, BoundPod, Refusal
+from resnetboost_operator.ranktable.check import rules, server_list, verdict
+from resnetboost_operator.ranktable.check.fields import quoted
+from resnetboost_operator.ranktable.check.findings import Finding, errors
 from resnetboost_operator.ranktable.chips import Chip
-from resnetboost_operator.ranktable.fields import quoted
-from resnetboost_operator.ranktable.findings import Finding, errors
 from resnetboost_operator.ranktable.tables import (
     COMPLETED,
     Device,
@@ -117,7 +118,7 @@ def _server_table(ordered: Sequence[Allocation], version: str, host_network: boo
 
 def _server_id(position: int, digits: int, node: str) -> str:
     """Numbered, so that dictionary order is the order of the ranks, and within HCCL's 64 characters."""
-    return f"{position:0{digits}}-{node}"[: concise.MOST_SERVER_ID]
+    return f"{position:0{digits}}-{node}"[: server_list.MOST_SERVER_ID]
 
 
 def _device(found: Allocation, rank: int, version: str, needs_address: bool) -> Device:
@@ -163,7 +164,7 @@ def _rank_list(ordered: Sequence[Allocation]) -> RankList:
 
 def _checked(data: bytes, chip: Chip, ordered: Sequence[Allocation], table: ServerTable | RankList) -> None:
     """Nothing is published that HCCL would refuse, or run over other network cards than the devices' own."""
-    judged = checking.check(document.parse(data), chip)
+    judged = verdict.check(document.parse(data), chip)
     found = errors(judged) or tuple(finding for finding in judged if finding.rule in _OTHER_CARDS)
     if found:
         raise Refusal(_pods_at(found[0], ordered, table), found[0].rule.name, str(found[0]))

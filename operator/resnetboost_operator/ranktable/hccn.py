@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.ranktable.fields import address, quoted
+from resnetboost_operator.ranktable.check.fields import address, quoted
 from resnetboost_operator.ranktable.tables import COMPLETED, Device, Server, ServerTable
 
 __all__ = ["AddressError", "device_ids", "read", "table"]

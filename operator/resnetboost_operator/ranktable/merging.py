@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.ranktable.fields import quoted
+from resnetboost_operator.ranktable.check.fields import quoted
 from resnetboost_operator.ranktable.tables import (
     COMPLETED,
     Device,

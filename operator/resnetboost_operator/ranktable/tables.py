@@ -7,8 +7,8 @@ checksum of it between the ranks.
 import msgspec
 
 from resnetboost_operator.errors import UserError
+from resnetboost_operator.ranktable.check.fields import quoted
 from resnetboost_operator.ranktable.document import Document
-from resnetboost_operator.ranktable.fields import quoted
 
 __all__ = [
     "COMPLETED",

@@ -10,10 +10,10 @@ import msgspec
 
 from resnetboost_operator import readable
 from resnetboost_operator.runs import cost
-from resnetboost_operator.runs.curvature import Updates
+from resnetboost_operator.runs.adasum import Sums
 from resnetboost_operator.runs.metricsfile import Measured, or_zero
-from resnetboost_operator.runs.subspace import Descent
-from resnetboost_operator.runs.summing import Sums
+from resnetboost_operator.runs.pca import Descent
+from resnetboost_operator.runs.thor import Updates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,17 +6,18 @@ from html import escape
 from string import Template
 from typing import Any, TypeVar
 
-from resnetboost_operator import pods, readable, yamltext
+from resnetboost_operator import readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import cost, curvature, curves, losses, metricsfile, subspace, summing
+from resnetboost_operator.observed import pods
+from resnetboost_operator.runs import adasum, cost, curves, losses, metricsfile, pca, thor
+from resnetboost_operator.runs.adasum import Sums
 from resnetboost_operator.runs.cost import Cost
-from resnetboost_operator.runs.curvature import Updates
 from resnetboost_operator.runs.curves import Did
 from resnetboost_operator.runs.losses import Loss
+from resnetboost_operator.runs.pca import Descent
 from resnetboost_operator.runs.runfolder import RunFolder, write
-from resnetboost_operator.runs.subspace import Descent
-from resnetboost_operator.runs.summing import Sums
+from resnetboost_operator.runs.thor import Updates
 from resnetboost_operator.status import Attempt, StageStatus, Status
 
 Manifest = Mapping[str, Any]
@@ -99,7 +100,7 @@ def write_report(folder: RunFolder) -> None:
     metricsfile.merge(folder)
     job, status = folder.read_job(), folder.read_status()
     measured = metricsfile.read(folder.metrics_file)
-    did = Did(curvature.by_stage(measured), summing.by_stage(measured, job), subspace.by_stage(measured))
+    did = Did(thor.by_stage(measured), adasum.by_stage(measured, job), pca.by_stage(measured))
     png = _drawn(measured, title(job), did)
     if png:
         write(folder.report_png, png)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from resnetboost_trainer import config
-from resnetboost_trainer.distributed import Communicator, Rendezvous
+from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous
 
 os.environ["MS_CPU_COMM_OP_TIMEOUT"] = "15"  # seconds that the first rank waits at the end
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what MindSpore sends itself when a peer is gone
@@ -24,15 +24,21 @@ rendezvous = Rendezvous(environment)
 import mindspore  # noqa: E402  after the coordinator has begun to import it
 from mindspore import Tensor, ops  # noqa: E402
 
-import pcanetworks  # noqa: E402
-import thornetworks  # noqa: E402
-import trainerconfig  # noqa: E402
-from pcareference import Settings  # noqa: E402
-from resnetboost_trainer import device, family, model  # noqa: E402
-from resnetboost_trainer.buckets import Buckets  # noqa: E402
-from resnetboost_trainer.program import Program  # noqa: E402
-from resnetboost_trainer.schedule import Moment  # noqa: E402
-from resnetboost_trainer.verdict import CommunicationError  # noqa: E402
+from resnetboost_trainer.distributed.buckets import Buckets  # noqa: E402
+from resnetboost_trainer.engine import device  # noqa: E402
+from resnetboost_trainer.engine.train_step import Program  # noqa: E402
+from resnetboost_trainer.failures import CommunicationError  # noqa: E402
+from resnetboost_trainer.models import (  # noqa: E402
+    arch,
+    resnet,
+)
+from resnetboost_trainer.optim.schedule import Moment  # noqa: E402
+from support import (  # noqa: E402
+    pcanetworks,
+    thornetworks,
+    trainerconfig,
+)
+from support.pcareference import Settings  # noqa: E402
 
 BATCH, STEPS = 12, 3
 MOMENTUM: dict[str, dict[str, Any]] = {
@@ -62,7 +68,7 @@ def by_momentum(**changes: Any) -> tuple[Program, Any]:
 
 def by_family(**changes: Any) -> tuple[Program, Any]:
     settings = msgspec.convert(trainerconfig.GOOD | FROZEN | changes, config.Config)
-    network = model.configured(settings.model, 1, 0, settings.precision)
+    network = resnet.configured(settings.model, 1, 0, settings.precision)
     return Program(settings, network, communicator), network
 
 
@@ -87,8 +93,8 @@ def digits(step: int) -> tuple[Any, Any]:
 
 def sums_differ(name: str, mode: str) -> bool:
     """Whether buckets of such gradients have other bits than all of them in one sum."""
-    shapes = family.parameters(name, 10, 3)
-    sizes = [-(-int(np.prod(shape)) // SHORTER) for key, shape in shapes.items() if not key.endswith(family.STATISTICS)]
+    shapes = arch.parameters(name, 10, 3)
+    sizes = [-(-int(np.prod(shape)) // SHORTER) for key, shape in shapes.items() if not key.endswith(arch.STATISTICS)]
     flat = np.random.default_rng(rank).standard_normal(sum(sizes) + 3, np.float32)
     *pieces, scalars = np.split(flat, np.cumsum(sizes))
     mindspore.set_context(mode=MODES[mode])
@@ -120,7 +126,7 @@ for form, fusion in FORMS.items():
     train(f"pca.{form}", by_pca(**fusion), rows)
     train(f"frozen.{form}", by_family(**FROZEN_FORMS[form]), digits)
 
-names = (*family.SMALL, *family.LARGE)
+names = (*arch.SMALL, *arch.LARGE)
 left["differ"] = np.array([f"{name} {mode}" for mode in MODES for name in names if sums_differ(name, mode)], str)
 
 program, _ = by_momentum(**FORMS["buckets"])

@@ -13,12 +13,13 @@ import msgspec
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-import trainerconfig
-from resnetboost_trainer import config, device, graphkey
+from resnetboost_trainer import config
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.distributed import Communicator, Rendezvous
-from resnetboost_trainer.graphs import Graphs
-from resnetboost_trainer.step import Reduction
+from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous
+from resnetboost_trainer.engine import device, graph_key
+from resnetboost_trainer.engine.compile_cache import Graphs
+from resnetboost_trainer.engine.gradient import Reduction
+from support import trainerconfig
 
 
 class Plan(msgspec.Struct):
@@ -80,7 +81,7 @@ def main(folder: Path) -> None:
     graphs.watch(SimpleNamespace(**cells))
     x = Tensor(np.arange(plan.size, dtype=np.float32) + communicator.rank)
     found = {name: cells[name](x).asnumpy() for name in plan.order}
-    key = graphkey.of_cell("affine", cells["affine"], [x])
+    key = graph_key.of_cell("affine", cells["affine"], [x])
     counts = {"reused": np.array(graphs.reused), "compiled": np.array(graphs.compiled), "key": np.array(key)}
     np.savez(folder / f"rank-{communicator.rank}.npz", **found, **counts)
     graphs.close()

@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-import familygradients
-import trainerconfig
-from resnetboost_trainer import config, device, family
+from resnetboost_trainer import config
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.distributed import Communicator, Rendezvous
-from resnetboost_trainer.graphs import Graphs
+from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine.compile_cache import Graphs
+from resnetboost_trainer.models import arch
+from support import familygradients, trainerconfig
 
 
 def main(folder: Path) -> None:
@@ -33,7 +34,7 @@ def main(folder: Path) -> None:
     graphs = Graphs.of_stage(msgspec.convert(settings, Config), communicator, folder / "kept")
     digests, wrong = [], []
     for name in familygradients.NAMES:
-        frozen = family.parts(name)[1::2]
+        frozen = arch.parts(name)[1::2]
         step = familygradients.Step(familygradients.network(name, frozen))
         graphs.watch(SimpleNamespace(**{name: step}))
         found = familygradients.found(step)

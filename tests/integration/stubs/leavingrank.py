@@ -8,13 +8,13 @@ import sys
 import numpy as np
 
 from resnetboost_trainer import config
-from resnetboost_trainer.distributed import Communicator, Rendezvous
+from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous
 
 logging.basicConfig(level=logging.INFO)
 environment = config.environment()
 rendezvous = Rendezvous(environment)
 
-from resnetboost_trainer import device  # noqa: E402  after the coordinator has begun to import MindSpore
+from resnetboost_trainer.engine import device  # noqa: E402  after the coordinator has begun to import MindSpore
 
 device.prepare()
 communicator = Communicator(environment.rank, environment.world_size)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from resnetboost_trainer import config
-from resnetboost_trainer.distributed import Communicator, Rendezvous, as_bytes, from_bytes
+from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous, as_bytes, from_bytes
 
 LEADER = int(os.environ["LEADER"])
 
@@ -19,9 +19,10 @@ rendezvous = Rendezvous(environment)
 
 from mindspore import nn  # noqa: E402  after the coordinator has begun to import MindSpore
 
-import pcabases  # noqa: E402
-from resnetboost_trainer import bases, device  # noqa: E402
-from resnetboost_trainer.state import State  # noqa: E402
+from resnetboost_trainer.checkpoint.state import State  # noqa: E402
+from resnetboost_trainer.engine import device  # noqa: E402
+from resnetboost_trainer.optim.pca import basis as bases  # noqa: E402
+from support import pcabases  # noqa: E402
 
 device.prepare()
 communicator = Communicator(environment.rank, environment.world_size, leader=LEADER)

@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from resnetboost_trainer import config
-from resnetboost_trainer.distributed import Communicator, Rendezvous
+from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous
 
 environment = config.environment()
 rendezvous = Rendezvous(environment)
 
-import overflowing  # noqa: E402  after the coordinator has begun to import MindSpore
-from resnetboost_trainer import device  # noqa: E402
-from resnetboost_trainer.program import Outcome, Program  # noqa: E402
-from resnetboost_trainer.schedule import Moment  # noqa: E402
+from resnetboost_trainer.engine import device  # noqa: E402
+from resnetboost_trainer.engine.train_step import (  # noqa: E402
+    Outcome,
+    Program,
+)
+from resnetboost_trainer.optim.schedule import Moment  # noqa: E402
+from support import overflowing  # noqa: E402  after the coordinator has begun to import MindSpore
 
 STEPS = 4
 

@@ -11,18 +11,21 @@ from typing import Any
 import numpy as np
 
 from resnetboost_trainer import config
-from resnetboost_trainer.distributed import Communicator, Floats, Rendezvous
+from resnetboost_trainer.distributed.communicator import Communicator, Floats, Rendezvous
 
 environment = config.environment()
 rendezvous = Rendezvous(environment)
 
 from mindspore import Tensor, nn  # noqa: E402  after the coordinator has begun to import MindSpore
 
-import pcabases  # noqa: E402
-import pcanetworks  # noqa: E402
-from pcareference import Settings  # noqa: E402
-from resnetboost_trainer import bases, device  # noqa: E402
-from resnetboost_trainer.schedule import Moment  # noqa: E402
+from resnetboost_trainer.engine import device  # noqa: E402
+from resnetboost_trainer.optim.pca import basis as bases  # noqa: E402
+from resnetboost_trainer.optim.schedule import Moment  # noqa: E402
+from support import (  # noqa: E402
+    pcabases,
+    pcanetworks,
+)
+from support.pcareference import Settings  # noqa: E402
 
 
 class Recording(Communicator):

@@ -3,7 +3,8 @@
 import json
 import os
 
-from resnetboost_trainer import config, ranktable
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed import ranktable
 
 placed = ranktable.place(config.environment(), timeout=60)
 names = ("RANK_TABLE_FILE", "RANK_ID", "RANK_SIZE", "DEVICE_ID")

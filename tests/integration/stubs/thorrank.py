@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 
 from resnetboost_trainer import config
-from resnetboost_trainer.distributed import Communicator, Rendezvous, await_coordinator
+from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous, await_coordinator
 
 environment = config.environment()
 rendezvous = Rendezvous(environment)
 
 from mindspore import Tensor, communication, nn  # noqa: E402  after the coordinator has begun to import MindSpore
 
-import thornetworks  # noqa: E402
-from resnetboost_trainer import device  # noqa: E402
-from resnetboost_trainer.optimizers.thor import exchange, inverse  # noqa: E402
-from resnetboost_trainer.optimizers.thor.training import THOR  # noqa: E402
+from resnetboost_trainer.engine import device  # noqa: E402
+from resnetboost_trainer.optim.thor import (  # noqa: E402
+    exchange,
+    inverse,
+)
+from resnetboost_trainer.optim.thor.training import THOR  # noqa: E402
+from support import thornetworks  # noqa: E402
 
 GLOBAL_BATCH, STEPS = 12, 7
 RULE = (0.1, 0.03, 0.5)

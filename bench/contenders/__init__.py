@@ -1,0 +1,1 @@
+"""What benchmarks run in other processes: our side, and the peers it is compared with."""

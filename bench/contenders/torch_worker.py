@@ -1,0 +1,81 @@
+"""The same as our_worker with PyTorch, run by the system's Python, which has torchvision; it imports nothing of ours.
+
+Run as: python3 torch_worker.py train|infer NETWORK CHANNELS SIZE BATCH
+"""
+
+import os
+import sys
+import time
+from typing import Any
+
+import torch  # type: ignore[import-not-found, unused-ignore]
+import torchvision  # type: ignore[import-not-found, unused-ignore]
+from torch import nn  # type: ignore[import-not-found, unused-ignore]
+from torch.nn import functional  # type: ignore[import-not-found, unused-ignore]
+
+
+class Block(nn.Module):  # type: ignore[misc, unused-ignore]
+    """He et al. 2015, §4.2, with option A shortcuts."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.stride, self.more = stride, outputs - inputs
+
+    def forward(self, x: Any) -> Any:
+        """(n, inputs, h, w) -> (n, outputs, h / stride, w / stride)."""
+        y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        if self.stride > 1:
+            x = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.more))
+        return functional.relu(y + x)
+
+
+class Mean(nn.Module):  # type: ignore[misc, unused-ignore]
+    """(n, c, h, w) -> (n, c)."""
+
+    def forward(self, x: Any) -> Any:
+        """Over the pixels."""
+        return x.mean((2, 3))
+
+
+def resnet20(channels: int) -> nn.Module:
+    """As ours, layer by layer."""
+    layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    inputs = 16
+    for outputs in (16, 32, 64):
+        for k in range(3):
+            layers.append(Block(inputs, outputs, 2 if k == 0 and outputs > 16 else 1))
+            inputs = outputs
+    return nn.Sequential(*layers, Mean(), nn.Linear(64, 10))
+
+
+def main(what: str, name: str, channels: int, size: int, batch: int) -> None:
+    """Warm up, say so, then answer line by line."""
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    network = resnet20(channels) if name == "resnet20" else torchvision.models.__dict__[name](num_classes=10)
+    optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
+    images, labels = torch.randn(batch, channels, size, size), torch.randint(0, 10, (batch,))
+    network.train(what == "train")
+
+    def once() -> None:
+        if what == "infer":
+            with torch.no_grad():
+                network(images)
+            return
+        optimizer.zero_grad()
+        functional.cross_entropy(network(images), labels, label_smoothing=0.1).backward()
+        optimizer.step()
+
+    once()
+    print("ready", torch.__version__, flush=True)
+    for line in sys.stdin:
+        started = time.perf_counter()
+        for _ in range(int(line)):
+            once()
+        print((time.perf_counter() - started) / int(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

@@ -1,0 +1,1 @@
+"""`resnetboost profile`: shows where the time of a training step goes."""

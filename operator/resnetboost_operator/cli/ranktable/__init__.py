@@ -1,0 +1,1 @@
+"""`resnetboost ranktable`: generates, merges, checks and shows rank tables as files."""

@@ -1,0 +1,1 @@
+"""`resnetboost run`: trains a job on this machine and shows its progress."""

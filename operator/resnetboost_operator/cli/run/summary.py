@@ -1,0 +1,135 @@
+"""How a run came out: its exit code and the closing lines; it reads the run folder and changes nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from resnetboost_operator import failures, readable
+from resnetboost_operator import status as statuses
+from resnetboost_operator.cli.run import text
+from resnetboost_operator.observed import pods
+from resnetboost_operator.runs import adasum, metricsfile, pca, thor
+from resnetboost_operator.runs.runfolder import RunFolder
+from resnetboost_operator.status import Status
+
+_FAILED_OTHERWISE = failures.INTERNAL_ERROR
+
+
+def exit_code(status: Status) -> int:
+    """0 for a complete job only; a failed one has its last attempt's class, a stopped one is interrupted."""
+    if statuses.is_true(status, "Complete"):
+        return 0
+    last = failures.BY_NAME.get(status.attempts[-1].reason) if status.attempts else None
+    if not statuses.is_true(status, "Failed"):
+        stopped = last is None or last.policy == "disruption" or last.exit_code is None
+        return _code(failures.INTERRUPTED if stopped else last)
+    return _code(last)
+
+
+def _code(verdict: failures.Verdict | None) -> int:
+    """The exit code of a class; a class that no process can report about itself has the general one."""
+    return (verdict.exit_code if verdict is not None else None) or _FAILED_OTHERWISE.exit_code or 1
+
+
+def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_seconds: float) -> Iterator[str]:
+    """The result first, then where everything is, then how to go on."""
+    job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
+    yield f"{job['metadata']['name']} {_outcome(status)}"
+    yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
+    for stage in status.stages:
+        for skipped in text.skipped(stage):
+            yield _line("data", f"{stage.name}: {skipped}; {folder.logs} names each")
+    for updates in thor.by_stage(measured):
+        yield _line("curvature", text.SEPARATOR.join(text.curvature(updates)))
+    for sums in adasum.by_stage(measured, job):
+        yield _line("Adasum", text.SEPARATOR.join(text.sums(sums)))
+    for found in pca.by_stage(measured):
+        yield _line("PCA", text.SEPARATOR.join(text.subspace(found)))
+    if folder.report_html.exists():
+        yield _line("report", folder.report_html)
+    checkpoint = newest_checkpoint(folder)
+    if checkpoint is not None:
+        yield _line("checkpoint", checkpoint)
+    yield _line("logs", folder.logs)
+    if exit_code(status) != 0:
+        yield _line(_invitation(status, checkpoint), command)
+
+
+def _invitation(status: Status, checkpoint: Path | None) -> str:
+    """What is before the command that runs it again."""
+    failed = statuses.condition(status, "Failed")
+    if failed is not None and failed.status == "True" and failed.reason in failures.FOR_GOOD:
+        return "mend, then"
+    return "resume" if checkpoint is not None else "try again"
+
+
+def _line(what: str, value: object) -> str:
+    return f"  {what:<10} {value}"
+
+
+def _outcome(status: Status) -> str:
+    if statuses.is_true(status, "Complete"):
+        return "is complete: " + text.SEPARATOR.join(text.result(status.stages[-1]) or ["no result"])
+    failed = statuses.condition(status, "Failed")
+    if failed is not None and failed.status == "True":
+        return f"failed: {failed.message}"
+    return f"was interrupted in stage {status.stage}{_stopped_at(status)}"
+
+
+def _stopped_at(status: Status) -> str:
+    """Ranks checkpoint the step they stop at, and tell it with their last words; progress may be a poll behind."""
+    if status.progress is None:
+        return " before its first step"
+    return f" at step {max(status.progress.step, status.progress.checkpoint_step or 0)}"
+
+
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    """The newest checkpoint of the last attempt that has one: the next attempt resumes from it."""
+    job = folder.read_job()
+    for stage in reversed(job["spec"]["stages"]):
+        place: Path = folder.checkpoints / job["metadata"]["uid"] / stage["name"]
+        found = [path.parent for path in place.glob("attempt-[0-9]*/step-[0-9]*/manifest.json")]
+        if found:
+            return max(found, key=_age)
+    return None
+
+
+def _age(checkpoint: Path) -> tuple[int, int, str]:
+    """By attempt and step, which has eight digits or more."""
+    return int(checkpoint.parent.name.removeprefix("attempt-")), len(checkpoint.name), checkpoint.name
+
+
+def description(folder: RunFolder, now: float) -> Iterator[str]:
+    """The state of a run, for people."""
+    status = folder.read_status()
+    job = folder.read_job()
+    phase = status.phase if status.stage else "not begun"
+    runs = not is_at_rest(status) and folder.in_use()
+    dead = "" if runs or is_at_rest(status) else ", but nothing runs it: run it again to resume"
+    yield f"{job['metadata']['name']} in {folder.path}: {phase}{dead}"
+    failed = statuses.condition(status, "Failed")
+    if failed is not None and failed.status == "True":
+        yield _line("why", failed.message)
+    for stage in status.stages:
+        progress = text.progress_of(stage, status)
+        told = text.result(stage)
+        if stage.state != "Complete" and progress is not None:
+            running = runs and status.phase == "Running"
+            told = [*text.position(progress), *text.figures(progress, running=running)]
+        told = [stage.state, *told, *text.skipped(stage)]
+        yield _line(f"stage {stage.name}", text.SEPARATOR.join(told))
+    yield _line("restarts", status.restarts)
+    for attempt in status.attempts:
+        yield _line(f"attempt {attempt.attempt}", text.attempt(attempt))
+    if status.start_time is not None:
+        yield _line("active", readable.duration(active_seconds(status, now)))
+
+
+def is_at_rest(status: Status) -> bool:
+    """Whether nothing happens to it any more unless somebody runs it again."""
+    return statuses.is_terminal(status) or statuses.is_true(status, "Suspended")
+
+
+def active_seconds(status: Status, now: float) -> float:
+    """How long it was worked on, since it was begun or last resumed."""
+    begun = pods.seconds(status.start_time)
+    return (pods.seconds(status.completion_time) or now) - begun if begun else 0.0

@@ -1,0 +1,129 @@
+"""A run's status in short phrases, the most telling first; pure, it knows nothing of terminals."""
+
+from collections.abc import Sequence
+
+from resnetboost_operator import api, failures, readable
+from resnetboost_operator.observed import pods
+from resnetboost_operator.runs import cost
+from resnetboost_operator.runs.adasum import Sums
+from resnetboost_operator.runs.pca import Descent
+from resnetboost_operator.runs.thor import Updates
+from resnetboost_operator.status import Attempt, Progress, StageStatus, Status
+
+SEPARATOR = " · "
+
+
+def headline(job: api.Job) -> str:
+    """The job in a line: what is trained on what."""
+    return f"{job.name}: " + SEPARATOR.join(facts(job))
+
+
+def facts(job: api.Job) -> list[str]:
+    """What a reader wants to know of the job before anything happens."""
+    spec = job.spec
+    ranks = readable.ranks(spec.device.type, [stage.device_count for stage in spec.stages])
+    batches = {stage.device_count * stage.local_batch_size * stage.accumulation_steps for stage in spec.stages}
+    batch = "/".join(str(size) for size in sorted(batches))
+    return [f"{spec.model.name} on {spec.dataset.name}", ranks, f"global batch {batch}", f"seed {spec.seed}"]
+
+
+def position(progress: Progress) -> list[str]:
+    """How far a stage is, in epochs and steps."""
+    if progress.total_steps == 0:
+        return []  # it has not begun to count
+    epoch = min(int(progress.epoch) + 1, progress.total_epochs) if progress.step < progress.total_steps else None
+    shown = progress.total_epochs if epoch is None else epoch
+    return [f"epoch {shown}/{progress.total_epochs}", f"step {progress.step}/{progress.total_steps}"]
+
+
+def figures(progress: Progress, *, running: bool = True) -> list[str]:
+    """What training measures, or, where it does not run, measured last; what is not known is left out."""
+    found = (
+        ("loss {}", progress.loss, readable.quantity),
+        ("accuracy {}", progress.accuracy, readable.share),
+        ("test {}", progress.top1, readable.share),
+        ("{} images/s", progress.images_per_second, readable.quantity),
+        ("ETA {}", progress.eta_seconds if running else None, readable.duration),
+    )
+    return [text.format(written(value)) for text, value, written in found if value is not None]
+
+
+def result(stage: StageStatus) -> list[str]:
+    """How a finished stage came out."""
+    found = (("top-1", stage.top1, readable.share), ("top-5", stage.top5, readable.share))
+    told = [f"{name} {written(value)}" for name, value, written in found if value is not None]
+    return told if stage.test_loss is None else [*told, f"test loss {readable.quantity(stage.test_loss)}"]
+
+
+def skipped(stage: StageStatus) -> list[str]:
+    """How many images a stage could not use."""
+    return [f"{readable.plural(stage.skipped_images, 'unusable image')} skipped"] if stage.skipped_images else []
+
+
+def curvature(updates: Updates) -> list[str]:
+    """What a stage's updates of the curvature did and cost."""
+    failed = sum(updates.layers["failed"])
+    return [
+        f"{updates.stage}: {readable.plural(len(updates.steps), 'update')}",
+        cost.told([updates]),
+        f"{sum(updates.layers['updated'])} of {updates.candidates} layers updated",
+        *([f"{failed} failed"] if failed else []),
+    ]
+
+
+def sums(found: Sums) -> list[str]:
+    """What Adasum made of a stage's vectors and cost."""
+    return [
+        f"{found.stage}: gain {readable.quantity(found.gain)} of {found.summands}",
+        f"cosine {readable.quantity(found.cosine)}, least {readable.quantity(found.least_cosine)}",
+        cost.told([found]),
+    ]
+
+
+def subspace(found: Descent) -> list[str]:
+    """What a stage's steps in the subspace of snapshots did and cost."""
+    outcomes = f"{found.full} whole, {found.shortened} shortened, {found.rejected} rejected"
+    return [
+        f"{found.stage}: {readable.share(found.explained_variance)} of the variance explained",
+        *([f"steps {outcomes}"] if found.searched else []),
+        f"gradient share {readable.share(found.gradient_share)}",
+        cost.told([found]),
+    ]
+
+
+def waiting(status: Status, now: float) -> str:
+    """Why the current stage makes no steps at the moment; '' if it does."""
+    ranks = status.ranks
+    if status.phase == "Restarting" or (status.restart_time and pods.seconds(status.restart_time) > now):
+        return f"restarting in {readable.duration(pods.seconds(status.restart_time) - now)}"
+    if status.phase == "Starting":
+        compiling = status.progress is not None and status.progress.state == "Compiling"
+        return "compiling the graphs" if compiling else f"starting, {ranks.running}/{ranks.desired} ranks run"
+    return {"Suspending": "stopping", "Suspended": "stopped", "Pending": "waiting"}.get(status.phase, "")
+
+
+def fit(phrases: Sequence[str], width: int) -> str:
+    """As many phrases as fit, the first ones first; at least one, cut if it must be."""
+    text = phrases[0] if phrases else ""
+    for phrase in phrases[1:]:
+        if len(text) + len(SEPARATOR) + len(phrase) > width:
+            break
+        text += SEPARATOR + phrase
+    return readable.cut(text, width)
+
+
+def attempt(ended: Attempt) -> str:
+    """How an attempt ended, and who is to blame."""
+    who = f"rank {ended.rank}{f' on {ended.node}' if ended.node else ''}" if ended.rank is not None else None
+    code = f"exit code {ended.exit_code}" if ended.exit_code is not None else None
+    step = f"after step {ended.last_step}" if ended.last_step is not None else None
+    killed = (ended.exit_code or 0) > 128 and ended.reason != failures.OUT_OF_MEMORY.name
+    # The end of a killed rank's log says what it did, not why it ended.
+    words = [] if killed else ended.message.strip().splitlines()[-1:]
+    return SEPARATOR.join(filter(None, [f"{ended.stage} ended with {ended.reason}", who, code, step, *words]))
+
+
+def progress_of(stage: StageStatus, status: Status) -> Progress | None:
+    """The progress, if it is this stage's."""
+    progress = status.progress
+    return progress if progress is not None and progress.stage == stage.name else None

@@ -1,0 +1,1 @@
+"""`resnetboost status`: shows jobs of a cluster and runs of this machine. Changes nothing."""

@@ -1,0 +1,177 @@
+"""What a job's status says beyond its progress, as labelled sentences; pure, it knows nothing of terminals."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from resnetboost_operator import api, names, readable
+from resnetboost_operator import status as statuses
+from resnetboost_operator.cli.run import text
+from resnetboost_operator.cli.status import job_view
+from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.kubeclient.reader import Happening
+from resnetboost_operator.observed import pods
+from resnetboost_operator.planning.goodput import OVERHEAD
+from resnetboost_operator.planning.pending import PASSING, UNHEARD, UNHEARD_TRAINING
+from resnetboost_operator.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
+
+Fact = tuple[str, str]
+
+ATTEMPTS_SHOWN = 8
+EVENTS_SHOWN = 6
+
+
+def facts(view: JobView, now: float) -> Iterator[Fact]:
+    """Label and sentence, what runs first, then what it cost, then how it came so."""
+    status = view.status
+    if not status.stage:
+        return
+    if not view.is_over:
+        yield "ranks", _ranks(status)
+    if (found := view.progress) is not None:
+        yield from _of_progress(found, view, now)
+    if (table := statuses.condition(status, statuses.RANK_TABLE_READY)) is not None and not view.is_over:
+        yield "rank table", _rank_table(table)
+    yield "restarts", _restarts(status, view.job)
+    if status.goodput is not None:
+        yield "goodput", _goodput(status.goodput)
+    yield from attempts(status.attempts, now)
+
+
+def stages(status: Status, algorithms: Mapping[str, str]) -> Iterator[Fact]:
+    """How each stage goes or went."""
+    for stage in status.stages:
+        yield f"stage {stage.name}", text.SEPARATOR.join(_stage(stage, status, algorithms))
+
+
+def _stage(stage: StageStatus, status: Status, algorithms: Mapping[str, str]) -> Iterator[str]:
+    yield stage.state
+    if stage.name in algorithms:
+        yield algorithms[stage.name]
+    progress = text.progress_of(stage, status)
+    if stage.state == "Complete" or progress is None:
+        yield from text.result(stage)
+    else:
+        yield from text.position(progress)
+        yield from text.figures(progress, running=status.phase == "Running")
+    yield from text.skipped(stage)
+    if stage.attempts:
+        yield readable.plural(stage.attempts, "attempt")
+
+
+def _ranks(status: Status) -> str:
+    found = status.ranks
+    told = [f"{found.running}/{found.desired} run", f"{found.ready} ready"]
+    if found.failed:
+        told.append(f"{found.failed} failed")
+    if found.succeeded:
+        told.append(f"done: {found.succeeded}")
+    return text.SEPARATOR.join(told)
+
+
+def _of_progress(found: Progress, view: JobView, now: float) -> Iterator[Fact]:
+    if view.job is not None and view.job.spec.checkpoint.claim_name is None:
+        if not view.is_over:
+            yield "checkpoint", "none: without checkpoint.claimName what is trained goes with the pods"
+    elif found.checkpoint_step is not None:
+        yield "checkpoint", f"step {found.checkpoint_step}"
+    if view.status.phase != "Running":
+        return
+    if found.slowest_rank is not None and view.status.ranks.desired > 1:
+        seconds = found.slowest_compute_seconds
+        compute = f", {readable.quantity(1000 * seconds)} ms to compute a step" if seconds is not None else ""
+        yield "slowest", f"rank {found.slowest_rank}{compute}"
+    if found.heartbeat_time is not None:
+        yield "heartbeat", f"{_ago(found.heartbeat_time, now)}{_hang(view.job)}"
+
+
+def _hang(job: api.Job | None) -> str:
+    if job is None:
+        return ""
+    limit = readable.duration(job.spec.failure_policy.hang_timeout_seconds)
+    return f", after {limit} without one the gang restarts"
+
+
+def _rank_table(found: Condition) -> str:
+    return f"{'ready' if found.status == 'True' else found.reason}: {' '.join(found.message.split())}"
+
+
+def _restarts(status: Status, job: api.Job | None) -> str:
+    if job is None:
+        return str(status.restarts)
+    used, limit = status.restarts_count_towards_max, job.spec.failure_policy.max_restarts
+    return f"{status.restarts} ({used} of maxRestarts: {limit} used)"
+
+
+def _goodput(found: Goodput) -> str:
+    spent = f"{found.percent} % of {readable.duration(found.attempt_seconds)} in attempts that ended"
+    again = [f"{readable.plural(found.repeated_steps, 'step')} done twice"] if found.repeated_steps else []
+    worst = sorted(found.lost, key=lambda loss: -loss.device_seconds)
+    lost = ", ".join(f"{_cause(loss.reason)} {readable.duration(loss.device_seconds)}" for loss in worst)
+    return text.SEPARATOR.join([spent, *again, *([f"device time lost to {lost}"] if lost else [])])
+
+
+def _cause(reason: str) -> str:
+    return "starting, compiling and saving" if reason == OVERHEAD else reason
+
+
+def attempts(found: Sequence[Attempt], now: float) -> Iterator[Fact]:
+    """How the newest attempts ended, the newest first; the job's status has more."""
+    for ended in reversed(found[-ATTEMPTS_SHOWN:]):
+        yield f"attempt {ended.attempt}", text.SEPARATOR.join(_attempt(ended, now))
+    if len(found) > ATTEMPTS_SHOWN:
+        yield "", f"{len(found) - ATTEMPTS_SHOWN} more in status.attempts"
+
+
+def _attempt(ended: Attempt, now: float) -> Iterator[str]:
+    yield text.attempt(ended)
+    if ended.checkpoint_step is not None:
+        yield f"checkpoint of step {ended.checkpoint_step}"
+    yield _ago(ended.end_time, now)
+
+
+def events(found: Sequence[Happening] | str, now: float) -> Iterator[Fact]:
+    """The newest events, the newest first; a sentence says why they could not be read."""
+    if isinstance(found, str):
+        yield "events", " ".join(job_view.legible(f"could not be read: {found}").split())
+        return
+    for event in reversed(found[-EVENTS_SHOWN:]):
+        told = " ".join(job_view.legible(f"{event.reason}: {event.message}").split())
+        moment = event.last_timestamp or event.event_time
+        yield "event", f"{told} ({_ago(moment, now)})" if moment else told
+
+
+def _ago(moment: str, now: float) -> str:
+    return f"{readable.duration(now - pods.seconds(moment))} ago"
+
+
+def advice(view: JobView) -> tuple[str, ...]:
+    """The command to type next when something is wrong, word by word; () if nothing is, or nothing can be done."""
+    status, space = view.status, ("-n", view.namespace)
+    running = statuses.condition(status, "Running")
+    if view.deleting or statuses.is_true(status, "Complete"):
+        return ()
+    if not status.stage or view.silence is not None:
+        return "kubectl", "get", "pods", "-A", "|", "grep", "resnetboost"
+    if status.phase == "Failed":
+        return _after_failure(view)
+    if status.phase == "Suspended":
+        resumed = """'{"spec": {"runPolicy": {"suspend": false}}}'"""
+        return ("kubectl", "patch", "rbj", view.name, *space, "--type", "merge", "-p", resumed) if view.suspend else ()
+    if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in PASSING:
+        return ()
+    if running.reason in (UNHEARD[0], UNHEARD_TRAINING[0]):
+        return "kubectl", "get", "networkpolicies", *space
+    if running.reason == "PodsRefused" and "quota" not in running.message:
+        return "kubectl", "describe", "rbj", *space, view.name
+    if running.reason == "PodsRefused":
+        return "kubectl", "describe", "resourcequotas", *space
+    return "kubectl", "describe", "pods", *space, "-l", f"{names.LABEL_JOB}={view.name}"
+
+
+def _after_failure(view: JobView) -> tuple[str, ...]:
+    """Pods that ended by themselves stay for their logs, unless cleanPodPolicy says otherwise."""
+    last = view.status.attempts[-1] if view.status.attempts else None
+    kept = view.job is not None and view.job.spec.run_policy.clean_pod_policy != "All"
+    if last is not None and last.rank is not None and last.exit_code is not None and kept:
+        pod = names.pod(view.name, last.stage, last.attempt, last.rank)
+        return "kubectl", "logs", "-n", view.namespace, pod
+    return "kubectl", "describe", "rbj", "-n", view.namespace, view.name

@@ -1,0 +1,69 @@
+"""The runs of this machine as the table that jobs of a cluster have; it reads their folders and changes nothing."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from resnetboost_operator import api, readable
+from resnetboost_operator import status as statuses
+from resnetboost_operator.cli.output import console, standard_output
+from resnetboost_operator.cli.run import summary
+from resnetboost_operator.cli.status import job_table
+from resnetboost_operator.cli.status.job_table import JobTable
+from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.observed import pods
+from resnetboost_operator.runs.runfolder import RunFolder
+from resnetboost_operator.status import Status
+
+STOPPED = "nothing runs it: run it again to resume"
+NOT_BEGUN = "not begun: nothing was trained yet"
+
+
+def show(runs: Sequence[RunFolder]) -> None:
+    """Print them by the paths that say which folder each is; what cannot be read is a sentence."""
+    views = tuple(_views(runs))
+    screen = console(standard_output())
+    table = JobTable(job_table.in_order(views), time.time(), namespaces=False)
+    if views:
+        screen.print(table, soft_wrap=not screen.is_terminal)
+
+
+def _views(runs: Sequence[RunFolder]) -> Iterator[JobView]:
+    for folder in runs:
+        try:
+            yield _view(folder)
+        except UserError as error:
+            readable.make_plain(sys.stderr)
+            print(f"resnetboost: {readable.printable(str(error))}", file=sys.stderr)
+
+
+def _view(folder: RunFolder) -> JobView:
+    manifest, status = folder.read_job(), folder.read_status()
+    try:
+        job = api.parse(manifest)
+    except (msgspec.ValidationError, ValueError, KeyError):  # of another version; the table does without
+        job = None
+    if not summary.is_at_rest(status) and not folder.in_use():
+        status = _stopped(status, manifest["spec"]["stages"][0]["name"])
+    return JobView(
+        uid=manifest["metadata"]["uid"],
+        namespace="",
+        name=readable.printable(str(folder.path)),
+        created=pods.seconds(status.start_time) or folder.job_file.stat().st_mtime,
+        deleting=False,
+        suspend=False,
+        job=job,
+        status=status,
+        manifest=manifest,
+    )
+
+
+def _stopped(status: Status, first: str) -> Status:
+    """The status of a run whose process is gone: it says Running for ever."""
+    message = STOPPED if status.stage else NOT_BEGUN
+    status = replace(status, phase="Suspended" if status.stage else "Pending", stage=status.stage or first)
+    return statuses.with_condition(status, "Running", False, "NotRunning", message, "")

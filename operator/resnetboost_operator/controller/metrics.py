@@ -1,0 +1,88 @@
+"""The operator's own metrics; no label names a job: what jobs have to tell is appended by who knows them."""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import Metric
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from resnetboost_operator import failures
+
+PREFIX = "resnetboost_operator"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# A second series for each counter and histogram, which nobody asks for.
+disable_created_metrics()
+
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+
+
+class Metrics:
+    """Everything the operator counts and measures, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._appended: list[Callable[[], bytes]] = []
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self.reconcile_seconds = Histogram(
+            f"{PREFIX}_reconcile_seconds", "Duration of one pass of a job.", buckets=_FAST, registry=self.registry
+        )
+        self.queue_depth = Gauge(
+            f"{PREFIX}_queue_depth", "Jobs that are due for a pass and have none yet.", registry=self.registry
+        )
+        self.queue_wait_seconds = Histogram(
+            f"{PREFIX}_queue_wait_seconds", "Time from due to begun.", buckets=_FAST, registry=self.registry
+        )
+        self.failures = Counter(
+            f"{PREFIX}_reconcile_failures", "Passes that failed and are tried again.", registry=self.registry
+        )
+        self.requests = Counter(
+            f"{PREFIX}_api_requests",
+            "Requests to the API server; code is 'error' where none came back.",
+            ["verb", "resource", "code"],
+            registry=self.registry,
+        )
+        self.gang_creation_seconds = Histogram(
+            f"{PREFIX}_gang_creation_seconds",
+            "From the first request for an attempt's objects until all its pods exist.",
+            buckets=_SLOW,
+            registry=self.registry,
+        )
+        self.restarts = Counter(
+            f"{PREFIX}_restarts", "Restarts of gangs by failure class.", ["reason"], registry=self.registry
+        )
+        for verdict in failures.RESTARTING:  # a series that begins with its first restart hides it from increase()
+            self.restarts.labels(verdict.name)
+        self.leading = Gauge(f"{PREFIX}_leading", "1 while this process plans and writes.", registry=self.registry)
+
+    def watch_phases(self, phases: Callable[[], Iterable[str]]) -> None:
+        """Count the jobs by phase whenever somebody asks; `phases` tells one for each job."""
+        self.registry.register(_Phases(phases))
+
+    def append(self, text: Callable[[], bytes]) -> None:
+        """Tell that as well, in Prometheus' text format, whenever somebody asks."""
+        self._appended.append(text)
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return b"".join((generate_latest(self.registry), *(text() for text in self._appended)))
+
+
+class _Phases(Collector):
+    """Jobs by phase, from what is, so that no series outlives its jobs."""
+
+    def __init__(self, phases: Callable[[], Iterable[str]]) -> None:
+        self._phases = phases
+
+    def collect(self) -> Iterator[Metric]:
+        """One series for each phase that some job is in."""
+        family = GaugeMetricFamily(f"{PREFIX}_jobs", "ResNetBoostJobs by phase.", labels=["phase"])
+        for phase, count in sorted(Tally(self._phases()).items()):
+            family.add_metric([phase], count)
+        yield family

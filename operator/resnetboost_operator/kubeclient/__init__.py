@@ -1,0 +1,1 @@
+"""A client of the Kubernetes API: requests, watches and caches. The controller and the command line share it."""

@@ -1,0 +1,201 @@
+"""Sends requests to the API server, patiently, and counts them; what is asked and why is for others to know."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.client.rest import RESTResponse
+
+from resnetboost_operator.controller.metrics import Metrics
+from resnetboost_operator.kubeclient import connection, errors, lines, resources, retry
+from resnetboost_operator.kubeclient.errors import ApiError, Conflict, NotLeading, Unauthorized, Unavailable
+from resnetboost_operator.kubeclient.resources import Resource, Verb
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 10.0
+BACKOFF = retry.Backoff(first_seconds=0.25, most_seconds=8.0)
+# An object has at most 1.5 MiB in etcd.
+LINE_LIMIT_BYTES = 8 * 1024 * 1024
+_UNLIMITED = contextlib.nullcontext()
+_JSON = {"Accept": "application/json", "Content-Type": "application/json"}
+_MERGE_PATCH = {**_JSON, "Content-Type": "application/merge-patch+json"}
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How often a request is tried when there is no answer or a 'later', and how long each try may take."""
+
+    tries: int
+    timeout_seconds: float
+
+
+PATIENT = Patience(tries=6, timeout_seconds=30.0)
+# The API server takes up to a minute over a collection, one object after the other.
+COLLECTION = Patience(tries=6, timeout_seconds=70.0)
+ONCE = Patience(tries=1, timeout_seconds=10.0)
+
+
+class Client:
+    """One API server. `may_write` is asked before every write but a lease's: it says whether this process leads."""
+
+    def __init__(self, api: ApiClient, metrics: Metrics) -> None:
+        self._api = api
+        self._metrics = metrics
+        self.may_write: Callable[[], bool] = lambda: False
+
+    @property
+    def host(self) -> str:
+        """The API server's address."""
+        return str(self._api.configuration.host)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._api.close()
+
+    async def session(self, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
+        """A session for somebody else, with the same credentials, read anew."""
+        await connection.log_in(self._api.configuration)
+        return await connection.session(self._api, trace)
+
+    async def request(
+        self,
+        verb: Verb,
+        resource: Resource,
+        namespace: str = "",
+        name: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        patience: Patience = PATIENT,
+        slots: contextlib.AbstractAsyncContextManager[None] = _UNLIMITED,
+    ) -> bytes:
+        """The answer's body. Raises one of `apierrors`; what may pass is waited for first.
+
+        Each try takes one of the `slots`; the waits between tries take none.
+        """
+        timeout = aiohttp.ClientTimeout(total=patience.timeout_seconds, sock_connect=CONNECT_SECONDS)
+        request = _Request(verb, resource, resource.path(namespace, name), name, query, body, timeout)
+        for tries in itertools.count(1):
+            self._check(request)
+            try:
+                async with slots:
+                    return await self._try(request)
+            except Unavailable as error:
+                if tries >= patience.tries:
+                    raise
+                logger.debug("%s; try %d of %d", error, tries, patience.tries)
+                await self._wait(error, tries)
+        raise AssertionError("count() never ends")
+
+    def _check(self, request: "_Request") -> None:
+        verb, resource = request.verb, request.resource
+        if verb not in resource.verbs:
+            raise ValueError(
+                f"nobody granted {verb} on {resource.plural}: add it to the table and to the chart's rbac.yaml"
+            )
+        if verb in resources.OF_ONE and not request.name:
+            raise ValueError(f"{verb} of {resource.plural} without a name: it would concern all of them")
+        if verb == "deletecollection" and not (request.query or {}).get("labelSelector", "").strip():
+            raise ValueError(f"{request} without a label selector: it would delete every one of them")
+        if verb not in resources.READING and resource is not resources.LEASES and not self.may_write():
+            raise NotLeading(f"{request}: this process does not lead")
+
+    async def _try(self, request: "_Request") -> bytes:
+        async with self._exchange(request) as answer:
+            content: bytes = await answer.read()
+        return content
+
+    async def _wait(self, error: Unavailable, tries: int) -> None:
+        if isinstance(error, Unauthorized):
+            await connection.log_in(self._api.configuration)
+        delay = BACKOFF.delay_seconds(tries)
+        await asyncio.sleep(max(delay, error.retry_after_seconds or 0.0))
+
+    async def lines(
+        self,
+        resource: Resource,
+        namespace: str,
+        query: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
+        opened: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of a watch, until the server ends it; `opened` is called once it has agreed to tell.
+
+        Raises one of `apierrors`; tries once. Credentials that were not taken are read anew for the next time.
+        """
+        request = _Request("watch", resource, resource.path(namespace), "", query, None, timeout)
+        self._check(request)
+        async with self._logging_in_again(), self._exchange(request) as answer:
+            opened()
+            async for line in lines.split(answer.response.content.iter_any(), LINE_LIMIT_BYTES):
+                yield line
+
+    @contextlib.asynccontextmanager
+    async def _logging_in_again(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except Unauthorized:
+            await connection.log_in(self._api.configuration)
+            raise
+
+    @contextlib.asynccontextmanager
+    async def _exchange(self, request: "_Request") -> AsyncIterator[RESTResponse]:
+        """A good answer, its body not read yet; whatever goes wrong until it is becomes one of `apierrors`."""
+        code = "error"
+        try:
+            answer = await self._send(request)
+            code = str(answer.status)
+            try:
+                if answer.status >= 300:
+                    raise await _error(request, answer)
+                yield answer
+            finally:
+                answer.response.close()  # a connection whose answer was read to its end is back in the pool by now
+        except (aiohttp.ClientError, TimeoutError, OSError, lines.LineTooLong) as error:
+            why = f"{type(error).__name__} {error}".rstrip()
+            raise Unavailable(f"{request}: no answer from {self.host}: {why}") from error
+        finally:
+            self._metrics.requests.labels(request.verb, request.resource.plural, code).inc()
+
+    async def _send(self, request: "_Request") -> RESTResponse:
+        """Past the generated methods, whose models check each of a thousand pods again.
+
+        The body goes past `param_serialize` too, which would copy it looking for what is not JSON.
+        """
+        method, url, headers, _, _ = await self._api.param_serialize(
+            resources.METHODS[request.verb],
+            request.path,
+            query_params=list((request.query or {}).items()),
+            header_params=dict(_MERGE_PATCH if request.verb == "patch" else _JSON),
+            auth_settings=["BearerToken"],
+        )
+        return await self._api.call_api(method, url, headers, request.body, _request_timeout=request.timeout)
+
+
+async def _error(request: "_Request", answer: RESTResponse) -> ApiError:
+    asked = retry.asked_seconds(answer.headers.get("Retry-After"))
+    error = errors.from_answer(str(request), answer.status, await answer.read(), asked)
+    if request.verb == "create" and isinstance(error, Conflict):
+        return Unavailable(str(error))  # two pods were counted into a quota at the same time
+    return error
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """One question to the API server."""
+
+    verb: Verb
+    resource: Resource
+    path: str
+    name: str
+    query: Mapping[str, str] | None
+    body: Mapping[str, Any] | None
+    timeout: aiohttp.ClientTimeout
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.path}"

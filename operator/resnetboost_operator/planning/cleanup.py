@@ -1,0 +1,60 @@
+"""Turns deletions of single pods into as few requests as possible; which pods go is decided elsewhere."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from resnetboost_operator import names
+from resnetboost_operator.observed.pods import PodView
+from resnetboost_operator.planning.actions import Deletion
+
+# Kubernetes can select pods by phase.
+ENDED = ("Succeeded", "Failed")
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """One collection delete: every pod that the selectors match.
+
+    As safe as a uid: the labels name the job's uid and the attempt, and an attempt never gets pods again.
+    """
+
+    selector: str
+    field_selector: str
+    grace_seconds: int
+    pods: tuple[str, ...]
+
+
+def grouped(deletions: Sequence[Deletion], pods: Iterable[PodView]) -> tuple[list[Sweep], list[Deletion]]:
+    """Sweeps for attempts that go as a whole (or all of them that has not ended), and the deletions left over.
+
+    A restart of 1000 pods is one request instead of 1000, each of which the API server might answer with 429.
+    """
+    by_uid = {found.uid: found for found in deletions}
+    attempts: dict[tuple[str, str, int], list[PodView]] = defaultdict(list)
+    for pod in pods:
+        attempts[pod.job_uid, pod.stage, pod.attempt].append(pod)
+    sweeps = [sweep for views in attempts.values() if (sweep := _sweep(views, by_uid)) is not None]
+    swept = {name for sweep in sweeps for name in sweep.pods}
+    return sweeps, [found for found in deletions if found.name not in swept]
+
+
+def _sweep(views: Sequence[PodView], by_uid: dict[str, Deletion]) -> Sweep | None:
+    """One request for all deletions among the pods of an attempt, if it would hit nothing else."""
+    going = [by_uid[pod.uid] for pod in views if pod.uid in by_uid and by_uid[pod.uid].grace_seconds > 0]
+    graces = {found.grace_seconds for found in going}
+    if len(going) < 2 or len(graces) != 1:
+        return None
+    spared = [pod for pod in views if pod.uid not in by_uid and not pod.deleting]
+    ended_too = any(pod.phase in ENDED for pod in views if pod.uid in by_uid)
+    if spared and (ended_too or any(pod.phase not in ENDED for pod in spared)):
+        return None
+    first = views[0]
+    labels = {
+        names.LABEL_JOB_UID: first.job_uid,
+        names.LABEL_STAGE: first.stage,
+        names.LABEL_ATTEMPT: str(first.attempt),
+    }
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    return Sweep(selector, UNFINISHED if spared else "", graces.pop(), tuple(found.name for found in going))

@@ -1,0 +1,1 @@
+"""Test beds: real programs that tests run against."""

@@ -1,0 +1,184 @@
+"""Builds the test bed's pinned programs, once, from Go modules into a cache outside the tree; it runs none of them.
+
+tools/*/go.mod pin the versions, one module for each group of programs that share dependencies. To add a program, add
+its package here and as a `tool` there, then run `GOFLAGS=-mod=mod go mod tidy` in that folder.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from beds.cluster.errors import ClusterError
+
+MODULES = Path(__file__).with_name("tools")
+PACKAGES = {
+    "coredns": ("coredns", "github.com/coredns/coredns"),
+    "etcd": ("etcd", "go.etcd.io/etcd/server/v3"),
+    "helm": ("helm", "helm.sh/helm/v3/cmd/helm"),
+    "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+    "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
+    "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+}
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+NODE = ("coredns", "kubelet")
+HELM = ("helm",)
+_ERROR_LINES = 10
+
+
+def unavailable(names: Iterable[str] = CONTROL_PLANE) -> str:
+    """Why programs can neither be found nor built here, with the remedy; empty if they can."""
+    if not shutil.which("openssl"):
+        return "there is no openssl here to make certificates with; install the package openssl"
+    missing = [name for name in names if not _given(name)]
+    if missing and not shutil.which("go"):
+        return (
+            f"there is no Go here to build {', '.join(missing)} with; "
+            "install Go, or set KUBEBUILDER_ASSETS to a folder that holds them"
+        )
+    return ""
+
+
+def programs(names: Iterable[str]) -> dict[str, Path]:
+    """Paths of programs, built first if need be, which takes minutes and shows its progress on stderr.
+
+    Raises `ClusterError` if that is impossible here.
+    """
+    names = list(names)
+    if reason := unavailable(names):
+        raise ClusterError(reason)
+    found = {name: path for name in names if (path := _given(name))}
+    missing = [name for name in names if name not in found]
+    return found | _built(missing) if missing else found
+
+
+def _given(name: str) -> Path | None:
+    """The program in KUBEBUILDER_ASSETS, the folder that other Kubernetes test beds look into as well."""
+    folder = os.environ.get("KUBEBUILDER_ASSETS")
+    path = Path(folder or "/", name)
+    return path if folder and path.is_file() else None
+
+
+def _built(names: list[str]) -> dict[str, Path]:
+    cache = _cache()
+    paths = {name: cache / name for name in names}
+    if not all(path.exists() for path in paths.values()):
+        with locked(cache, "is building the programs"):
+            missing = [name for name, path in paths.items() if not path.exists()]
+            for number, name in enumerate(missing, start=1):
+                _build(name, cache, f"{number}/{len(missing)}")
+    return paths
+
+
+def _cache() -> Path:
+    """The folder of the programs of these versions, compiled by this Go."""
+    digest = hashlib.sha256(_go("env", "GOVERSION", "GOARCH").encode())
+    for file in sorted(MODULES.glob("*/go.*")):
+        digest.update(file.read_bytes())
+    return home() / "tools" / digest.hexdigest()[:16]
+
+
+def module(folder: str, name: str) -> Path:
+    """The unpacked files of a module that tools/<folder>/go.mod pins; checked against its go.sum.
+
+    Raises `ClusterError`.
+    """
+    if not shutil.which("go"):
+        raise ClusterError(f"there is no Go here to fetch the module {name} with; install Go")
+    told = json.loads(_go("mod", "download", "-json", name, folder=MODULES / folder))
+    return Path(told["Dir"])
+
+
+def home() -> Path:
+    """The folder for all that is worth keeping from one run to the next, of every clone."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "resnetboost"
+
+
+@contextmanager
+def locked(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder: of several runs one builds, and the others wait for what it builds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(f"cluster: another run {doing}; waiting for it\n")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(name: str, cache: Path, count: str) -> None:
+    """Build in a scratch folder: a program in the cache is always whole, and nothing of an aborted build remains."""
+    module, package = PACKAGES[name]
+    started = time.monotonic()
+    tell(f"cluster: building {name} ({count}) ... ")
+    with _scratch(cache / ".scratch") as scratch:
+        flags = ["-trimpath", "-ldflags", _linker_flags(), "-o", str(scratch / name)]
+        _go("build", *flags, package, folder=MODULES / module, GOTMPDIR=str(scratch))
+        (scratch / name).rename(cache / name)
+    tell(f"{time.monotonic() - started:.0f} s\n")
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """An empty folder, perhaps left by a run that was killed, and gone afterwards."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _linker_flags() -> str:
+    """No debugging symbols, and the versions, which Kubernetes' and helm's own builds would have put in.
+
+    A helm without them renders for Kubernetes 1.20, which the chart refuses.
+    """
+    kubernetes, helm = _version("kubernetes", "k8s.io/kubernetes"), _version("helm", "helm.sh/helm/v3")
+    major, minor, _ = kubernetes.removeprefix("v").split(".")
+    values = {
+        "k8s.io/component-base/version.gitVersion": kubernetes,
+        "k8s.io/component-base/version.gitMajor": major,
+        "k8s.io/component-base/version.gitMinor": minor,
+        "helm.sh/helm/v3/internal/version.version": helm,
+    }
+    for package in ("chartutil", "lint/rules"):
+        values |= {
+            f"helm.sh/helm/v3/pkg/{package}.k8sVersion{part}": values[f"k8s.io/component-base/version.git{part}"]
+            for part in ("Major", "Minor")
+        }
+    return " ".join(["-s -w", *(f"-X {name}={text}" for name, text in values.items())])
+
+
+def _version(folder: str, module: str) -> str:
+    """What tools/<folder>/go.mod pins a module to."""
+    (version,) = re.findall(rf"{re.escape(module)} (v[0-9.]+)", (MODULES / folder / "go.mod").read_text())
+    return str(version)
+
+
+def _go(*arguments: str, folder: Path = MODULES, **variables: str) -> str:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", **variables}
+    done = subprocess.run(["go", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = "\n".join(done.stderr.splitlines()[-_ERROR_LINES:])
+        raise ClusterError(
+            f"`go {' '.join(arguments)}` failed; it needs a Go module proxy and 2 GB of memory:\n{words}"
+        )
+    return done.stdout
+
+
+def tell(text: str) -> None:
+    """Show progress to whoever waits."""
+    print(text, end="", file=sys.stderr, flush=True)

@@ -1,0 +1,69 @@
+"""Plain requests to the API server, for what kubectl is too slow for."""
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from beds.cluster.certificates import Pair
+from beds.cluster.errors import ClusterError
+
+_TIMEOUT_SECONDS = 30
+_WATCH_SECONDS = 600
+
+
+class Client:
+    """Sends requests as the owner of a certificate, one after another, and past any proxy."""
+
+    def __init__(self, url: str, authority: Path, user: Pair) -> None:
+        self._url = url
+        tls = ssl.create_default_context(cafile=str(authority))
+        tls.load_cert_chain(user.certificate, user.key)
+        directly = urllib.request.ProxyHandler({})
+        self._open = urllib.request.build_opener(directly, urllib.request.HTTPSHandler(context=tls)).open
+
+    def get(self, path: str) -> str:
+        """The answer as text; raises `OSError` if there is none or it is an error."""
+        with self._open(self._url + path, timeout=_TIMEOUT_SECONDS) as answer:
+            return str(answer.read().decode())
+
+    def answers(self, path: str) -> bool:
+        """Whether there is a good answer by now."""
+        try:
+            self.get(path)
+        except OSError:
+            return False
+        return True
+
+    def lines(self, path: str) -> Iterator[str]:
+        """The lines of an answer that goes on, as they come: a watch. Raises `OSError` when it breaks off."""
+        with self._open(self._url + path, timeout=_WATCH_SECONDS) as answer:
+            try:
+                for line in answer:
+                    yield line.decode()
+            except http.client.HTTPException as error:  # in the middle of a piece
+                raise ConnectionError(f"{path}: the answer broke off: {error}") from error
+
+    def send(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> dict[str, Any]:
+        """Send an object; returns the one that comes back. Raises `ClusterError` with the server's words."""
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, content, {"Content-Type": content_type}, method=method)
+        try:
+            with self._open(request, timeout=_TIMEOUT_SECONDS) as answer:
+                returned: dict[str, Any] = json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ClusterError(f"{method} {path}: {_complaint(error.read())}") from None
+        return returned
+
+
+def _complaint(answer: bytes) -> str:
+    """The message of a Status, or what a server says that is too busy to make one."""
+    try:
+        return str(json.loads(answer)["message"])
+    except (ValueError, TypeError, KeyError):
+        return answer.decode(errors="replace").strip()

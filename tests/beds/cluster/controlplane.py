@@ -1,0 +1,226 @@
+"""A control plane from its start to its end, and what tests ask of it."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+from beds.cluster import audit, build, components, nodes
+from beds.cluster.certificates import Pair
+from beds.cluster.errors import ClusterError
+from beds.cluster.identities import MASTERS, Identities
+from beds.cluster.processes import Processes
+
+_APISERVER = "kube-apiserver"
+_DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
+_KUBECTL_SECONDS = 300
+
+
+class Place(Protocol):
+    """Where programs run that are not to run beside the test, and what goes away with them."""
+
+    @property
+    def folders(self) -> Sequence[Path]:
+        """Removed when all is over."""
+
+    def open(self, processes: Processes, port: int) -> None:
+        """Make the place, and its loopback's port this machine's."""
+
+    def command(self, *command: str | Path) -> Sequence[str | Path]:
+        """What runs a command there."""
+
+
+class Here:
+    """Beside the test."""
+
+    folders: Sequence[Path] = ()
+
+    def open(self, processes: Processes, port: int) -> None:
+        """Nothing to do."""
+
+    def command(self, *command: str | Path) -> Sequence[str | Path]:
+        """The command itself."""
+        return command
+
+
+class ControlPlane:
+    """A context manager; everything it started and wrote is gone afterwards.
+
+    crds: files of definitions that exist before the garbage collector looks which kinds there are: one that comes
+    later it does not know for up to 30 s.
+    with_audit: write every request down, for `requests`.
+    with_node_lifecycle: take nodes that do not report for lost after 40 s and evict their pods.
+    folder: a new one in which logs and data stay; without it they go to a temporary one.
+    place: where its programs run.
+    """
+
+    def __init__(
+        self,
+        *,
+        crds: Sequence[Path] = (),
+        with_audit: bool = False,
+        with_node_lifecycle: bool = False,
+        folder: Path | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self._crds = crds
+        self._with_audit = with_audit
+        self._with_node_lifecycle = with_node_lifecycle
+        self._kept_folder = folder
+        self._place: Place = place or Here()
+
+    def __enter__(self) -> Self:
+        self._programs = build.programs(build.CONTROL_PLANE)
+        with contextlib.ExitStack() as stack:
+            self.folder = self._make_folder()
+            self.processes = Processes(self.folder, self._kept_folder is not None, self._place.folders)
+            stack.callback(self.processes.stop)
+            self._port = stack.enter_context(_reserved_port())
+            self._place.open(self.processes, self._port)
+            self._identities = Identities(self.folder, self.url)
+            self.client = self._identities.client("probe")
+            self.kubeconfig = self._identities.kubeconfig("admin", MASTERS)
+            self._start()
+            self._resources = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    @property
+    def url(self) -> str:
+        """Where the API server listens: on loopback only."""
+        return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the authority that the API server's is signed by."""
+        return self._identities.ca
+
+    @property
+    def audit_log(self) -> Path:
+        """The API server's audit log, one JSON object a line."""
+        return self.folder / "audit.log"
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        """What kubectl prints for an administrator; raises `ClusterError` with its complaint."""
+        done = subprocess.run(
+            [self._programs["kubectl"], *arguments],
+            env={**os.environ, **self.environment()},
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=_KUBECTL_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise ClusterError(done.stderr.strip())
+        return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        """What makes kubectl and clients administrators of this cluster; the cache is no longer right for the next."""
+        return {
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBECACHEDIR": str(self.folder / "kubectl-cache"),
+            "PATH": f"{self._programs['kubectl'].parent}:{os.environ['PATH']}",
+        }
+
+    def token_kubeconfig(self, namespace: str, service_account: str) -> Path:
+        """The kubeconfig of an existing service account, with a token that is good for a day."""
+        token = self.kubectl("create", "token", service_account, f"--namespace={namespace}", "--duration=24h").strip()
+        return self._identities.token_kubeconfig(namespace, service_account, token)
+
+    def identity(self, user: str, group: str) -> Path:
+        """The kubeconfig of a user with a certificate, for one more part of the cluster."""
+        return self._identities.kubeconfig(user, group)
+
+    def server_certificate(self, name: str, addresses: str) -> Pair:
+        """For one more server of the cluster; addresses are in openssl's words."""
+        return self._identities.certificate(name, addresses)
+
+    def restart_apiserver(self, kill: bool = False) -> None:
+        """End the API server, or kill it, and start it at the same address; returns when it serves again."""
+        self.stop_apiserver(kill)
+        self.start_apiserver()
+
+    def stop_apiserver(self, kill: bool = False) -> None:
+        """End the API server, or kill it."""
+        self.processes.end(_APISERVER, signal.SIGKILL if kill else signal.SIGTERM)
+
+    def start_apiserver(self) -> None:
+        """Start the API server; returns when it serves."""
+        self._start_program(_APISERVER, self._apiserver_options())
+        self.processes.wait_until(lambda: self.client.answers("/readyz"), "the API server")
+
+    def metrics(self) -> str:
+        """The API server's metrics in Prometheus' text format."""
+        return self.client.get("/metrics")
+
+    def requests(self, user: str = "") -> Iterator[audit.Request]:
+        """The requests that the API server has answered so far, one user's or all; needs `with_audit`."""
+        return audit.read(self.audit_log, user)
+
+    def add_node(self, name: str, allocatable: Mapping[str, str] | None = None) -> None:
+        """Add a ready node, with extended resources, say; nobody takes care of the pods that are bound to it."""
+        self.client.send("POST", "/api/v1/nodes", nodes.manifest(name, allocatable or {}))
+
+    def add_kwok_nodes(self, count: int, allocatable: Mapping[str, str] | None = None) -> None:
+        """Add nodes kwok-0, kwok-1, ... whose pods run at once, stay so, and go when deleted: see kwok/."""
+        if not self.processes.runs("kwok"):
+            self._programs |= build.programs(["kwok"])
+            self._start_program("kwok", components.kwok(self._identities.kubeconfig("kwok", MASTERS)))
+        for number in range(count):
+            self.client.send("POST", "/api/v1/nodes", nodes.manifest(f"kwok-{number}", allocatable or {}, nodes.KWOK))
+
+    def _make_folder(self) -> Path:
+        if self._kept_folder is None:
+            return Path(tempfile.mkdtemp(prefix="resnetboost-"))  # short: it holds sockets
+        try:
+            self._kept_folder.mkdir(parents=True)
+        except OSError as error:
+            raise ClusterError(f"the folder {error.filename}: {error.strerror}; name a new one") from None
+        return self._kept_folder.resolve()
+
+    def _start(self) -> None:
+        self._start_program("etcd", components.etcd())
+        self.start_apiserver()
+        for crd in self._crds:
+            self.kubectl("create", f"--filename={crd}")
+            self.kubectl("wait", "--for=condition=Established", f"--filename={crd}")
+        self._start_program("kube-controller-manager", self._controller_manager_options())
+        self._start_program(
+            "kube-scheduler", components.scheduler(self._identities.kubeconfig("system:kube-scheduler"))
+        )
+        self.processes.wait_until(lambda: self.client.answers(_DEFAULT_ACCOUNT), "the default service account")
+
+    def _start_program(self, name: str, options: list[str]) -> None:
+        self.processes.start(name, *self._place.command(self._programs[name], *options), vital=True)
+
+    def _apiserver_options(self) -> list[str]:
+        options = components.apiserver(self._port, self._identities)
+        if self._with_audit:
+            policy = self.folder / "audit-policy.json"
+            policy.write_text(json.dumps(audit.POLICY))
+            options += components.auditing(policy, self.audit_log)
+        if not self._with_node_lifecycle:
+            options += components.untainted_nodes()
+        return options
+
+    def _controller_manager_options(self) -> list[str]:
+        kubeconfig = self._identities.kubeconfig("system:kube-controller-manager")
+        return components.controller_manager(kubeconfig, self._identities, self._with_node_lifecycle)
+
+
+@contextlib.contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A free port that nobody else can take: a socket that does not listen holds it, and shares it with this user's."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]

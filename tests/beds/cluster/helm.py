@@ -1,0 +1,42 @@
+"""helm, with its own files in a folder that goes; what it installs is the test's."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from beds.cluster import build
+from beds.cluster.controlplane import ControlPlane
+from beds.cluster.errors import ClusterError
+
+CHART = Path(__file__).parents[3] / "charts" / "resnetboost"
+_SECONDS = 600
+
+
+class Helm:
+    """folder: for its cache and configuration. environment: how to reach a cluster; empty: there is none."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._program = build.programs(build.HELM)["helm"]
+        own = {f"HELM_{kind}_HOME": str(folder / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        self._environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment, **own}
+
+    @classmethod
+    def of(cls, plane: ControlPlane) -> "Helm":
+        """One for a cluster's administrator."""
+        return cls(plane.folder, plane.environment())
+
+    def __call__(self, *arguments: str | Path, input: str | None = None) -> str:
+        """What helm prints; raises `ClusterError` with its complaint."""
+        done = subprocess.run(
+            [self._program, *arguments],
+            env=self._environment,
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise ClusterError((done.stderr + done.stdout).strip())
+        return done.stdout

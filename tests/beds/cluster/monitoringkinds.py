@@ -1,0 +1,16 @@
+"""The Prometheus operator's own definitions of its kinds, from its module; the operator itself is not here."""
+
+from beds.cluster import build
+from beds.cluster.controlplane import ControlPlane
+
+KINDS = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
+_MODULE = "github.com/prometheus-operator/prometheus-operator"
+_GROUP = "monitoring.coreos.com"
+
+
+def create(plane: ControlPlane) -> None:
+    """Returns when the API server knows them. Raises `ClusterError`."""
+    folder = build.module("prometheus-operator", _MODULE) / "example" / "prometheus-operator-crd"
+    plurals = [f"{kind.lower()}s" for kind in KINDS]
+    plane.kubectl("create", *(f"--filename={folder}/{_GROUP}_{plural}.yaml" for plural in plurals))
+    plane.kubectl("wait", "--for=condition=Established", *(f"crd/{plural}.{_GROUP}" for plural in plurals))

@@ -1,0 +1,6 @@
+"""Fake Ascend and NVIDIA device plugins that speak kubelet's real protocol; the kubelet is the test's."""
+
+from beds.deviceplugin.kinds import ASCEND, NVIDIA, Kind
+from beds.deviceplugin.plugin import DevicePlugin
+
+__all__ = ["ASCEND", "NVIDIA", "DevicePlugin", "Kind"]

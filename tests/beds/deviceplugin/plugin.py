@@ -1,0 +1,142 @@
+"""A device plugin for a real kubelet: it offers devices that do not exist; whose pods use them it does not know."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import grpc
+
+from beds.deviceplugin.protocol import HEALTHY, KUBELET_SOCKET, UNHEALTHY, VERSION, messages, services
+
+_POLL_SECONDS = 0.05
+_TIMEOUT_SECONDS = 10
+_THREADS = 8
+
+
+class Given(NamedTuple):
+    """What a container gets with its devices: variables, and device files for which this machine has another one."""
+
+    variables: dict[str, str]
+    files: dict[str, str]
+
+
+class DevicePlugin:
+    """A context manager: a plugin for one resource.
+
+    folder: kubelet's, for the sockets of plugins. It registers as soon as a kubelet is there, and again with each new
+    one: a kubelet that starts removes the sockets of those it does not know any more.
+    """
+
+    def __init__(self, folder: Path, resource: str, devices: Sequence[str], give: Callable[[list[str]], Given]) -> None:
+        self.resource = resource
+        self.registrations = 0
+        self.allocated: list[list[str]] = []
+        self._folder = folder
+        self._socket = folder / f"{resource.replace('/', '-')}.sock"
+        self._health = dict.fromkeys(devices, HEALTHY)
+        self._give = give
+        self._changed, self._changes = threading.Condition(), 0
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep_registered, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._keeper.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._keeper.join()
+
+    def set_health(self, device: str, healthy: bool) -> None:
+        """Tell kubelet that a device is well, or no longer."""
+        with self._changed:
+            self._health[device] = HEALTHY if healthy else UNHEALTHY
+            self._changes += 1
+            self._changed.notify_all()
+
+    def _keep_registered(self) -> None:
+        server, known = None, None
+        while not self._closing.wait(_POLL_SECONDS):
+            found = self._kubelet()
+            if found and found != known:
+                if server:
+                    server.stop(None)
+                server = self._serve()
+                known = found if self._register() else None
+        with self._changed:
+            self._changed.notify_all()
+        if server:
+            server.stop(None).wait()
+
+    def _kubelet(self) -> tuple[int, int] | None:
+        """Tells one kubelet from the next, whose socket may have the same inode; None while there is none."""
+        try:
+            found = (self._folder / KUBELET_SOCKET).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_ctime_ns
+
+    def _serve(self) -> grpc.Server:
+        self._socket.unlink(missing_ok=True)
+        server = grpc.server(futures.ThreadPoolExecutor(_THREADS))
+        services.add_DevicePluginServicer_to_server(self._servicer(), server)
+        server.add_insecure_port(f"unix://{self._socket}")
+        server.start()
+        return server
+
+    def _register(self) -> bool:
+        request = messages.RegisterRequest(version=VERSION, endpoint=self._socket.name, resource_name=self.resource)
+        with grpc.insecure_channel(f"unix://{self._folder / KUBELET_SOCKET}") as channel:
+            try:
+                services.RegistrationStub(channel).Register(request, timeout=_TIMEOUT_SECONDS)
+            except grpc.RpcError:  # the socket of one that is gone, or that does not serve yet
+                return False
+        self.registrations += 1
+        return True
+
+    def _devices(self) -> Any:
+        listed = [messages.Device(ID=name, health=health) for name, health in self._health.items()]
+        return messages.ListAndWatchResponse(devices=listed)
+
+    def _answer(self, devices: list[str]) -> Any:
+        self.allocated.append(devices)
+        given = self._give(devices)
+        files = [
+            messages.DeviceSpec(container_path=inside, host_path=outside, permissions="rw")
+            for inside, outside in given.files.items()
+        ]
+        return messages.ContainerAllocateResponse(envs=given.variables, devices=files)
+
+    def _servicer(self) -> object:
+        plugin = self
+
+        class Servicer:
+            """The methods kubelet calls; gRPC finds them by name."""
+
+            def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
+                return messages.DevicePluginOptions()
+
+            def ListAndWatch(self, request: Any, context: Any) -> Iterator[Any]:
+                told = -1  # nothing yet
+                while context.is_active() and not plugin._closing.is_set():
+                    with plugin._changed:
+                        if plugin._changes == told:
+                            plugin._changed.wait(timeout=1)
+                        news, told = plugin._changes != told, plugin._changes
+                        devices = plugin._devices()
+                    if news:
+                        yield devices
+
+            def Allocate(self, request: Any, context: Any) -> Any:
+                asked = [list(container.devices_ids) for container in request.container_requests]
+                return messages.AllocateResponse(container_responses=[plugin._answer(devices) for devices in asked])
+
+            def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, "kubelet was not told of this")
+
+            def PreStartContainer(self, request: Any, context: Any) -> Any:
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, "kubelet was not told of this")
+
+        return Servicer()

@@ -1,0 +1,31 @@
+"""What an operator of the node could do to a pod's container or see of it, past the API server."""
+
+import json
+from typing import Any
+
+from beds.kubelet.bed import Bed
+from resnetboost_operator import names
+
+
+def kill(bed: Bed, namespace: str, pod: str, signal: str = "KILL") -> None:
+    """Send a signal to the first process of a pod's trainer."""
+    wanted = container_id(bed, namespace, pod)
+    for line in bed.run("ctr", "--namespace", "k8s.io", "tasks", "ls").splitlines()[1:]:
+        task, process, *_ = line.split()
+        if task == wanted:
+            bed.run("kill", f"-{signal}", process)
+            return
+    raise AssertionError(f"no task {wanted} runs")
+
+
+def container_id(bed: Bed, namespace: str, pod: str) -> str:
+    """containerd's name of a pod's trainer."""
+    return str(trainer(bed, namespace, pod)["containerID"]).removeprefix("containerd://")
+
+
+def trainer(bed: Bed, namespace: str, pod: str) -> dict[str, Any]:
+    """The status of a pod's trainer."""
+    manifest = json.loads(bed.plane.client.get(f"/api/v1/namespaces/{namespace}/pods/{pod}"))
+    statuses = manifest["status"]["containerStatuses"]
+    found: dict[str, Any] = next(status for status in statuses if status["name"] == names.CONTAINER)
+    return found

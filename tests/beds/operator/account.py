@@ -1,0 +1,62 @@
+"""The operator's service account: it may do what the chart grants (its files/rbac.yaml) and nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from beds.cluster import ControlPlane
+
+RULES = Path(__file__).parents[3] / "charts" / "resnetboost" / "files" / "rbac.yaml"
+NAMESPACE = "resnetboost-system"
+NAME = "resnetboost-operator"
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_GROUP = "rbac.authorization.k8s.io"
+
+
+class Account:
+    """Exists from its construction on; `user` is its name in the audit log."""
+
+    user = f"system:serviceaccount:{NAMESPACE}:{NAME}"
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        account = {"metadata": {"name": NAME}}
+        plane.client.send("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+        self._grant(_role("ClusterRole"), _RBAC)
+        self.allow_lease(NAMESPACE)
+        self.kubeconfig = plane.token_kubeconfig(NAMESPACE, NAME)
+
+    def kubeconfig_via(self, url: str, name: str) -> Path:
+        """The same account's kubeconfig for another way to the API server: a proxy without TLS."""
+        content = json.loads(self.kubeconfig.read_text())
+        content["clusters"][0]["cluster"] = {"server": url}
+        path = self._plane.folder / f"{name}.kubeconfig"
+        path.write_text(json.dumps(content))
+        return path
+
+    def allow_lease(self, namespace: str) -> None:
+        """Let operators have their lease in another namespace too: those that are no replicas of each other."""
+        self._grant(_role("Role"), f"{_RBAC}/namespaces/{namespace}")
+
+    def _grant(self, role: dict[str, Any], root: str) -> None:
+        """Create a role as it is in the file and bind it to the account."""
+        kind, name = role["kind"], role["metadata"]["name"]
+        self._plane.client.send("POST", f"{root}/{kind.lower()}s", role)
+        binding = {
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": name},
+            "subjects": [{"kind": "ServiceAccount", "namespace": NAMESPACE, "name": NAME}],
+        }
+        self._plane.client.send("POST", f"{root}/{kind.lower()}bindings", binding)
+
+
+def roles() -> list[dict[str, Any]]:
+    """The ClusterRole and the Role of the file."""
+    return list(yaml.safe_load_all(RULES.read_text()))
+
+
+def _role(kind: str) -> dict[str, Any]:
+    return next(role for role in roles() if role["kind"] == kind)

@@ -1,0 +1,183 @@
+"""Plays a scenario in a namespace of its own with an operator that is killed where a test says; tells how it ended."""
+
+import contextlib
+import functools
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from beds.cluster import ControlPlane
+from beds.operator.account import Account
+from beds.operator.kubelet import Kubelet
+from beds.operator.process import Operator
+from beds.operator.proxy import Crash, Proxy, When
+from beds.operator.scenarios import ALL
+from beds.operator.space import JOB, Manifest, Space
+from beds.operator.waiting import eventually
+
+_PATIENCE_SECONDS = 120.0  # several operators start at once, on few cores
+_REST_SECONDS = 1.5
+_TIMES = frozenset(
+    {
+        "attemptCreationTime",
+        "attemptStartTime",
+        "completionTime",
+        "endTime",
+        "heartbeatTime",
+        "lastTransitionTime",
+        "restartTime",
+        "startTime",
+    }
+)
+# How long things took, which a crash may change.
+_DURATIONS = frozenset({"attemptSeconds", "productiveSeconds", "percent", "lost"})
+
+
+class Point(NamedTuple):
+    """Where the operator dies: see `Crash`."""
+
+    write: int
+    when: When
+
+
+@dataclass(frozen=True)
+class End:
+    """What was left when a scenario was over; `created` says how often each object was."""
+
+    status: Manifest
+    objects: dict[str, list[str]]
+    created: dict[str, int]
+
+    def agrees(self, expected: "End") -> bool:
+        """Whether it came out the same and nothing was created more often.
+
+        A creation whose caller was killed while the API server answered may be missing in its log.
+        """
+        same = (self.status, self.objects) == (expected.status, expected.objects)
+        return same and self.created.items() <= expected.created.items()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a scenario ended, how many writes it took, and how often the operator died."""
+
+    end: End
+    writes: int
+    deaths: int
+
+
+def play(plane: ControlPlane, account: Account, scenario: str, point: Point | None = None) -> Outcome:
+    """Play a scenario to its end. Raises AssertionError, with the operator's log, if it does not come."""
+    with _namespace(plane, account) as name, _Life(plane, account, name, point) as life:
+        space = Space(plane, name, _PATIENCE_SECONDS)
+        try:
+            with Kubelet(plane, name) as kubelet:
+                ALL[scenario](space, kubelet)
+                life.until_rest()
+                return Outcome(_end(space), len(life.proxy.writes), life.deaths)
+        except AssertionError as error:
+            error.add_note(f"{scenario}, killed at {point}; the operator's log ends so:\n{life.operator.log_tail()}")
+            raise
+        finally:
+            space.clear()
+
+
+class _Life:
+    """An operator behind a proxy that kills it; it is started again each time, as a Deployment would."""
+
+    def __init__(self, plane: ControlPlane, account: Account, namespace: str, point: Point | None) -> None:
+        self.deaths = 0
+        self.proxy = Proxy(plane.url, plane.ca)
+        self._revivals: list[threading.Thread] = []
+        self._make_operator = functools.partial(_operator, plane, account, namespace)
+        if point is not None:
+            self.proxy.crash = Crash(point.write, point.when, self._die)
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.proxy)
+            self.operator = self._make_operator(self.proxy.url)
+            stack.callback(self._stop)
+            self.operator.start()
+            self._resources = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def until_rest(self) -> None:
+        """Wait until the operator runs and has nothing more to write."""
+        seen, since = -1, time.monotonic()
+
+        def rests() -> bool:
+            nonlocal seen, since
+            if len(self.proxy.writes) != seen or any(revival.is_alive() for revival in self._revivals):
+                seen, since = len(self.proxy.writes), time.monotonic()
+            return time.monotonic() > since + _REST_SECONDS
+
+        eventually(rests, bool, "the operator has nothing more to write", _PATIENCE_SECONDS)
+
+    def _die(self) -> None:
+        """Called in the middle of a request, so somebody else brings it back to life."""
+        self.operator.kill()
+        self.deaths += 1
+        revival = threading.Thread(target=self._revive, name="revival")
+        self._revivals.append(revival)
+        revival.start()
+
+    def _revive(self) -> None:
+        self.proxy.reopen()
+        self.operator.launch()
+
+    def _stop(self) -> None:
+        self.proxy.crash = None
+        for revival in self._revivals:
+            revival.join()
+        self.operator.kill()
+
+
+def _operator(plane: ControlPlane, account: Account, namespace: str, url: str) -> Operator:
+    name = f"operator-{namespace}"
+    kubeconfig = account.kubeconfig_via(url, name)
+    return Operator(plane, kubeconfig, name, namespace=namespace, lease_namespace=namespace)
+
+
+@contextlib.contextmanager
+def _namespace(plane: ControlPlane, account: Account) -> Iterator[str]:
+    name = f"chaos-{uuid.uuid4().hex[:8]}"
+    plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    needed = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    eventually(lambda: plane.client.answers(needed), bool, "the service account that pods need", _PATIENCE_SECONDS)
+    account.allow_lease(name)
+    yield name
+    plane.client.send("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def _end(space: Space) -> End:
+    objects = {plural: space.names_of(plural) for plural in ("pods", "configmaps", "services")}
+    status: Manifest = _timeless(space.get(JOB, "digits")["status"])
+    return End(status, objects, _created(space))
+
+
+def _timeless(value: Any) -> Any:
+    """A status without the times in it: they are the only thing that a crash may change."""
+    if isinstance(value, dict):
+        left = {key: found for key, found in value.items() if key not in _TIMES | _DURATIONS}
+        return {key: _timeless(found) for key, found in left.items()}
+    return [_timeless(found) for found in value] if isinstance(value, list) else value
+
+
+def _created(space: Space) -> dict[str, int]:
+    """How often each pod, config map and service was really created, from the API server's own log."""
+    by_operator = space.plane.requests(Account.user)
+    counts = Counter(
+        f"{found.resource}/{found.name}"
+        for found in by_operator
+        if (found.namespace, found.verb, found.code) == (space.namespace, "create", 201)
+        and found.resource in ("pods", "configmaps", "services")
+    )
+    return dict(counts)

@@ -1,0 +1,51 @@
+"""Nodes with Ascend devices, and what Huawei's device plugin writes on their pods, when a test says so."""
+
+import json
+from collections import Counter
+from typing import Any
+
+from beds.cluster import ControlPlane
+from resnetboost_operator.ranktable.annotations import KEYS
+
+NODES = ("ascend-0", "ascend-1")
+RESOURCE = "huawei.com/Ascend910"
+PER_NODE = 8
+_MERGE = "application/merge-patch+json"
+
+
+def add_nodes(plane: ControlPlane) -> None:
+    """Nodes that only pods for their devices may use; their chip is a 910A."""
+    for name in NODES:
+        plane.add_node(name, {RESOURCE: str(PER_NODE)})
+        taints = [{"key": RESOURCE, "effect": "NoSchedule"}]
+        labels = {"accelerator": "huawei-Ascend910", "accelerator-type": "module"}
+        change = {"metadata": {"labels": labels}, "spec": {"taints": taints}}
+        plane.client.send("PATCH", f"/api/v1/nodes/{name}", change, _MERGE)
+
+
+class DevicePlugin:
+    """Writes its annotation on pods of one namespace, on nodes whose names end with a number.
+
+    Devices of a node are given away in the order of asking.
+    """
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self._plane = plane
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._given: Counter[str] = Counter()
+
+    def allocate(self, pod: dict[str, Any], address: str = "") -> None:
+        """Give a bound pod the next device of its node; `address` instead of the device's own."""
+        node = pod["spec"]["nodeName"]
+        device = self._given[node] % PER_NODE
+        self._given[node] += 1
+        high, low = divmod(int(node.rpartition("-")[2]), 256)
+        self.tell(pod, device, address or f"10.{high}.{low}.{device + 1}")
+
+    def tell(self, pod: dict[str, Any], device: int, address: str) -> None:
+        """Write that a pod has that device."""
+        metadata = pod["metadata"]
+        devices = [{"device_id": str(device), "device_ip": address}]
+        written = {"pod_name": metadata["name"], "server_id": metadata["uid"], "devices": devices}
+        change = {"metadata": {"annotations": {KEYS[0]: json.dumps(written)}}}
+        self._plane.client.send("PATCH", f"{self._path}/{metadata['name']}", change, _MERGE)

@@ -1,0 +1,141 @@
+"""The operator as a process of its own, as in a cluster; it is ended as a cluster or a bad day would end it."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from beds.cluster import ControlPlane
+from beds.operator.account import NAMESPACE
+from beds.operator.waiting import eventually
+
+_READY_SECONDS = 60.0
+_LOG_LINES = 40
+_SECONDS = 5.0
+
+
+class Operator:
+    """One replica. With the same identity its next life need not wait for the lease of the one before.
+
+    namespace: the only one it looks after; all of them without it.
+    lease_namespace: operators with their leases in one namespace are replicas of each other.
+    options: further ones, which go before those.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        kubeconfig: Path,
+        name: str = "operator",
+        *,
+        namespace: str = "",
+        lease_namespace: str = NAMESPACE,
+        options: Sequence[str] = (),
+    ) -> None:
+        self._plane = plane
+        self._kubeconfig = kubeconfig
+        self._namespace = namespace
+        self._lease_namespace = lease_namespace
+        self._options = options
+        self._ending = threading.Lock()
+        self.name = name
+        self.log_path = plane.folder / f"{name}.log"
+
+    def start(self) -> None:
+        """Start it and wait until its caches are filled."""
+        self.launch()
+        self.until_ready()
+
+    def launch(self) -> None:
+        """Start it and do not wait."""
+        self._address = f"127.0.0.1:{_free_port()}"
+        options = [
+            *self._options,
+            f"--listen={self._address}",
+            f"--lease-namespace={self._lease_namespace}",
+            f"--identity={self.name}",
+            *([f"--namespace={self._namespace}"] if self._namespace else []),
+        ]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(self._kubeconfig),
+            "NO_PROXY": "*",
+            "PYTHONFAULTHANDLER": "1",
+        }
+        command = (sys.executable, "-m", "resnetboost_operator", *options)
+        self._process = self._plane.processes.start(self.name, *command, env=environment)
+
+    def until_ready(self) -> None:
+        """Wait until it says that it is ready."""
+        eventually(self.readiness, lambda answer: answer == "ready", f"{self.name} is ready", _READY_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        """Its process' number."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL: no last words."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        """SIGTERM; its exit code."""
+        self._end(signal.SIGTERM)
+        return self._process.returncode
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal that need not end it."""
+        self._process.send_signal(number)
+
+    def exit_code(self, seconds: float = 30.0) -> int:
+        """Its exit code, once it has ended by itself."""
+        code = self._process.wait(seconds)
+        self._end(signal.SIGKILL)
+        return code
+
+    def answer(self, path: str) -> str:
+        """What it answers to GET on its own port."""
+        with urllib.request.urlopen(f"http://{self._address}{path}", timeout=_SECONDS) as answer:
+            return str(answer.read().decode())
+
+    def log(self) -> str:
+        """Everything it and its earlier lives wrote."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self) -> str:
+        """The end of its log, for a person."""
+        return "\n".join(self.log().splitlines()[-_LOG_LINES:])
+
+    def readiness(self) -> str:
+        """`ready`, or what it waits for."""
+        assert self.running, f"{self.name} ended with code {self._process.returncode}:\n{self.log_tail()}"
+        try:
+            self.answer("/readyz")
+        except urllib.error.HTTPError as error:
+            with error:
+                return f"{error.code}: {error.read().decode()}"
+        except OSError as error:
+            return str(error)
+        return "ready"
+
+    def _end(self, how: signal.Signals) -> None:
+        with self._ending:
+            if self._plane.processes.runs(self.name):
+                self._plane.processes.end(self.name, how)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port

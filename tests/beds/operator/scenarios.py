@@ -1,0 +1,117 @@
+"""Lives of a job from its creation to its end, each as a script that waits for what it needs; none knows of crashes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from beds.operator.devices import DevicePlugin
+from beds.operator.jobs import CLAIM, job
+from beds.operator.kubelet import Kubelet
+from beds.operator.space import Space, is_true
+from beds.operator.waiting import eventually
+
+Scenario = Callable[[Space, Kubelet], None]
+
+_ON_ONE_NODE = {"nodeSelector": {"kubernetes.io/hostname": "node-0"}}  # evidence names it
+_SAVED_STEP = 33
+
+
+def plain(space: Space, kubelet: Kubelet) -> None:
+    """A job that trains and completes."""
+    kubelet.tell(step=7, totalSteps=44, loss=1.5)
+    space.create(_job())
+    space.until_phase("Running")
+    _succeed(space, kubelet, "digits-base-0")
+
+
+def failure(space: Space, kubelet: Kubelet) -> None:
+    """A rank is killed; the next gang completes."""
+    space.create(_job())
+    space.until_started()
+    kubelet.exit("digits-base-0-1", 137, "OOMKilled", {"step": 12, "checkpointStep": 10})
+    space.until_started(attempt=1)
+    _succeed(space, kubelet, "digits-base-1")
+
+
+def suspension(space: Space, kubelet: Kubelet) -> None:
+    """A job is suspended, saves, is resumed and completes."""
+    kubelet.ends, kubelet.saved_step = False, _SAVED_STEP
+    space.add_claim(CLAIM)
+    space.create(job(template=_ON_ONE_NODE, checkpoint={"claimName": CLAIM}))
+    space.until_started()
+    space.change("digits", runPolicy={"suspend": True})
+    _stop_all(space, kubelet)
+    # What a pod says just before it goes while nobody looks is lost in any cluster: that is no matter of crashes.
+    space.until(
+        lambda status: status.get("progress", {}).get("checkpointStep") == _SAVED_STEP, "what was saved is known"
+    )
+    kubelet.release()
+    space.until_phase("Suspended")
+    space.change("digits", runPolicy={"suspend": False})
+    space.until_started(attempt=1)
+    _succeed(space, kubelet, "digits-base-1")
+
+
+def stages(space: Space, kubelet: Kubelet) -> None:
+    """A job of two stages."""
+    space.add_claim(CLAIM)
+    space.create(_job("base", "fine"))
+    space.until_started()
+    _exit(kubelet, "digits-base-0")
+    space.until_started(attempt=1)
+    _succeed(space, kubelet, "digits-fine-1")
+
+
+def deadline(space: Space, kubelet: Kubelet) -> None:
+    """A job that is out of time fails, and its ranks may save."""
+    space.create(_job())
+    space.until_started()
+    space.change("digits", runPolicy={"activeDeadlineSeconds": 1})
+    space.until_phase("Failed")
+    space.until_pods()
+
+
+def rank_table(space: Space, kubelet: Kubelet) -> None:
+    """A job on Ascend whose gang is told of its devices, fails, and whose next gang is told of others."""
+    node = {"nodeSelector": {"kubernetes.io/hostname": "ascend-0"}}  # the table names it
+    space.create(job(device={"type": "Ascend", "count": 2}, template=node))
+    plugin = DevicePlugin(space.plane, space.namespace)
+    _allocate(space, plugin, "digits-base-0")
+    kubelet.exit("digits-base-0-1", 137)
+    _allocate(space, plugin, "digits-base-1")
+    _succeed(space, kubelet, "digits-base-1")
+
+
+ALL: dict[str, Scenario] = {
+    found.__name__: found for found in (plain, failure, suspension, stages, deadline, rank_table)
+}
+
+
+def _job(*stages: str) -> dict[str, Any]:
+    return job(stages=stages or ("base",), template=_ON_ONE_NODE)
+
+
+def _allocate(space: Space, plugin: DevicePlugin, gang: str) -> None:
+    """The last pod first. A gang that failed before its table was published would end with another status."""
+    space.until_started(int(gang.rpartition("-")[2]))
+    for index in (1, 0):
+        plugin.allocate(space.get("pods", f"{gang}-{index}"))
+    space.until(lambda status: is_true(status, "RankTableReady"), f"the rank table of {gang} is published")
+
+
+def _succeed(space: Space, kubelet: Kubelet, gang: str) -> None:
+    _exit(kubelet, gang)
+    space.until_phase("Complete")
+
+
+def _exit(kubelet: Kubelet, gang: str) -> None:
+    """Rank 1 first: the stage's result is rank 0's."""
+    kubelet.exit(f"{gang}-1", 0)
+    kubelet.exit(f"{gang}-0", 0, report={"class": "Succeeded", "step": 44, "top1": 0.97})
+
+
+def _stop_all(space: Space, kubelet: Kubelet) -> None:
+    def all_are_deleted(pods: list[dict[str, Any]]) -> bool:
+        return all("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+    for pod in eventually(space.pods, all_are_deleted, "every pod is asked to stop", space.patience_seconds):
+        kubelet.stop(pod["metadata"]["name"])

@@ -1,0 +1,144 @@
+"""One namespace as a test sees it: its jobs and what became of them; nothing acts for the operator or a kubelet."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from beds.cluster import ControlPlane
+from beds.operator.waiting import PATIENCE_SECONDS, eventually
+from resnetboost_operator import names
+
+Manifest = dict[str, Any]
+
+JOB = "resnetboostjobs"
+_MERGE = "application/merge-patch+json"
+_PLURALS = {
+    names.KIND: JOB,
+    "ConfigMap": "configmaps",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Pod": "pods",
+    "ResourceQuota": "resourcequotas",
+    "Service": "services",
+}
+
+
+class Space:
+    """All names are of objects in `namespace`. patience_seconds: so long it waits for anything."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self.plane = plane
+        self.namespace = namespace
+        self.patience_seconds = patience_seconds
+
+    def create(self, manifest: Manifest) -> Manifest:
+        """Create any object; returns it as the API server completed it."""
+        return self.plane.client.send("POST", self._path(_PLURALS[manifest["kind"]]), manifest)
+
+    def get(self, plural: str, name: str) -> Manifest:
+        """One object."""
+        found: Manifest = json.loads(self.plane.client.get(self._path(plural, name)))
+        return found
+
+    def all(self, plural: str) -> list[Manifest]:
+        """All objects of a kind, by name."""
+        found = json.loads(self.plane.client.get(self._path(plural)))["items"]
+        return sorted(found, key=lambda item: str(item["metadata"]["name"]))
+
+    def names_of(self, plural: str) -> list[str]:
+        """The names of all objects of a kind; without the config map that Kubernetes puts into every namespace."""
+        found = [str(item["metadata"]["name"]) for item in self.all(plural)]
+        return [name for name in found if name != "kube-root-ca.crt"]
+
+    def delete(self, plural: str, name: str, **options: Any) -> None:
+        """Delete one object, with the options of a DELETE request."""
+        self.plane.client.send("DELETE", self._path(plural, name), options)
+
+    def patch(self, plural: str, name: str, change: Manifest) -> Manifest:
+        """Merge a change into an object."""
+        return self.plane.client.send("PATCH", self._path(plural, name), change, _MERGE)
+
+    def add_claim(self, name: str) -> None:
+        """A claim for checkpoints and the volume it is bound to; nothing is ever written there."""
+        volume = f"{self.namespace}-{name}"
+        common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+        spec = {**common, "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/nowhere"}}
+        path = "/api/v1/persistentvolumes"
+        self.plane.client.send("POST", path, {"metadata": {"name": volume}, "spec": spec})
+
+        def phase() -> object:
+            return json.loads(self.plane.client.get(f"{path}/{volume}")).get("status", {}).get("phase")
+
+        # A claim that comes before its volume is known is looked at again only after 15 s.
+        eventually(phase, lambda found: found == "Available", f"volume {volume} is available", self.patience_seconds)
+        wanted = {**common, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
+        self.create({"kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": wanted})
+
+    # Jobs
+
+    def change(self, job: str, **spec: Any) -> None:
+        """Merge a change into a job's spec, as `kubectl edit` does."""
+        self.patch(JOB, job, {"spec": spec})
+
+    def status(self, job: str = "digits") -> Manifest:
+        """A job's status; empty before the operator saw it."""
+        status: Manifest = self.get(JOB, job).get("status", {})
+        return status
+
+    def until(self, holds: Callable[[Manifest], object], what: str, job: str = "digits") -> Manifest:
+        """A job's status as soon as it is as wanted."""
+        return eventually(lambda: self.status(job), holds, f"job {job}: {what}", self.patience_seconds)
+
+    def until_phase(self, phase: str, job: str = "digits") -> Manifest:
+        """A job's status as soon as it has that phase."""
+        return self.until(lambda status: status.get("phase") == phase, f"phase {phase}", job)
+
+    def until_started(self, attempt: int = 0, job: str = "digits") -> Manifest:
+        """A job's status as soon as all pods of an attempt were seen and run."""
+
+        def is_started(status: Manifest) -> bool:
+            whole = status.get("attempt") == attempt and "attemptStartTime" in status
+            return whole and status["ranks"]["running"] == status["ranks"]["desired"]
+
+        return self.until(is_started, f"attempt {attempt} has started", job)
+
+    def pods(self) -> list[Manifest]:
+        """All pods, by name."""
+        return self.all("pods")
+
+    def until_names(self, plural: str, *wanted: str) -> None:
+        """Wait until the objects of a kind are exactly those of these names."""
+        what = f"{plural} are {sorted(wanted)}"
+        eventually(lambda: self.names_of(plural), lambda found: found == sorted(wanted), what, self.patience_seconds)
+
+    def until_pods(self, *wanted: str) -> list[Manifest]:
+        """All pods as soon as they are exactly those of these names."""
+        self.until_names("pods", *wanted)
+        return self.pods()
+
+    def until_gone(self, plural: str, name: str) -> None:
+        """Wait until an object is no more."""
+        what = f"no {plural} {name}"
+        eventually(lambda: self.names_of(plural), lambda found: name not in found, what, self.patience_seconds)
+
+    def event_reasons(self) -> list[str]:
+        """Reasons of all events about jobs."""
+        return [event["reason"] for event in self.all("events") if event["involvedObject"]["kind"] == names.KIND]
+
+    def clear(self) -> None:
+        """Delete all jobs, and all pods without grace, so that nothing goes on after a test."""
+        self.plane.client.send("DELETE", self._path(JOB), {"propagationPolicy": "Background"})
+        self.plane.client.send("DELETE", self._path("pods"), {"gracePeriodSeconds": 0})
+
+    def _path(self, plural: str, name: str = "") -> str:
+        root = f"/apis/{names.API_VERSION}" if plural == JOB else "/api/v1"
+        return f"{root}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+def condition(status: Manifest, kind: str) -> Manifest:
+    """A condition in a status; empty if there is none of that type."""
+    return next((found for found in status.get("conditions", ()) if found["type"] == kind), {})
+
+
+def is_true(status: Manifest, kind: str) -> bool:
+    """Whether a condition in a status is there and holds."""
+    return condition(status, kind).get("status") == "True"

@@ -1,0 +1,114 @@
+"""Grafana's dashboards as files: what they ask Prometheus, with their variables filled in; it draws nothing."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from beds.prometheus.api import Api
+
+# What Grafana puts in for its own variables, for scrapes each second: a window of several scrapes on a busy machine.
+_WINDOWS = {"__rate_interval": "20s", "__interval": "10s", "__range": "10m", "__range_s": "600"}
+_VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::\w+)?\}|\[\[(\w+)\]\]")
+
+
+class Query(NamedTuple):
+    """One that a panel or an annotation sends, with the title of where it stands; legend: of its series."""
+
+    title: str
+    text: str
+    legend: str
+
+
+class Panel(NamedTuple):
+    """What is drawn in one place: x, y, width and height in Grafana's units, of which a line has 24."""
+
+    title: str
+    kind: str
+    unit: str
+    place: tuple[int, int, int, int]
+    queries: tuple[Query, ...]
+    settings: Mapping[str, Any]
+
+
+class Variable(NamedTuple):
+    """A list of values of a label to choose from; several: more than one may be chosen at once."""
+
+    name: str
+    label: str
+    selector: str
+    several: bool
+    all_value: str
+
+
+class Dashboard:
+    """One file."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.stem
+        self._content: dict[str, Any] = json.loads(path.read_text())
+        self.title = str(self._content["title"])
+        self.panels = tuple(_panel(found) for found in _flat(self._content["panels"]) if found.get("targets"))
+        self.annotations = tuple(_annotations(self._content))
+        self.variables = tuple(_variables(self._content))
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """All that it asks for."""
+        return (*(query for panel in self.panels for query in panel.queries), *self.annotations)
+
+
+def choices(dashboard: Dashboard, api: Api) -> list[dict[str, str]]:
+    """All ways to fill in the variables: everything where several values may be chosen, else one by one."""
+    found: list[dict[str, str]] = [{}]
+    for variable in dashboard.variables:
+        longer = []
+        for choice in found:
+            values = api.label_values(variable.label, filled(variable.selector, choice))
+            offered = [_everything(variable, values)] if variable.several else values
+            longer += [{**choice, variable.name: value} for value in offered]
+        found = longer
+    return found
+
+
+def filled(query: str, choice: Mapping[str, str]) -> str:
+    """A query with values for its variables. Raises `KeyError` for one that nobody knows."""
+    values = {**_WINDOWS, **choice}
+    return _VARIABLE.sub(lambda found: values[next(filter(None, found.groups()))], query)
+
+
+def _everything(variable: Variable, values: list[str]) -> str:
+    return variable.all_value or f"({'|'.join(map(re.escape, values))})"
+
+
+def _flat(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """With those in rows that are folded."""
+    for panel in panels:
+        yield panel
+        yield from _flat(panel.get("panels", []))
+
+
+def _panel(found: dict[str, Any]) -> Panel:
+    place = found["gridPos"]
+    settings = {**found.get("fieldConfig", {}).get("defaults", {}), **found.get("options", {})}
+    title = found["title"]
+    queries = tuple(Query(title, one["expr"], one.get("legendFormat", "")) for one in found["targets"])
+    return Panel(title, found["type"], settings.get("unit", ""), tuple(place[key] for key in "xywh"), queries, settings)
+
+
+def _annotations(content: dict[str, Any]) -> Iterator[Query]:
+    """Those that ask Prometheus: Grafana's own has no query."""
+    for one in content.get("annotations", {}).get("list", ()):
+        if text := one.get("expr") or one.get("target", {}).get("expr"):
+            yield Query(one["name"], text, one.get("titleFormat", ""))
+
+
+def _variables(content: dict[str, Any]) -> Iterator[Variable]:
+    for one in content.get("templating", {}).get("list", ()):
+        if one["type"] == "query":
+            text = one["query"]["query"] if isinstance(one["query"], dict) else one["query"]
+            if not (found := re.fullmatch(r"label_values\((.*),\s*(\w+)\)", text)):
+                raise ValueError(f"variable {one['name']}: label_values(SERIES, LABEL) was meant, not {text}")
+            several = bool(one.get("multi") or one.get("includeAll"))
+            yield Variable(one["name"], found[2], found[1], several, one.get("allValue") or "")

@@ -1,0 +1,98 @@
+"""Jobs which together show all that there is to see of jobs: what they are, not who runs them or looks at them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from beds.kubelet import Bed, containers, images
+from beds.operator import Space
+from beds.operator.jobs import job
+from beds.operator.space import condition
+
+Manifest = dict[str, Any]
+
+CLAIM = "checkpoints"
+SMALL_CLAIM = "small"
+_SMALL_BYTES = 300_000  # less than one checkpoint of a resnet20
+_KILLED, _STOPPED = "digits-base-0-1", "hangs-base-0-1"
+# A thread for each rank, and next to nothing to wait for: all gangs share a small machine.
+_SPARING = {"requests": {"cpu": "10m"}, "limits": {"cpu": "1"}}
+
+# What a job is there for, by its end.
+ENDS = {
+    "digits": "Complete",  # Momentum through a restart, then PCA
+    "digits-thor": "Complete",
+    "digits-adasum": "Complete",
+    "no-data": "Failed",
+    "diverges": "Failed",
+    "disk-full": "Failed",
+    "no-pods": "Failed",
+    "hangs": "Failed",
+}
+WAITING = ("no-devices", "no-rank-table")
+
+
+def start(bed: Bed, space: Space) -> None:
+    """Create them all; devices of Ascend's kind are somebody else's to offer."""
+    bed.add_claim(space.namespace, CLAIM)
+    _make_small(bed, bed.add_claim(space.namespace, SMALL_CLAIM))
+    for manifest in jobs():
+        space.create(manifest)
+
+
+def jobs() -> Iterator[Manifest]:
+    """The manifests, those first that take longest; those to be killed last longer than progress takes to be told."""
+    kept = {"everySteps": 10, "claimName": CLAIM}
+    snapshots = {"everyEpochs": 8, "from": 70, "keep": 10}
+    base = _stage("Momentum", 150, learningRate={"peak": 0.1}, snapshots=snapshots)
+    fine = _stage("PCA", 2, name="fine", pca={"components": 6})
+    yield _job("digits", [base, fine], checkpoint=kept)
+    thor = _stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5}, ema={"decay": 0.9})
+    yield _job("digits-thor", [thor])
+    yield _job("digits-adasum", [_stage("Adasum", 4, learningRate={"peak": 0.05})])
+    yield _job("hangs", [_stage("Momentum", 400)], hang_timeout_seconds=10, checkpoint=kept)
+    yield _job("no-data", ranks=1, dataset={"name": "npz", "path": "/nowhere.npz"})
+    yield _job("diverges", [_stage("Momentum", 2, learningRate={"schedule": "Constant", "peak": 1000})], ranks=1)
+    yield _job("disk-full", ranks=1, checkpoint={"everySteps": 5, "claimName": SMALL_CLAIM})
+    overcommitted = {"requests": {"example.com/device": 1}, "limits": {"example.com/device": 2}}
+    yield _job("no-pods", ranks=1, template={"image": images.TRAINER.tag, "resources": overcommitted})
+    yield _job("no-devices", ranks=1, device={"type": "GPU", "count": 1})
+    yield _job("no-rank-table", device={"type": "Ascend", "count": 2, "driverMounts": False})
+
+
+def play(bed: Bed, space: Space) -> None:
+    """See to a restart and to a hang, and wait until each job has its end, or says what it waits for."""
+    for name, pod, signal in (("digits", _KILLED, "KILL"), ("hangs", _STOPPED, "STOP")):
+        space.until(_has_saved, "a checkpoint is saved", name)
+        containers.kill(bed, space.namespace, pod, signal)
+    space.until(lambda status: status.get("restarts") == 1, "a restart")
+    for name in WAITING:
+        space.until(lambda status: condition(status, "Running").get("status") == "False", "it waits", name)
+    for name, phase in ENDS.items():
+        space.until_phase(phase, name)
+
+
+def _has_saved(status: Manifest) -> bool:
+    return bool(status.get("progress", {}).get("checkpointStep"))
+
+
+def _job(
+    name: str, stages: list[Manifest] | None = None, ranks: int = 2, hang_timeout_seconds: int = 600, **spec: Any
+) -> Manifest:
+    """Failures that would only repeat are not tried again."""
+    template = {"image": images.TRAINER.tag, "resources": _SPARING}
+    restarts = 3 if name == "digits" else 0
+    policy = {"backoffSeconds": 0, "maxRestarts": restarts, "hangTimeoutSeconds": hang_timeout_seconds}
+    common = {"checkpoint": {"everySteps": 10}, "template": template, "failurePolicy": policy}
+    manifest = job(name, ranks=ranks, **{**common, **spec})
+    manifest["spec"]["stages"] = stages or [_stage("Momentum", 2)]
+    return manifest
+
+
+def _stage(algorithm: str, epochs: int, name: str = "base", **fields: Any) -> Manifest:
+    return {"name": name, "algorithm": algorithm, "epochs": epochs, "localBatchSize": 32, **fields}
+
+
+def _make_small(bed: Bed, folder: Path) -> None:
+    """A volume that is full before a checkpoint is whole; it goes with the node's mounts."""
+    bed.run("mount", "-t", "tmpfs", "-o", f"size={_SMALL_BYTES}", "none", folder)

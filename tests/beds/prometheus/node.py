@@ -1,0 +1,25 @@
+"""A place for Prometheus on a node of the test bed, where pods have addresses; it knows nothing of what is scraped."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from beds.cluster.processes import Processes
+from beds.kubelet import texts
+from beds.kubelet.sandbox import Sandbox
+
+
+class OnNode:
+    """In the namespaces of a node, and reached from outside by the same port."""
+
+    folders: Sequence[Path] = ()
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def open(self, processes: Processes, port: int) -> None:
+        """Start the way in."""
+        self._sandbox.let_in(processes, port, f"{texts.GATEWAY}:{port}")
+
+    def command(self, *command: str | Path) -> Sequence[str | Path]:
+        """What runs a command there."""
+        return self._sandbox.command(*command)

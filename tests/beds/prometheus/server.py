@@ -1,0 +1,72 @@
+"""A real Prometheus from its start to its end; what it scrapes and evaluates is the test's to say."""
+
+import contextlib
+import shutil
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from beds.cluster.controlplane import Here, Place
+from beds.cluster.errors import ClusterError
+from beds.cluster.processes import Processes
+from beds.prometheus.api import Api
+
+_PROGRAM = "prometheus"
+
+
+class Prometheus:
+    """A context manager; everything it started and wrote is gone afterwards, also after a kill.
+
+    configuration: the content of its file. rules: files it evaluates. place: where it runs.
+    """
+
+    def __init__(
+        self, configuration: Mapping[str, Any], rules: Sequence[Path] = (), place: Place | None = None
+    ) -> None:
+        self._configuration = {**configuration, "rule_files": [str(path.resolve()) for path in rules]}
+        self._place: Place = place or Here()
+
+    def __enter__(self) -> Self:
+        if reason := unavailable():
+            raise ClusterError(reason)
+        with contextlib.ExitStack() as stack:
+            self.folder = Path(tempfile.mkdtemp(prefix="resnetboost-prometheus-"))
+            self.processes = Processes(self.folder)
+            stack.callback(self.processes.stop)
+            self._start()
+            self._resources = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def _start(self) -> None:
+        file, port = self.folder / "prometheus.yaml", _free_port()
+        file.write_text(yaml.safe_dump(self._configuration))
+        self._place.open(self.processes, port)
+        options = [
+            f"--config.file={file}",
+            f"--storage.tsdb.path={self.folder}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        self.processes.start(_PROGRAM, *self._place.command(_PROGRAM, *options), vital=True)
+        self.api = Api(f"http://127.0.0.1:{port}")
+        self.processes.wait_until(self.api.is_ready, "a ready Prometheus")
+
+
+def unavailable() -> str:
+    """Why there can be no Prometheus here, with the remedy; empty if there can."""
+    if not shutil.which(_PROGRAM):
+        return "there is no prometheus here; run scripts/install-system-packages"
+    return ""
+
+
+def _free_port() -> int:
+    """Not held: Prometheus cannot share it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,45 @@
+"""Real ranks of one gang, each a process that runs a script of tests/integration/stubs, and what they ended with."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_operator import names
+from resnetboost_operator.local import machine
+from support import forkserver
+
+TESTS = Path(__file__).parents[1]
+TIMEOUT_SECONDS = 300
+
+
+def run(script: str, ranks: int, folder: Path) -> list[dict[str, NDArray[Any]]]:
+    """What each rank wrote to rank-<n>.npz in that folder, which it is given; all of them have to end well."""
+    addresses = machine.Addresses()  # a port of 127.0.0.1 could be somebody else's before the coordinator takes it
+    coordinator = f"{addresses.next()}:{names.PORT_COORDINATOR}"
+    processes = [_start(script, rank, ranks, coordinator, folder) for rank in range(ranks)]
+    try:
+        codes = [process.wait(TIMEOUT_SECONDS) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        addresses.close()
+    assert codes == [0] * ranks
+    return [dict(np.load(folder / f"rank-{rank}.npz")) for rank in range(ranks)]
+
+
+def _start(script: str, rank: int, ranks: int, coordinator: str, folder: Path) -> subprocess.Popen[bytes]:
+    variables = {
+        "RESNETBOOST_RANK": str(rank),
+        "RESNETBOOST_WORLD_SIZE": str(ranks),
+        "RESNETBOOST_COORDINATOR": coordinator,
+        "PYTHONPATH": str(TESTS),
+        "OMP_NUM_THREADS": "1",
+        "GLOG_v": "4",
+    }
+    command = forkserver.command(str(TESTS / "integration" / "stubs" / script), str(folder))
+    return subprocess.Popen(command, env=forkserver.environment(os.environ | variables), cwd=folder)

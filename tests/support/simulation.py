@@ -1,0 +1,235 @@
+"""A cluster of nothing but dicts, for tests of the plan: pods do what a test says, writes can be cut off anywhere."""
+
+import copy
+import itertools
+import json
+from typing import Any
+
+from resnetboost_operator import api, names, status
+from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.nodes import NodeView
+from resnetboost_operator.observed.pods import PodView, timestamp
+from resnetboost_operator.observed.state import Observed
+from resnetboost_operator.planning import actions, cleanup
+from resnetboost_operator.planning.actions import Plan
+from resnetboost_operator.planning.plan import plan
+from resnetboost_operator.ranktable import annotations
+from resnetboost_operator.status import Progress, Status
+from resnetboost_operator.validation import schema
+
+START = 1_700_000_000.0
+
+
+def job(**spec: Any) -> api.Job:
+    """A job of two CPU ranks and one stage, with the given fields of spec instead."""
+    stage = {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8}
+    minimal = {
+        "device": {"type": "CPU", "count": 2},
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "stages": [stage],
+        "checkpoint": {"claimName": "digits"},
+    }
+    metadata = {"name": "digits", "namespace": "default", "uid": "0000-1111", "generation": 1}
+    obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": minimal | spec}
+    return api.parse(schema.defaulted(obj))
+
+
+class Crash(Exception):
+    """The operator died between two writes."""
+
+
+class Cluster:
+    """Pods by name, one job and its status. `step` is one pass of an operator; `writes` counts what it wrote."""
+
+    def __init__(self, wanted: api.Job) -> None:
+        self.job = wanted
+        self.status = Status()
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.config_maps: dict[str, dict[str, Any]] = {}
+        self.now = START
+        self.progress: Progress | None = None
+        self.nodes: dict[str, NodeView] = {}
+        self.refusal = ""
+        self.invalid = False
+        self.unreachable = False
+        self.departed: list[PodView] = []
+        self.expired = False
+        self.events: list[str] = []
+        self.created: list[str] = []
+        self._uids = itertools.count(1)
+
+    def plan(self) -> Plan:
+        views = tuple(pods.view(pod) for pod in self.pods.values())
+        observed = Observed(
+            views,
+            self.progress,
+            nodes=self.nodes,
+            refusal=self.refusal,
+            invalid=self.invalid,
+            departed=tuple(self.departed),
+            unreachable=self.unreachable,
+        )
+        return plan(self.job, self.status, observed, self.now)
+
+    def step(self, crash_after: int | None = None) -> Plan:
+        """One pass. With `crash_after` the operator dies after that many writes and Crash is raised."""
+        wanted = self.plan()
+        writes = itertools.count()
+
+        def may_write() -> None:
+            if next(writes) == crash_after:
+                raise Crash
+
+        if status.to_dict(wanted.status) != status.to_dict(self.status):
+            assert schema.check_status(status.to_dict(wanted.status)) == [], "the API server would refuse this status"
+            may_write()
+            self.status = wanted.status
+            self.events += [event.reason for event in wanted.events]
+        sweeps, singles = cleanup.grouped(wanted.delete, [pods.view(pod) for pod in self.pods.values()])
+        assert {name for sweep in sweeps for name in sweep.pods} | {one.name for one in singles} == {
+            one.name for one in wanted.delete
+        }
+        for sweep in sweeps:
+            may_write()
+            self._sweep(sweep, {one.name for one in wanted.delete})
+        for deletion in singles:
+            may_write()
+            self._delete(deletion)
+        self.expired = self.expired or wanted.expire
+        for manifest in wanted.create:
+            may_write()
+            self._check_alone(manifest)
+            self._create(manifest)
+        for annotation in wanted.annotate:
+            may_write()
+            self._annotate(annotation)
+        return wanted
+
+    def _check_alone(self, manifest: dict[str, Any]) -> None:
+        """No pod may come while the same index of an older attempt of its stage is still there."""
+        if manifest["kind"] == "Pod":
+            labels = manifest["metadata"]["labels"]
+            place = (names.LABEL_STAGE, names.LABEL_INDEX)
+            others = [pod["metadata"]["labels"] for pod in self.pods.values()]
+            same = [other for other in others if [other[key] for key in place] == [labels[key] for key in place]]
+            assert {other[names.LABEL_ATTEMPT] for other in same} <= {labels[names.LABEL_ATTEMPT]}, "a rank runs twice"
+
+    def settle(self) -> None:
+        """Pass until nothing changes, kubelet finishing deletions; fails if it never comes to rest."""
+        for _ in range(20):
+            before = self._state()
+            self.step()
+            self.finish_deletions()
+            if self._state() == before:
+                return
+        raise AssertionError("the plan does not come to rest")
+
+    def _state(self) -> Any:
+        annotated = {name: dict(pod["metadata"].get("annotations", {})) for name, pod in self.pods.items()}
+        return status.to_dict(self.status), annotated
+
+    def _create(self, manifest: dict[str, Any]) -> None:
+        if manifest["kind"] == "ConfigMap":
+            before = self.config_maps.setdefault(manifest["metadata"]["name"], copy.deepcopy(manifest))
+            assert before == manifest, "a config map of an attempt is immutable"
+        if manifest["kind"] != "Pod" or manifest["metadata"]["name"] in self.pods:
+            return
+        created = copy.deepcopy(manifest)
+        created["metadata"] |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": timestamp(self.now)}
+        created["status"] = {"phase": "Pending"}
+        self.pods[created["metadata"]["name"]] = created
+        self.created.append(created["metadata"]["name"])
+
+    def _annotate(self, wanted: actions.Annotation) -> None:
+        pod = self.pods.get(wanted.name)
+        if pod is not None and pod["metadata"]["uid"] == wanted.uid:
+            pod["metadata"].setdefault("annotations", {})[wanted.key] = wanted.value
+
+    def _delete(self, deletion: actions.Deletion) -> None:
+        pod = self.pods.get(deletion.name)
+        if pod is not None and pod["metadata"]["uid"] == deletion.uid:
+            self._mark(pod, deletion.grace_seconds)
+
+    def _sweep(self, sweep: cleanup.Sweep, going: set[str]) -> None:
+        """As the API server does: by labels and phase alone."""
+        wanted = dict(part.split("=") for part in sweep.selector.split(","))
+        matching = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
+        if sweep.field_selector:
+            matching = [pod for pod in matching if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+        hit = {pod["metadata"]["name"] for pod in matching if "deletionTimestamp" not in pod["metadata"]}
+        assert set(sweep.pods) & set(self.pods) <= hit | self._deleting(), "a sweep misses a pod"
+        assert hit <= going, "a sweep hits others too"
+        for pod in matching:
+            self._mark(pod, sweep.grace_seconds)
+
+    def _deleting(self) -> set[str]:
+        return {name for name, pod in self.pods.items() if "deletionTimestamp" in pod["metadata"]}
+
+    def _mark(self, pod: dict[str, Any], grace_seconds: int) -> None:
+        pod["metadata"]["deletionTimestamp"] = timestamp(self.now)
+        if grace_seconds == 0:
+            del self.pods[pod["metadata"]["name"]]
+
+    # What kubelet and the trainers do
+
+    def finish_deletions(self) -> None:
+        going = [pods.view(pod) for pod in self.pods.values() if "deletionTimestamp" in pod["metadata"]]
+        self.departed += [pod for pod in going if pod.termination is not None]
+        self.pods = {name: pod for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"]}
+
+    def gang(self) -> list[dict[str, Any]]:
+        attempt = str(self.status.attempt)
+        return [pod for pod in self.pods.values() if pod["metadata"]["labels"][names.LABEL_ATTEMPT] == attempt]
+
+    def rank(self, index: int) -> dict[str, Any]:
+        return next(pod for pod in self.gang() if pod["metadata"]["labels"][names.LABEL_INDEX] == str(index))
+
+    def run_all(self) -> None:
+        for index, pod in enumerate(self.gang()):
+            if pod["status"]["phase"] == "Pending":
+                container = {"name": "trainer", "ready": True, "state": {"running": {}}}
+                pod["spec"]["nodeName"] = f"node-{index}"
+                pod["status"] = {"phase": "Running", "podIP": f"127.1.0.{index + 1}", "containerStatuses": [container]}
+
+    def hear(self, ready: bool, index: int = 0) -> None:
+        """What a rank's kubelet finds when it asks whether it trains."""
+        self.rank(index)["status"]["containerStatuses"][0]["ready"] = ready
+
+    def bind(self, index: int, node: str) -> None:
+        self.rank(index)["spec"]["nodeName"] = node
+
+    def allocate(self, index: int, device: int, address: str, key: str = annotations.KEYS[0], **told: Any) -> None:
+        """What Ascend's device plugin writes on a pod, some time after kubelet has given it the device."""
+        pod = self.rank(index)
+        devices = [{"device_id": str(device), "device_ip": address}]
+        written = {"pod_name": pod["metadata"]["name"], "server_id": pod["metadata"]["uid"], "devices": devices} | told
+        pod["metadata"].setdefault("annotations", {})[key] = json.dumps(written)
+
+    def exit(self, index: int, code: int, reason: str = "Error", report: dict[str, Any] | None = None) -> None:
+        ended = {"exitCode": code, "reason": reason, "finishedAt": timestamp(self.now)}
+        ended["message"] = json.dumps(report) if report else ""
+        phase = "Succeeded" if code == 0 else "Failed"
+        container = {"name": "trainer", "ready": False, "state": {"terminated": ended}}
+        self.rank(index)["status"] |= {"phase": phase, "containerStatuses": [container]}
+
+    def vanish(self, index: int) -> None:
+        del self.pods[self.rank(index)["metadata"]["name"]]
+
+    def train_to(self, step: int, checkpoint_step: int | None = None) -> None:
+        stage, attempt = self.status.stage, self.status.attempt
+        self.progress = Progress(
+            state="Training", stage=stage, attempt=attempt, step=step, checkpoint_step=checkpoint_step, heartbeat=step
+        )
+
+    def load(self) -> None:
+        """Ranks answer, but are still loading data."""
+        self.progress = Progress(state="Starting", stage=self.status.stage, attempt=self.status.attempt)
+
+    def started(self) -> "Cluster":
+        """The gang of the current attempt created, running and past its first step."""
+        self.settle()
+        self.run_all()
+        self.train_to(1)
+        self.settle()
+        return self

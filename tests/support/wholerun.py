@@ -1,0 +1,109 @@
+"""`resnetboost run` of a job in a folder of its own: started, watched, and what it left."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support import forkserver
+
+RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
+
+
+class Run:
+    """`resnetboost run` of that job; its ranks are forked from a process that has imported MindSpore, or not."""
+
+    def __init__(self, folder: Path, job: dict[str, Any], forked: bool = True) -> None:
+        self._forked = forked
+        self.out = folder / "run"
+        self.job = folder / "job.yaml"
+        self.job.write_text(yaml.safe_dump(job))
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> "Run":
+        command = [RESNETBOOST, "run", str(self.job), "--out", str(self.out)]
+        environment = forkserver.environment(os.environ) if self._forked else None
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        return self
+
+    def finish(self) -> tuple[int, str]:
+        assert self.process is not None
+        output, _ = self.process.communicate(timeout=400)
+        return self.process.returncode, output
+
+    def status(self) -> dict[str, Any]:
+        path = self.out / "status.yaml"
+        return yaml.safe_load(path.read_text()) if path.exists() else {}
+
+    def wait(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until the written status says so."""
+        deadline = time.monotonic() + 240
+        while not condition(status := self.status()):
+            assert self.process is not None
+            assert self.process.poll() is None, f"the run ended early: {self.process.communicate()[0]}"
+            assert time.monotonic() < deadline, status
+            time.sleep(0.05)
+        return status
+
+    def rank(self, rank: int) -> int:
+        """Process id of that rank."""
+        found = [pid for pid in os.listdir("/proc") if pid.isdigit() and self._is_rank(int(pid), rank)]
+        assert len(found) == 1, found
+        return int(found[0])
+
+    def ask(self, rank: int, path: str) -> str:
+        """The rank's answer to an HTTP request."""
+        variables = Path(f"/proc/{self.rank(rank)}/environ").read_bytes().split(b"\0")
+        prefix = b"RESNETBOOST_BIND_ADDRESS="
+        address = next(entry for entry in variables if entry.startswith(prefix)).removeprefix(prefix).decode()
+        with urllib.request.urlopen(f"http://{address}:9400{path}", timeout=30) as response:
+            body: bytes = response.read()
+        return body.decode()
+
+    def _is_rank(self, pid: int, rank: int) -> bool:
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        ours = any(entry.startswith(b"RESNETBOOST_CONFIG=" + str(self.out).encode()) for entry in variables)
+        return ours and f"RESNETBOOST_RANK={rank}".encode() in variables and b"resnetboost_trainer" in command
+
+    def weights(self) -> dict[str, str]:
+        """Hashes of everything the final checkpoint holds."""
+        final = max(self.out.glob("checkpoints/*/base/attempt-*/step-*"), key=lambda path: path.name)
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in final.glob("*.safetensors")}
+
+
+def job(*stages: dict[str, Any], count: int = 2, **spec: Any) -> dict[str, Any]:
+    """Of a resnet20 on digits; each stage and other fields of the spec as given."""
+    plain = {
+        "device": {"type": "CPU", "count": count},
+        "model": {"name": "resnet20", "numClasses": 10},
+        "dataset": {"name": "digits"},
+        "stages": list(stages),
+        "failurePolicy": {"backoffSeconds": 0},
+    }
+    head = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": {"name": "digits"}}
+    return {**head, "spec": plain | spec}
+
+
+def checkpointed(step: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda status: (status.get("progress") or {}).get("checkpointStep", 0) >= step
+
+
+def completed(folder: Path, job: dict[str, Any]) -> Run:
+    """A run of that job that nothing disturbed."""
+    run = Run(folder, job).start()
+    code, output = run.finish()
+    assert code == 0, output
+    return run

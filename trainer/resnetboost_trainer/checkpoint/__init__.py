@@ -1,0 +1,1 @@
+"""Saves and finds what a gang resumes from: checkpoints, snapshots, weights. Trains nothing."""

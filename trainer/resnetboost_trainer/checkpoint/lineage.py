@@ -1,0 +1,70 @@
+"""The stages that led to a checkpoint, each with its last evaluation, out of the folder of its job's checkpoints.
+
+What is read was left by attempts of the trainer; what does not look so is left out.
+"""
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from resnetboost_trainer.checkpoint import store
+from resnetboost_trainer.checkpoint.store import Damaged, Manifest
+
+METRICS = "metrics.csv"
+MAX_STAGES = 100
+_MAX_BYTES = 1 << 30
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """A stage's last checkpoint, and top-1, top-5 (0 to 1) and loss of the last evaluation up to it."""
+
+    manifest: Manifest
+    evaluation: tuple[float, float, float] | None
+
+
+def stages(path: Path, manifest: Manifest, averaged: bool = False) -> list[Stage]:
+    """Of the checkpoint in that folder, the earliest stage first and its own last; alone where it lies elsewhere.
+
+    With `averaged` its own evaluation is that of the averaged weights.
+    """
+    path = path.resolve()
+    try:
+        store.read_manifest(path)
+    except (Damaged, IndexError):
+        return [Stage(manifest, None)]
+    job, own = path.parents[2], manifest.stage
+    earlier = [found for found in _last_of_others(job, own) if found[1].written < manifest.written]
+    ordered = sorted(earlier, key=lambda found: found[1].written)
+    before = [Stage(theirs, _evaluation(place, theirs)) for place, theirs in ordered]
+    return [*before, Stage(manifest, _evaluation(path, manifest, "ema_" if averaged else ""))]
+
+
+def _last_of_others(job: Path, own: str) -> Iterator[tuple[Path, Manifest]]:
+    for folder in sorted(job.iterdir())[:MAX_STAGES]:
+        if folder.is_dir() and folder.name != own:
+            for place in store.candidates(job.parent, job.name, folder.name):
+                try:
+                    yield place, store.read_manifest(place)
+                except Damaged:
+                    continue
+                break
+
+
+def _evaluation(place: Path, manifest: Manifest, which: str = "") -> tuple[float, float, float] | None:
+    """The last one up to the checkpoint's step, of its own attempt, in the columns that begin so."""
+    found = None
+    try:
+        with (place.parent / METRICS).open(newline="") as file:
+            if file.seek(0, 2) > _MAX_BYTES:
+                return None
+            file.seek(0)
+            for row in csv.DictReader(file):
+                if row.get(f"{which}top1") and int(row["step"]) <= manifest.step:
+                    top1, top5, loss = (float(row[f"{which}{name}"]) for name in ("top1", "top5", "test_loss"))
+                    found = top1, top5, loss
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        return None
+    return found if found is None or all(math.isfinite(value) for value in found) else None

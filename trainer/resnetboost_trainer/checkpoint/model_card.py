@@ -1,0 +1,211 @@
+"""A model card: what a network is, how it was trained, how good it is and how to use it, as Markdown.
+
+Its front matter is YAML in the words of the Hugging Face hub's model cards. Texts out of checkpoints are untrusted:
+they stand on one line, in the front matter quoted by the YAML writer, below without what Markdown obeys.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from resnetboost_trainer.checkpoint import lineage, versions
+from resnetboost_trainer.checkpoint.lineage import Stage
+from resnetboost_trainer.checkpoint.store import Manifest
+from resnetboost_trainer.checkpoint.trained import Trained
+from resnetboost_trainer.data.preprocessing import Preparation, readable
+
+CLASSES_TOLD = 20
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the card is about; `exported` is the name and the format of the file it lies beside."""
+
+    network: Trained
+    stages: Sequence[Stage]
+    prepared: Preparation | None
+    exported: tuple[str, str] | None
+
+
+def facts(network: Trained, prepared: Preparation | None, exported: tuple[str, str] | None = None) -> Facts:
+    """With the stages that the checkpoint's folder tells of."""
+    stages = [] if network.manifest is None else lineage.stages(network.path, network.manifest, network.averaged)
+    return Facts(network, stages, prepared, exported)
+
+
+def text(facts: Facts) -> str:
+    """The whole card."""
+    parts = [
+        f"---\n{_yaml(_front(facts))}---",
+        f"# {_title(facts)}\n\n{_plain(facts.network.told())}.",
+        _training(facts),
+        _data(facts),
+        _use(facts),
+        _versions(facts),
+        _job(facts.network.manifest),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front(facts: Facts) -> dict[str, Any]:
+    manifest = facts.network.manifest
+    front: dict[str, Any] = {
+        "library_name": "resnetboost",
+        "pipeline_tag": "image-classification",
+        "tags": ["image-classification", "resnet", facts.network.network.name, "mindspore"],
+    }
+    if manifest is None:
+        return front
+    front["model"] = {
+        "architecture": facts.network.network.name,
+        "classes": facts.network.network.classes,
+        "channels": facts.network.network.channels,
+        "weights": "averaged" if facts.network.averaged else "trained",
+        "weights_sha256": facts.network.sha256,
+    }
+    front["training"] = {
+        "job": f"{manifest.job_namespace}/{manifest.job_name}",
+        "uid": manifest.job_uid,
+        "stages": [_stage_front(stage) for stage in facts.stages],
+        "seed": manifest.seed,
+    }
+    front["dataset"] = {"name": _dataset(manifest), "fingerprint": manifest.dataset}
+    front["versions"] = dict(manifest.versions)
+    results = _metrics(facts)
+    if results:
+        entry = {
+            "task": {"type": "image-classification"},
+            "dataset": {"name": _dataset(manifest), "type": _dataset(manifest), "revision": manifest.dataset},
+            "metrics": results,
+        }
+        front["model-index"] = [{"name": manifest.job_name, "results": [entry]}]
+    return front
+
+
+def _stage_front(stage: Stage) -> dict[str, Any]:
+    manifest = stage.manifest
+    return {
+        "name": manifest.stage,
+        "algorithm": manifest.algorithm,
+        "steps": manifest.step,
+        "epochs": round(manifest.step / max(1, manifest.steps_per_epoch), 2),
+        "ranks": manifest.world_size,
+        "local_batch_size": manifest.local_batch_size,
+    }
+
+
+def _metrics(facts: Facts) -> list[dict[str, Any]]:
+    found = facts.stages[-1].evaluation if facts.stages else None
+    if found is None:
+        return []
+    names = (("accuracy", "top-1 accuracy"), ("accuracy_top5", "top-5 accuracy"), ("loss", "test loss"))
+    return [{"type": kind, "name": name, "value": value} for (kind, name), value in zip(names, found, strict=True)]
+
+
+def _title(facts: Facts) -> str:
+    manifest = facts.network.manifest
+    return facts.network.network.name + (f", {_plain(manifest.job_name)}" if manifest is not None else "")
+
+
+def _training(facts: Facts) -> str:
+    if not facts.stages:
+        return "How it was trained is not known: it is a file of weights."
+    columns = ("stage", "algorithm", "epochs", "steps", "ranks × batch", "top-1", "top-5", "test loss")
+    head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return "\n".join(["## Training and results\n", *head, *(_row(stage) for stage in facts.stages)])
+
+
+def _row(stage: Stage) -> str:
+    front = _stage_front(stage)
+    manifest, found = stage.manifest, stage.evaluation
+    results = ["", "", ""] if found is None else [f"{found[0]:.2%}", f"{found[1]:.2%}", f"{found[2]:.4f}"]
+    gang = f"{manifest.world_size} × {manifest.local_batch_size}"
+    cells = [manifest.stage, manifest.algorithm, str(front["epochs"]), str(manifest.step), gang, *results]
+    return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
+
+
+def _data(facts: Facts) -> str:
+    manifest, prepared = facts.network.manifest, facts.prepared
+    lines = ["## Data"]
+    if manifest is not None:
+        lines.append(f"Trained on {_plain(_dataset(manifest))}, fingerprint `{_plain(manifest.dataset)}`.")
+    if prepared is None:
+        return "\n\n".join(lines) if len(lines) > 1 else ""
+    colours = "grey" if len(prepared.mean) == 1 else "RGB"
+    way = (
+        f"the shorter side is resized to {prepared.resize} pixels and the central square cut out"
+        if prepared.resize is not None
+        else "the whole picture is brought to that size"
+    )
+    lines.append(
+        f"Images are {colours}, {prepared.width} x {prepared.height} pixels: {way} (bilinear, antialiased)."
+        f" Each channel is (pixel × {prepared.white / 255:.6g} − mean) / deviation of pixels from 0 to 255, mean"
+        f" {_numbers(prepared.mean)}, deviation {_numbers(prepared.deviation)}."
+    )
+    if prepared.classes:
+        told = ", ".join(f"{place} {_plain(name)}" for place, name in enumerate(prepared.classes[:CLASSES_TOLD]))
+        rest = len(prepared.classes) - CLASSES_TOLD
+        lines.append(f"Classes: {told}{f' and {rest} more' if rest > 0 else ''}.")
+    return "\n\n".join(lines)
+
+
+def _use(facts: Facts) -> str:
+    if facts.exported is None:
+        return "## Use\n\n```sh\nresnetboost predict CHECKPOINT IMAGE...\nresnetboost eval CHECKPOINT\n```"
+    name, kind = facts.exported
+    use = {
+        "ONNX": (
+            "import onnxruntime\n"
+            f'logits = onnxruntime.InferenceSession("{_plain(name)}").run(None, {{"images": images}})[0]'
+        ),
+        "MINDIR": (
+            "import mindspore\n"
+            f'network = mindspore.nn.GraphCell(mindspore.load("{_plain(name)}"))\n'
+            "logits = network(mindspore.Tensor(images))"
+        ),
+    }.get(kind, f"# {_plain(name)}: for the Ascend tensor compiler (atc)")
+    return (
+        f"## Use\n\n`images` is float32 (batch, channels, height, width), normalised as above.\n\n```python\n{use}\n```"
+    )
+
+
+def _versions(facts: Facts) -> str:
+    manifest = facts.network.manifest
+    found: Mapping[str, str] = manifest.versions if manifest is not None else {}
+    told = ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in found.items())
+    written = versions.installed()["resnetboost-trainer"]
+    trained = f"Trained with {told}. " if told else ""
+    return f"## Versions\n\n{trained}Card by resnetboost {written}. SHA-256 of the weights: `{facts.network.sha256}`."
+
+
+def _job(manifest: Manifest | None) -> str:
+    """The last stage's whole config."""
+    if manifest is None or not manifest.config:
+        return ""
+    return f"## The last stage's config\n\n```yaml\n{_yaml(manifest.config).replace('`', '?')}```"
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(_on_one_line(value), sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _on_one_line(value: Any) -> Any:
+    """Without entries of nothing, and every text on one line: one of --- alone would end the front matter."""
+    if isinstance(value, dict):
+        return {_on_one_line(key): _on_one_line(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list):
+        return [_on_one_line(entry) for entry in value]
+    return readable(value) if isinstance(value, str) else value
+
+
+def _dataset(manifest: Manifest) -> str:
+    return manifest.dataset.partition(":")[0]
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in readable(name) if letter not in '|`<>[]*\\"')

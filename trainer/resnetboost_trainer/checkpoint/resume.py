@@ -1,0 +1,256 @@
+"""Where a gang begins: its stage's furthest checkpoint, the end of another stage, or fresh weights. Rank 0 alone reads.
+
+A job's own checkpoints always win. Those of an earlier job of the same name come next, if `checkpoint.resume` says so,
+then the stage that `startFrom` names, of this job or of another, or a file of weights. Of another job or of a file,
+what is used becomes this one's own.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from resnetboost_trainer.checkpoint import lookup, snapshots, state, store
+from resnetboost_trainer.checkpoint.pretrained import Read
+from resnetboost_trainer.checkpoint.state import State
+from resnetboost_trainer.checkpoint.store import Found, Kind, Manifest
+from resnetboost_trainer.config import Config, StartFrom
+from resnetboost_trainer.data import rng
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.failures import ConfigError, StorageError
+from resnetboost_trainer.optim import schedule
+
+log = logging.getLogger(__name__)
+
+# What makes a position in one run mean the same in another.
+SAME = ("model", "dataset", "algorithm", "seed", "steps_per_epoch")
+
+NEEDED = (state.MODEL, state.OPTIMIZER)
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where checkpoints are (`root` is None where none are kept), and what this attempt's own would say.
+
+    `rule` is about an earlier job's checkpoints; `total` is the number of steps of the stage. `weights` reads those
+    that a file has for a first stage, if it is to begin with them.
+    """
+
+    root: Path | None
+    ours: Manifest
+    rule: Literal["Never", "IfPresent", "Required"]
+    start_from: StartFrom | None
+    total: int
+    weights: Callable[[], Read] | None = None
+
+
+class Begun(NamedTuple):
+    """How many steps of the stage are done, and of which lineage its batches are: datasets.draws.
+
+    `weights` is the fingerprint of the file that the run's first weights came from, at the leader.
+    """
+
+    step: int
+    lineage: int
+    weights: str = ""
+
+
+def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
+    """Bring the state of every rank to where training goes on. A collective.
+
+    The gang cannot start from different files: the leader reads, the others get its bits.
+    Raises ConfigError for a checkpoint that does not fit or is required and missing, StorageError when the stage it
+    starts from left nothing.
+    """
+    found = _furthest(source) if communicator.leads else None
+    goes_on, step, lineage = communicator.broadcast_integers(
+        [0, 0, 0] if found is None else [1, found.manifest.step, found.manifest.lineage]
+    )
+    if goes_on:
+        state_.restore(None if found is None else found.contents)
+        log.info("resumed from the checkpoint of step %d", step)
+        if found is not None and found.manifest.job_uid != source.ours.job_uid:
+            _tell_of_another_schedule(found.manifest, source.ours)
+        _adopt(source, found)
+        return Begun(step, lineage, source.ours.weights)
+    first = _first(source) if communicator.leads else None
+    if first is not None:
+        _tell(source.ours, first.manifest)
+    read = source.weights() if source.weights is not None and communicator.leads else None
+    (lineage,) = communicator.broadcast_integers([_lineage(source.ours, first, read)])
+    model = None if first is None else first.contents[state.MODEL]
+    if read is not None:
+        model = state_.completed(read.arrays)
+    state_.warm_start(model)
+    begun = Begun(0, lineage, "" if read is None else read.fingerprint)
+    if source.weights is not None or (source.start_from is not None and source.start_from.job_name is not None):
+        _save(source, state_.snapshot(), begun)
+    return begun
+
+
+def _lineage(ours: Manifest, first: Found | None, read: Read | None) -> int:
+    """Of a stage that begins: by the seed alone, unless its weights are of a checkpoint, and so have seen batches."""
+    theirs = first.manifest.lineage if first is not None else read.lineage if read is not None else None
+    return rng.BY_SEED_ALONE if theirs is None else rng.descended(theirs, ours.stage)
+
+
+def resumed(source: Source) -> Manifest | None:
+    """What the checkpoint says that `begin` goes on from; without its arrays. For the leader. Raises as `begin`."""
+    found = _furthest(source, arrays=False)
+    return None if found is None else found.manifest
+
+
+def origin(source: Source) -> Manifest | None:
+    """What the checkpoint says whose weights are this stage's first ones, if others left them; as `resumed`."""
+    first = _first(source, arrays=False)
+    return None if first is None else first.manifest
+
+
+def _furthest(source: Source, arrays: bool = True) -> Found | None:
+    """The furthest checkpoint of this stage by earlier attempts, or else by an earlier job."""
+    ours = source.ours
+    if source.root is None:
+        return _of_earlier_job(source, arrays)
+    found = store.newest(source.root, ours.job_uid, ours.stage, NEEDED, ours.attempt, arrays)
+    if found is None:
+        return _of_earlier_job(source, arrays)
+    difference = _difference(found.manifest, source)
+    if difference:
+        raise ConfigError(f"{found.path.name} is a checkpoint of another job: {difference}; restore that setting")
+    return found
+
+
+def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
+    ours, rule = source.ours, source.rule
+    if rule == "Never":
+        return None
+    job = f"{ours.job_namespace}/{ours.job_name}"
+    found = None if source.root is None else _by_name(source.root, ours, ours.job_name, ours.stage, NEEDED, arrays)
+    if found is not None:
+        theirs = f"{found.path.name} of the earlier job {job} ({found.manifest.job_uid})"
+        difference = _difference(found.manifest, source)
+        if difference:
+            remedy = "restore that setting, or set checkpoint.resume to Never to begin afresh"
+            raise ConfigError(f"checkpoint.resume is {rule}, but {theirs} does not fit: {difference}; {remedy}")
+        log.info("going on from %s", theirs)
+    elif rule == "Required" and source.start_from is None:
+        reason = f"no earlier job {job} left a whole checkpoint of stage {ours.stage} on this volume"
+        remedy = "set checkpoint.claimName to the claim it used, or checkpoint.resume to IfPresent"
+        raise ConfigError(f"checkpoint.resume is Required, but {reason}; {remedy}")
+    return found
+
+
+def _tell_of_another_schedule(theirs: Manifest, ours: Manifest) -> None:
+    """A rate may be changed on purpose; more epochs change one that is laid out over them without being asked to."""
+    try:
+        before, now = (msgspec.convert(manifest.config, Config) for manifest in (theirs, ours))
+        step = schedule.first_other_rate(now, before, theirs.step, ours.steps_per_epoch)
+        rates = [schedule.rate(config, step or 0, ours.steps_per_epoch) for config in (before, now)]
+    except (msgspec.ValidationError, ArithmeticError, ValueError):
+        return  # one from before configs were kept, of fields that are no more, or of numbers that cannot be
+    if step is not None:
+        text = "those %d steps were made by another schedule: the learning rate of step %d was %g, and would be %g now"
+        log.warning(f"{text}; from here on it is this job's", theirs.step, step + 1, *rates)
+
+
+def _difference(manifest: Manifest, source: Source) -> str:
+    """Why a stage cannot go on from that checkpoint; empty if it can."""
+    for field in SAME:
+        theirs, own = getattr(manifest, field), getattr(source.ours, field)
+        if theirs != own:
+            return f"its {field} is {theirs!r}, this job's is {own!r}"
+    if not _same_batch(manifest, source.ours):
+        return f"its global batch is {_batch(manifest)}, this job's is {_batch(source.ours)}"
+    return f"it is of step {manifest.step}, this stage ends at {source.total}" if manifest.step > source.total else ""
+
+
+def _same_batch(theirs: Manifest, ours: Manifest) -> bool:
+    """Whether a position means the same samples: on how many ranks, in how many micro batches, is no matter.
+
+    Of a checkpoint that does not say how many micro batches there were, any whole number of them will do.
+    """
+    micro, own = (manifest.world_size * manifest.local_batch_size for manifest in (theirs, ours))
+    whole = own * (ours.micro_batches or 1)
+    if theirs.micro_batches is None:
+        return micro > 0 and whole % micro == 0
+    return whole == micro * theirs.micro_batches
+
+
+def _batch(manifest: Manifest) -> str:
+    """66 (2 ranks x localBatchSize 33), as a user can set it."""
+    parts = manifest.micro_batches or 1
+    accumulated = f" x accumulationSteps {parts}" if parts > 1 else ""
+    ranks = "1 rank" if manifest.world_size == 1 else f"{manifest.world_size} ranks"
+    whole = manifest.world_size * manifest.local_batch_size * parts
+    return f"{whole} ({ranks} x localBatchSize {manifest.local_batch_size}{accumulated})"
+
+
+def _by_name(root: Path, ours: Manifest, name: str, stage: str, needed: tuple[str, ...], arrays: bool) -> Found | None:
+    """By another job of our namespace, which may be an earlier one of our name."""
+    return lookup.newest(root, lookup.Job(ours.job_namespace, name), stage, needed, ours.job_uid, arrays)
+
+
+def _adopt(source: Source, found: Found | None) -> None:
+    """Keep an earlier job's checkpoint as this attempt's: a later attempt or stage must not depend on that job.
+
+    Its snapshots come first: who finds a checkpoint finds all snapshots before it.
+    """
+    if source.root is None or found is None or found.manifest.job_uid == source.ours.job_uid:
+        return
+    theirs = found.manifest
+    reached: dict[Kind, float] = {"snapshot": theirs.step, "origin": math.inf}  # the latter are another stage's steps
+    for kind, last_step in reached.items():
+        left = snapshots.find(source.root, theirs.job_uid, theirs.stage, last_step, kind)
+        snapshots.adopt(source.root, left, source.ours, kind)
+    ours = msgspec.structs.replace(source.ours, step=theirs.step, basis=theirs.basis, lineage=theirs.lineage)
+    _write(source.root, ours, found.contents)
+
+
+def _save(source: Source, contents: dict[str, state.Arrays] | None, begun: Begun) -> None:
+    """Keep what another job's weights, or a file's, became: those may change, and a later attempt start elsewhere."""
+    if source.root is not None and contents is not None:
+        ours = msgspec.structs.replace(source.ours, lineage=begun.lineage, weights=begun.weights)
+        _write(source.root, ours, contents)
+
+
+def _write(root: Path, ours: Manifest, contents: dict[str, state.Arrays]) -> None:
+    store.write(store.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt), ours, contents)
+
+
+def _first(source: Source, arrays: bool = True) -> Found | None:
+    """The checkpoint this stage takes its first weights from, None for fresh ones."""
+    start = source.start_from
+    if start is None:
+        return None
+    if start.job_name is not None:
+        return _of_other_job(source, start.job_name, start.stage, arrays)
+    return _of_other_stage(source, start.stage, arrays)
+
+
+def _tell(ours: Manifest, theirs: Manifest) -> None:
+    whose = "" if theirs.job_uid == ours.job_uid else f" of job {theirs.job_name} ({theirs.job_uid})"
+    log.info("stage %s starts from the weights of stage %s%s, step %d", ours.stage, theirs.stage, whose, theirs.step)
+
+
+def _of_other_stage(source: Source, stage: str, arrays: bool) -> Found:
+    ours, found = source.ours, None
+    if source.root is not None:
+        found = store.newest(source.root, ours.job_uid, stage, (state.MODEL,), ours.attempt, arrays)
+    if found is None:
+        reason = f"stage {ours.stage} begins where stage {stage} ended, which left no usable checkpoint"
+        raise StorageError(f"{reason}; restore its folder, or train that stage again by a new job")
+    return found
+
+
+def _of_other_job(source: Source, name: str, stage: str, arrays: bool) -> Found:
+    ours, field = source.ours, f"stage {source.ours.stage}: startFrom.jobName is {name}"
+    if source.root is None:
+        raise ConfigError(f"{field}, but this job keeps no checkpoints; set checkpoint.claimName to the claim it used")
+    found = _by_name(source.root, ours, name, stage, (state.MODEL,), arrays)
+    if found is None:
+        reason = f"no job {ours.job_namespace}/{name} left a whole checkpoint of stage {stage} on this volume"
+        remedy = "set checkpoint.claimName to the claim it used, or wait until it has saved one"
+        raise StorageError(f"{field}, but {reason}; {remedy}")
+    return found

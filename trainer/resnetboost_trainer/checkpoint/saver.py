@@ -1,0 +1,76 @@
+"""Saves checkpoints and snapshots behind the training's back: one thread on rank 0; what is saved is the caller's.
+
+All are written in the order they were handed over, and none after one that failed: whoever finds a checkpoint finds all
+snapshots before it.
+"""
+
+import collections
+import concurrent.futures
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from resnetboost_trainer.checkpoint import snapshots, store
+from resnetboost_trainer.checkpoint.store import Arrays, Kind, Manifest
+
+Saved = Callable[[Manifest, int, float], None]
+Pending = concurrent.futures.Future[None]
+
+# A snapshot and the checkpoint of the same step wait for the disk together, the next one makes training wait.
+MAX_PENDING = 2
+
+PRUNE = {"step": store.prune, "snapshot": snapshots.prune}
+
+
+class Keeping(msgspec.Struct, frozen=True):
+    """How many of a kind are kept; `saved(manifest, bytes, seconds)` is called from the writer's thread for each."""
+
+    keep: int
+    saved: Saved
+
+
+class Saver:
+    """At most two are being written or wait for it; a third one waits outside, so memory stays bounded."""
+
+    def __init__(self, root: Path, keeping: Mapping[Kind, Keeping]) -> None:
+        self._root, self._keeping = root, keeping
+        self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: collections.deque[Pending] = collections.deque()
+        self._failed = False
+
+    def save(self, manifest: Manifest, contents: Mapping[str, Arrays], kind: Kind = "step") -> None:
+        """Begin to write copies of the state. Raises the OSError an earlier one ended with."""
+        self._settle(MAX_PENDING - 1)
+        self._pending.append(self._thread.submit(self._write, manifest, contents, kind))
+
+    def check(self) -> None:
+        """Raise the OSError of a failed write as soon as it is known, instead of training on for nothing."""
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
+
+    def wait(self) -> None:
+        """Return when everything is on disk. Raises OSError."""
+        self._settle(0)
+
+    def _settle(self, left: int) -> None:
+        self.check()
+        while len(self._pending) > left:
+            self._pending.popleft().result()
+
+    def _write(self, manifest: Manifest, contents: Mapping[str, Arrays], kind: Kind) -> None:
+        if self._failed:
+            return
+        try:
+            self._write_and_prune(manifest, contents, kind)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _write_and_prune(self, manifest: Manifest, contents: Mapping[str, Arrays], kind: Kind) -> None:
+        started = time.monotonic()
+        keeping, of = self._keeping[kind], (manifest.job_uid, manifest.stage, manifest.attempt)
+        written, size = store.write(store.attempt_directory(self._root, *of), manifest, contents, kind)
+        keeping.saved(manifest, size, time.monotonic() - started)
+        PRUNE[kind](self._root, *of, keeping.keep, written)

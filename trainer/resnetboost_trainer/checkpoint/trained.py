@@ -1,0 +1,140 @@
+"""A network that was trained: found in a run's folder, a checkpoint or a file of weights, and held against the family.
+
+Everything in it is untrusted. What is found is numbers and names; it needs no framework and runs nothing.
+"""
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from resnetboost_trainer.checkpoint import store
+from resnetboost_trainer.checkpoint.formats import weights as weightfile
+from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
+from resnetboost_trainer.checkpoint.formats.weights import File
+from resnetboost_trainer.checkpoint.store import Damaged, Manifest
+from resnetboost_trainer.data.preprocessing import Preparation, readable
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.models import arch, state_dict
+from resnetboost_trainer.models.state_dict import Array, Network
+
+_INPUT = "a run's folder, a checkpoint's, or a file of weights"
+
+# A checkpoint may have an average of the weights beside those that were trained.
+Weights = Literal["averaged", "trained"]
+
+log = logging.getLogger(__name__)
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """A network of the family with its `arrays` under our names; `manifest` is there where a checkpoint has one.
+
+    `path` is the checkpoint's folder or the file; `sha256` is of the file of weights, which may be of averaged ones.
+    """
+
+    path: Path
+    network: Network
+    arrays: dict[str, Array]
+    sha256: str
+    averaged: bool = False
+    manifest: Manifest | None = None
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """How pictures become its images, if the checkpoint says so."""
+        return None if self.manifest is None else self.manifest.preparation
+
+    def told(self) -> str:
+        """What it is, in half a sentence."""
+        if self.manifest is None:
+            return f"{self.network}, {self.path.name}"
+        stage, job = readable(self.manifest.stage), readable(self.manifest.job_name)
+        averaged = ", averaged weights" if self.averaged else ""
+        return f"{self.network}, step {self.manifest.step} of stage {stage} of {job}{averaged}"
+
+
+def read(path: Path, model: str | None = None, weights: Weights | None = None) -> Trained:
+    """The file's network, the checkpoint's, or that of the newest whole checkpoint below the folder.
+
+    `model` is what it has to be; `weights` which of a checkpoint's, by default averaged ones where it has them. Raises
+    ConfigError, in one sentence.
+    """
+    if path.name == weightfile.MODEL and path.with_name(store.MANIFEST).is_file():
+        path = path.parent
+    if not path.is_dir():
+        return _of_weights(path, model, weights)
+    if (path / store.MANIFEST).is_file():
+        try:
+            return _of_checkpoint(path, store.told(path), model, weights)
+        except Damaged as damage:
+            raise ConfigError(f"{path}: the checkpoint is damaged: {damage}") from damage
+    if (path / weightfile.MODEL).is_file():
+        return _of_weights(path, model, weights)
+    return _newest(path, model, weights)
+
+
+def _newest(folder: Path, model: str | None, weights: Weights | None) -> Trained:
+    for manifest, place in weightfile.checkpoints(folder):
+        try:
+            return _of_checkpoint(place, manifest, model, weights)
+        except Damaged as damage:
+            log.warning("%s is passed over: %s", place, damage)
+    raise ConfigError(f"{folder}: there is no whole checkpoint in it; {weightfile.there(folder)}; name {_INPUT}")
+
+
+def _of_checkpoint(path: Path, manifest: Manifest, model: str | None, weights: Weights | None) -> Trained:
+    """Raises ConfigError, or Damaged where the manifest tells of other bytes."""
+    averaged = weights != "trained" and weightfile.AVERAGE in manifest.files
+    if weights == "averaged" and not averaged:
+        raise ConfigError(f"{path}: its job kept no average of the weights; use those that were trained")
+    name = weightfile.AVERAGE if averaged else weightfile.MODEL
+    if name not in manifest.files:
+        raise Damaged(f"{store.MANIFEST}: it lists no {name}")
+    sha256 = manifest.files[name].sha256
+    try:
+        network, arrays = _fitted(weightfile.read(path / name, sha256), _names(manifest, model))
+    except Refused as refused:
+        raise Damaged(f"{name}: {refused}") from refused
+    found = Trained(path=path, network=network, arrays=arrays, sha256=sha256, averaged=averaged, manifest=manifest)
+    _check_preparation(found)
+    return found
+
+
+def _of_weights(path: Path, model: str | None, weights: Weights | None) -> Trained:
+    """Raises ConfigError."""
+    if weights == "averaged":
+        raise ConfigError(f"{path}: it is no checkpoint with an average of the weights; leave out --weights")
+    try:
+        file = weightfile.read(path)
+        network, arrays = _fitted(file, _names(None, model))
+    except Refused as refused:
+        if path.exists():
+            raise ConfigError(f"{path}: {refused}") from refused
+        raise ConfigError(f"{path}: {refused}; name {_INPUT}") from refused
+    return Trained(path=path, network=network, arrays=arrays, sha256=file.sha256)
+
+
+def _fitted(file: File, names: tuple[str, ...]) -> tuple[Network, dict[str, Array]]:
+    """The network that the file is of, and its arrays under our names. Raises ConfigError, or Refused."""
+    fit = state_dict.identify(file.arrays, file.layout, names)
+    if not fit.whole:
+        nearest = "" if len(names) == 1 else ", the nearest of the family"
+        raise ConfigError(f"{file.path}: it is no {fit.network}{nearest}: {fit.told()}")
+    return fit.network, state_dict.renamed(file.arrays, file.layout, fit.network)
+
+
+def _names(manifest: Manifest | None, model: str | None) -> tuple[str, ...]:
+    """Networks that it may be; all, if nobody says."""
+    if model is not None:
+        return (model,)
+    name = "" if manifest is None else manifest.model.partition("/")[0]
+    return (name,) if name in (*arch.LARGE, *arch.SMALL) else ()
+
+
+def _check_preparation(trained: Trained) -> None:
+    if trained.preparation is None:
+        return
+    problem = trained.preparation.problem(trained.network.channels, trained.network.classes)
+    if problem:
+        raise ConfigError(f"{trained.path}: {store.MANIFEST} is damaged: preparation: {problem}")

@@ -1,0 +1,1 @@
+"""The commands beside training: `python -m resnetboost_trainer COMMAND`, one module each with a `main`."""

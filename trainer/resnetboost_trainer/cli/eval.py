@@ -1,0 +1,149 @@
+"""`python -m resnetboost_trainer eval SOURCE`: accuracy and loss of a trained network over a test set."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint import trained
+from resnetboost_trainer.checkpoint.trained import Trained
+from resnetboost_trainer.cli import image_options
+from resnetboost_trainer.cli import options as commandline
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data.preprocessing import readable
+from resnetboost_trainer.data.recipe import PHOTOS
+from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.failures import ConfigError, DataError
+
+BATCH = 64
+
+
+def main(words: Sequence[str]) -> int:
+    """Evaluate, and print it; the exit code."""
+    arguments = parser().parse_args(words)
+    return commandline.main("eval", lambda: _evaluate(arguments))
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
+    made = commandline.parser("eval", __doc__)
+    made.add_argument(
+        "--dataset", choices=image_options.DATASETS, help="the data set (default: the one it was trained on)"
+    )
+    made.add_argument("--path", help="where it is (default: where it was in training)")
+    made.add_argument("--test-folder", help="of an ImageFolder, the folder to test with")
+    made.add_argument("--image-size", type=int, help="side of the square that the network sees, in pixels")
+    made.add_argument("--resize", type=int, help="length of the shorter side that it is cut out of")
+    made.add_argument("--batch", type=int, default=BATCH, help=f"images at a time (default: {BATCH})")
+    made.add_argument("--skip", type=int, default=0, help="how many images may be left out that cannot be used")
+    made.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    commandline.add_device(made)
+    return made
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    network = trained.read(arguments.source, arguments.model, arguments.weights)
+    dataset = load(network, chosen(network, arguments))
+    from resnetboost_trainer.data.corrupt import Corrupt
+    from resnetboost_trainer.distributed.communicator import Communicator
+    from resnetboost_trainer.engine.evaluator import Evaluation
+    from resnetboost_trainer.models import inference
+
+    inference.on(arguments.device)
+    batch = max(1, min(arguments.batch, len(dataset.test.labels)))
+    corrupt = Corrupt(dataset.max_corrupt_images)
+    evaluation = Evaluation(inference.network(network), dataset, Communicator(0, 1), batch, corrupt)
+    started = time.perf_counter()
+    result = evaluation.run(lambda: None)
+    evaluation.feed.close()
+    facts = {
+        "model": str(network.network),
+        "checkpoint": str(network.path),
+        "dataset": dataset.fingerprint,
+        "trainedOn": network.manifest.dataset if network.manifest is not None else None,
+        "images": len(dataset.test.labels) - corrupt.found,
+        "skipped": corrupt.found,
+        **msgspec.to_builtins(result),
+        "seconds": time.perf_counter() - started,
+    }
+    if arguments.output == "json":
+        commandline.show(facts)
+    else:
+        print(_told(network, facts))
+    return 0
+
+
+def chosen(network: Trained, arguments: argparse.Namespace) -> config.Dataset:
+    """The data set of the training, as far as the options do not say otherwise. Raises ConfigError."""
+    known = _of_training(network)
+    if known is None and arguments.dataset is None:
+        reason = f"{network.path} does not say what it was trained on"
+        raise ConfigError(f"--dataset: missing; {reason}; name one of {', '.join(image_options.DATASETS)}")
+    if known is None or arguments.dataset not in (None, known.name):
+        size, resize = _size(network)
+        known = config.Dataset(name=arguments.dataset, image_size=size, evaluation_resize=resize)
+    options = {
+        "path": arguments.path,
+        "test_folder": arguments.test_folder,
+        "image_size": arguments.image_size,
+        "evaluation_resize": arguments.resize,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    if arguments.image_size is not None and arguments.resize is None:
+        given["evaluation_resize"] = None
+    found = msgspec.structs.replace(known, **given, augmentation=None, max_corrupt_images=arguments.skip)
+    return _alone(found) if found.name == "ImageFolder" else found
+
+
+def _of_training(network: Trained) -> config.Dataset | None:
+    """What the checkpoint says, unless it is older or of a trainer with other fields."""
+    told = network.manifest.config.get("dataset") if network.manifest is not None else None
+    try:
+        return None if told is None else msgspec.convert(told, config.Dataset)
+    except msgspec.ValidationError:
+        return None
+
+
+def _size(network: Trained) -> tuple[int | None, int | None]:
+    known = network.preparation
+    return (known.width, known.resize) if known is not None and known.resize is not None else (None, None)
+
+
+def _alone(dataset: config.Dataset) -> config.Dataset:
+    """Without the images it was trained on, where these are not at hand: the test's folder stands for both."""
+    train = Path(dataset.path or "") / (dataset.train_folder or "train")
+    if train.is_dir():
+        return dataset
+    return msgspec.structs.replace(dataset, train_folder=dataset.test_folder or "val")
+
+
+def load(network: Trained, dataset: config.Dataset) -> Dataset:
+    """The data, normalised as the network's were. Raises ConfigError or DataError where they do not fit."""
+    known = network.preparation
+    found = sampler.load(dataset, network.network.classes, known)
+    image_options.check_channels(network, dataset.name, found.channels)
+    names = found.preparation.classes if found.preparation is not None else ()
+    if dataset.name in PHOTOS and known is not None and known.classes and names and names != known.classes:
+        place = next((k for k, pair in enumerate(zip(names, known.classes, strict=False)) if pair[0] != pair[1]), 0)
+        told = f"class {place} is {readable(names[place])} there and {readable(known.classes[place])} in the checkpoint"
+        raise DataError(f"{dataset.path}: {told}; labels would mean other things; use the same folders of classes")
+    return found
+
+
+def _told(network: Trained, facts: dict[str, Any]) -> str:
+    same = facts["trainedOn"] == facts["dataset"]
+    skipped = f", {facts['skipped']} unusable skipped" if facts["skipped"] else ""
+    origin = "the data set it was trained on" if same else "not known to be the one it was trained on"
+    rows = {
+        "network": network.told(),
+        "data": f"{facts['images']} test images of {readable(facts['dataset'])}, {origin}{skipped}",
+        "top-1": f"{facts['top1']:.2%}",
+        "top-5": f"{facts['top5']:.2%}",
+        "test loss": f"{facts['loss']:.4f}",
+        "time": f"{facts['seconds']:.1f} s",
+    }
+    return "\n".join(f"{name:11}{value}" for name, value in rows.items())

@@ -1,0 +1,84 @@
+"""Chooses how pictures become a network's images: by a command's options, by its checkpoint, or in the usual way."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from resnetboost_trainer import config
+from resnetboost_trainer.checkpoint.trained import Trained
+from resnetboost_trainer.data import preprocessing, sampler
+from resnetboost_trainer.data.preprocessing import Preparation
+from resnetboost_trainer.data.recipe import IMAGE_SIZE
+from resnetboost_trainer.data.sources import labelled
+from resnetboost_trainer.data.transforms import Evaluated
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.models import arch
+
+DATASETS: tuple[str, ...] = config.Dataset.__annotations__["name"].__args__
+
+
+def add_options(made: argparse.ArgumentParser) -> None:
+    """Options for what a checkpoint says of itself, and a file of weights does not."""
+    made.add_argument("--dataset", choices=DATASETS, help="prepare pictures as this data set's images")
+    made.add_argument("--path", help="where that data set is")
+    made.add_argument("--image-size", type=int, help="side of the square that the network sees, in pixels")
+    made.add_argument("--resize", type=int, help="length of the shorter side that it is cut out of")
+    made.add_argument("--classes", metavar="FILE", type=Path, help="names of the classes, one on each line, in order")
+
+
+def choose(trained: Trained, arguments: argparse.Namespace) -> Preparation:
+    """By the options, else by the checkpoint, else as torchvision's networks want it. Raises ConfigError, DataError."""
+    found = _of_dataset(trained, arguments) if arguments.dataset is not None else trained.preparation
+    if found is None:
+        found = _usual(trained)
+    if arguments.image_size is not None or arguments.resize is not None:
+        found = _sized(found, arguments.image_size, arguments.resize)
+    if arguments.classes is not None:
+        found = msgspec.structs.replace(found, classes=_names(arguments.classes, trained.network.classes))
+    problem = found.problem(trained.network.channels, trained.network.classes)
+    if problem:
+        raise ConfigError(f"{trained.path}: {trained.network} cannot be given {problem}")
+    return found
+
+
+def _of_dataset(trained: Trained, arguments: argparse.Namespace) -> Preparation:
+    chosen = config.Dataset(name=arguments.dataset, path=arguments.path, image_size=arguments.image_size)
+    found = sampler.load(chosen, trained.network.classes)
+    check_channels(trained, chosen.name, found.channels)
+    assert found.preparation is not None
+    return found.preparation
+
+
+def check_channels(trained: Trained, dataset: str, channels: int) -> None:
+    """Raises ConfigError where images of the data set have other channels than the network's."""
+    if channels != trained.network.channels:
+        plural = "s" if channels != 1 else ""
+        reason = f"{trained.path} is {trained.network}, and those of {dataset} have {channels} channel{plural}"
+        raise ConfigError(f"--dataset: {reason}; use another data set or network")
+
+
+def _usual(trained: Trained) -> Preparation:
+    """torchvision's, of its networks; of others nobody knows."""
+    if trained.network.name in arch.LARGE and trained.network.channels == 3:
+        return preprocessing.of_photographs(Evaluated(IMAGE_SIZE, IMAGE_SIZE * 8 // 7))
+    reason = f"{trained.path} does not say how its images were prepared, and {trained.network.name} has no usual way"
+    raise ConfigError(f"{reason}; name the data set it was trained on with --dataset (and --path)")
+
+
+def _sized(found: Preparation, size: int | None, resize: int | None) -> Preparation:
+    size = size or found.width
+    if found.resize is None:
+        if resize is not None:
+            raise ConfigError(f"--resize: {resize} is for photographs; this network's pictures are not cut")
+        return msgspec.structs.replace(found, width=size, height=size)
+    resize = resize or max(size * found.resize // found.width, size)
+    return msgspec.structs.replace(found, width=size, height=size, resize=resize)
+
+
+def _names(path: Path, classes: int) -> tuple[str, ...]:
+    names = labelled.names(path)
+    if len(names) != classes:
+        told = f"it has {len(names)} lines of text, and the network tells apart {classes} classes"
+        raise ConfigError(f"--classes: {path}: {told}; give a name on each line")
+    return preprocessing.named(names)

@@ -1,0 +1,160 @@
+"""`python -m resnetboost_trainer profile CONFIG DIR`: where a rank's time goes, into DIR/profile.json; nothing is kept.
+
+It trains as the config file says, on fresh weights, without checkpoints or evaluation, in the gang that the
+environment places it in; rank 0 writes.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from resnetboost_trainer import config, failures
+from resnetboost_trainer.config import Config, Environment
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.distributed import ranktable
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.profiling.step_times import Step, Times, times
+
+RESULT = "profile.json"
+TRACE = "mindspore"
+INTERRUPTED = 130  # as shells have it
+WARM_UP = 3  # steps before anything is measured: every graph is compiled in the first two, also of THOR
+
+
+class Renewals(msgspec.Struct, frozen=True):
+    """Of THOR's factors: in how many of the plain and of the recorded steps; in training in one of `frequency`."""
+
+    plain: int
+    recorded: int
+    frequency: int
+
+
+class Profile(msgspec.Struct, frozen=True, rename="camel"):
+    """What was measured, and on what; times are rank 0's."""
+
+    job: str
+    stage: str
+    model: str
+    algorithm: str
+    dataset: str
+    device: str
+    ranks: int
+    threads: int
+    images_per_step: int
+    steps: int
+    mindspore: str
+    convolutions: str
+    times: Times
+    renewals: Renewals | None
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure as the command line says; the exit code, after one sentence where it did not work out."""
+    os.environ.setdefault("GLOG_v", "3")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    arguments = _arguments(words)
+    try:
+        settings, environment = config.load(arguments.config), config.environment()
+        profile = measure(settings, environment, arguments.folder, arguments.steps)
+        if environment.rank == 0:
+            (arguments.folder / RESULT).write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        failure = failures.classify(error)
+        print(f"resnetboost profile: {failure}", file=sys.stderr)
+        return failure.exit_code
+    return 0
+
+
+def measure(settings: Config, environment: Environment, folder: Path, steps: int) -> Profile:
+    """So many steps, then as many again under MindSpore's profiler, whose files stay in `folder`. A collective.
+
+    Raises what training raises, and ConfigError for a stage that cannot be trained without another one.
+    """
+    from resnetboost_trainer.distributed.communicator import Rendezvous
+
+    settings = _alone(settings)
+    dataset = sampler.load(settings.dataset, settings.model.num_classes)
+    _check_batch(settings, environment, dataset)
+    environment = ranktable.place(msgspec.structs.replace(environment, checkpoints=None))
+    rendezvous = Rendezvous(environment)
+    try:
+        return _measured(settings, environment, dataset, folder, steps)
+    finally:
+        rendezvous.close()
+
+
+def _alone(settings: Config) -> Config:
+    """The stage without what it would begin with, on which no time depends."""
+    if settings.algorithm == "PCA":
+        raise ConfigError(f"stage {settings.stage}: PCA trains on snapshots of another stage; profile one without PCA")
+    model = msgspec.structs.replace(settings.model, weights=None)
+    return msgspec.structs.replace(settings, model=model, start_from=None)
+
+
+def _check_batch(settings: Config, environment: Environment, dataset: Dataset) -> None:
+    samples, mixes = len(dataset.train.labels), dataset.mixing is not None
+    batch, accumulated = settings.local_batch_size, settings.accumulation_steps
+    sampler.check_batch(samples, environment.world_size, batch, mixes, accumulated)
+
+
+def _measured(settings: Config, environment: Environment, dataset: Dataset, folder: Path, steps: int) -> Profile:
+    from resnetboost_trainer.distributed.communicator import Communicator
+    from resnetboost_trainer.engine import device
+    from resnetboost_trainer.models import resnet
+    from resnetboost_trainer.profiling import op_trace
+    from resnetboost_trainer.profiling.timed_steps import TimedSteps
+
+    kind, rank, size = settings.device.type, environment.rank, environment.world_size
+    try:
+        device.prepare(kind, settings.jit_level)
+    except RuntimeError as error:
+        raise ConfigError(f"device.type: {kind}: this machine has none that MindSpore can use") from error
+    timed = TimedSteps(settings, dataset, Communicator(rank, size, leader=environment.leader), WARM_UP + 2 * steps)
+    timed.take(WARM_UP)
+    plain = timed.take(steps)
+    with op_trace.recorded(folder / TRACE, kind) if rank == 0 else contextlib.nullcontext():
+        recorded = timed.take(steps)
+    found = times(plain, recorded, op_trace.executions(folder / TRACE) if rank == 0 else ())
+    timed.leave()
+    return Profile(
+        job=settings.job.name,
+        stage=settings.stage,
+        model=settings.model.name,
+        algorithm=settings.algorithm,
+        dataset=settings.dataset.name,
+        device=kind,
+        ranks=size,
+        threads=library.threads(),
+        images_per_step=timed.global_batch,
+        steps=steps,
+        mindspore=metadata.version("mindspore"),
+        convolutions=resnet.convolution_forms(timed.network),
+        times=found,
+        renewals=_renewals(settings, plain, recorded),
+    )
+
+
+def _renewals(settings: Config, plain: Sequence[Step], recorded: Sequence[Step]) -> Renewals | None:
+    if settings.thor is None:
+        return None
+    during_plain, during_recorded = (sum(step.renewed for step in steps) for steps in (plain, recorded))
+    return Renewals(during_plain, during_recorded, settings.thor.frequency)
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m resnetboost_trainer profile", description=__doc__)
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="config file of a stage")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="where the profile is written")
+    parser.add_argument("--steps", type=int, default=20, help="how many are measured (default: %(default)s)")
+    return parser.parse_args(words)

@@ -1,0 +1,89 @@
+"""A part of a data set, to train on or to test with, as whoever makes batches sees it; and the one held in memory."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.data.augmentation import ArrayAugmentation
+from resnetboost_trainer.data.rng import Draws
+
+Images = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+
+class Unreadable(Exception):
+    """An image that cannot be used; the text says why."""
+
+
+class Split(Protocol):
+    """`n` labelled images of one size, found by their index."""
+
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        """Class of each sample (n,)."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image that `fill` makes."""
+
+    @property
+    def each(self) -> int:
+        """How many images are worth a turn of a thread; 0 where none is, since nothing but copying is to be done."""
+
+    def name(self, index: int) -> str:
+        """Where the sample comes from, for people."""
+
+    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+        """Write the normalised images into `out` (k, c, h, w), augmented if there are draws; from any thread.
+
+        Raises Unreadable.
+        """
+
+
+class Channels(NamedTuple):
+    """What normalises pixels, by channel (c,): (pixel - mean) / deviation."""
+
+    mean: NDArray[np.float32]
+    deviation: NDArray[np.float32]
+
+
+class ArraySplit:
+    """Images in memory: `pixels` (n, c, h, w), normalised already where `channels` is None.
+
+    `blank` (c,) is a black pixel as it is in `pixels`, for borders.
+    """
+
+    def __init__(
+        self,
+        pixels: NDArray[Any],
+        labels: NDArray[np.int32],
+        channels: Channels | None = None,
+        blank: NDArray[np.float32] | None = None,
+        augmentation: ArrayAugmentation | None = None,
+    ) -> None:
+        self.pixels, self.labels, self.channels = pixels, labels, channels
+        self.augmentation = augmentation
+        self.blank = np.zeros(pixels.shape[1], np.float32) if blank is None else blank
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        _, channels, height, width = self.pixels.shape
+        return channels, height, width
+
+    @property
+    def each(self) -> int:
+        return 64 if self.augmentation is not None or self.channels is not None else 0
+
+    def name(self, index: int) -> str:
+        return f"sample {index}"
+
+    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+        chosen = self.pixels[indices]
+        if self.augmentation is not None and draws is not None:
+            chosen = self.augmentation.apply(chosen, self.blank, [draws.of(int(index)) for index in indices])
+        if self.channels is None:
+            out[...] = chosen
+            return
+        np.subtract(chosen, self.channels.mean[:, None, None], out=out)
+        np.divide(out, self.channels.deviation[:, None, None], out=out)

@@ -1,0 +1,60 @@
+"""Mixup and CutMix of a batch: neighbours in it become mixtures of each other, and labels the shares of classes.
+
+The order of an epoch is random, so neighbours are a random pair; and since a rank's batch begins at an even place, the
+same pairs are mixed in the same way on any number of ranks.
+Mixup: Zhang et al. 2018, eq. 1. CutMix: Yun et al. 2019, §3.1. Each pair has its own share, drawn from Beta(alpha,
+alpha) and taken from a half up: the pair's mixtures are the same two, and the first label is always the larger one.
+"""
+
+import math
+
+import msgspec
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from resnetboost_trainer.data.rng import Draws
+
+Images = NDArray[np.float32]
+
+
+class Mixing(msgspec.Struct, frozen=True):
+    """Which of the two, by its alpha; 0 is never. With both each pair is mixed by one of them, as often by either."""
+
+    mixup: float
+    cutmix: float
+    classes: int
+
+    def apply(self, images: Images, labels: NDArray[np.int32], draws: Draws, place: int) -> NDArray[np.float32]:
+        """Mix (n, c, h, w) in place, n even; `place` is that of the first in the epoch. Shares of classes (n, K)."""
+        shares = np.zeros((len(images), self.classes), np.float32)
+        for first in range(0, len(images), 2):
+            own = self._pair(images[first : first + 2], draws.of((place + first) // 2))
+            for sample, other in ((first, first + 1), (first + 1, first)):
+                shares[sample, labels[sample]] += own
+                shares[sample, labels[other]] += 1 - own
+        return shares
+
+    def _pair(self, pair: Images, draw: Generator) -> float:
+        """Mix two images; returns how much of itself each keeps."""
+        cut = self.cutmix > 0 and (self.mixup == 0 or draw.random() < 0.5)
+        alpha = self.cutmix if cut else self.mixup
+        own = float(draw.beta(alpha, alpha))
+        own = max(own, 1 - own)
+        if cut:
+            return _cut(pair, own, draw)
+        mixed = (own * pair + (1 - own) * pair[::-1]).astype(np.float32)
+        pair[...] = mixed
+        return own
+
+
+def _cut(pair: Images, own: float, draw: Generator) -> float:
+    """Swap a box of the area 1 - own around a pixel drawn from all, cut off at the border."""
+    height, width = pair.shape[2:]
+    h, w = int(height * math.sqrt(1 - own)), int(width * math.sqrt(1 - own))
+    y, x = int(draw.integers(height)), int(draw.integers(width))
+    rows = slice(max(0, y - h // 2), min(height, y + h // 2))
+    columns = slice(max(0, x - w // 2), min(width, x + w // 2))
+    box = pair[:, :, rows, columns]
+    box[...] = box[::-1].copy()
+    return 1 - box.shape[2] * box.shape[3] / (height * width)

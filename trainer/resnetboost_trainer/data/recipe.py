@@ -1,0 +1,84 @@
+"""What is done to the images of a job: its own choices, and what is right for the data set where it made none."""
+
+import msgspec
+
+from resnetboost_trainer import config
+from resnetboost_trainer.data.augmentation import ArrayAugmentation, Colour, ResizedCrop
+from resnetboost_trainer.data.mixup import Mixing
+from resnetboost_trainer.data.transforms import Augmented, Evaluated
+from resnetboost_trainer.failures import ConfigError
+
+PHOTOS = ("ImageFolder", "MindRecord")  # images of any size, in files
+_CIFAR = ("CIFAR10", "CIFAR100")
+IMAGE_SIZE = 224
+PLAIN = config.Augmentation(
+    min_scale=0.08,
+    max_scale=1.0,
+    min_ratio=0.75,
+    max_ratio=4 / 3,
+    padding=4,
+    brightness=0.0,
+    contrast=0.0,
+    saturation=0.0,
+    hue=0.0,
+    mixup_alpha=0.0,
+    cutmix_alpha=0.0,
+    crop="Central",
+    horizontal_flip=0.0,
+)
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """Size and evaluation of photographs, and the augmentation of each kind; None where there is none."""
+
+    size: int
+    evaluated: Evaluated
+    augmented: Augmented
+    arrays: ArrayAugmentation | None
+    mixing: Mixing | None
+
+
+def recipe(dataset: config.Dataset, classes: int) -> Recipe:
+    """The job's. Raises ConfigError for a crop that the data set cannot have."""
+    chosen = dataset.augmentation or PLAIN
+    size = dataset.image_size or IMAGE_SIZE
+    evaluated = Evaluated(size, dataset.evaluation_resize or size * 8 // 7)
+    if evaluated.resize < size:
+        raise ConfigError(
+            f"dataset.evaluationResize: {evaluated.resize} is less than imageSize: {size}, which is cut out of it;"
+            f" use {size} or more"
+        )
+    crop, flip = _crop(dataset.name, chosen), _flip(dataset.name, chosen)
+    resized = ResizedCrop(
+        min_scale=chosen.min_scale,
+        max_scale=chosen.max_scale,
+        min_ratio=chosen.min_ratio,
+        max_ratio=chosen.max_ratio,
+    )
+    augmented = Augmented(resized if crop == "RandomResized" else evaluated, flip, _colour(chosen))
+    padding = chosen.padding if crop == "Padded" else 0
+    mixes = chosen.mixup_alpha or chosen.cutmix_alpha
+    mixing = Mixing(chosen.mixup_alpha, chosen.cutmix_alpha, classes) if mixes else None
+    return Recipe(size, evaluated, augmented, ArrayAugmentation(padding, flip) if padding or flip else None, mixing)
+
+
+def _colour(chosen: config.Augmentation) -> Colour | None:
+    colour = Colour(
+        brightness=chosen.brightness, contrast=chosen.contrast, saturation=chosen.saturation, hue=chosen.hue
+    )
+    return colour if any(msgspec.structs.astuple(colour)) else None
+
+
+def _crop(name: str, chosen: config.Augmentation) -> str:
+    own = "RandomResized" if name in PHOTOS else "Padded" if name in _CIFAR else "Central"
+    crop = chosen.crop or own
+    wrong = "Padded" if name in PHOTOS else "RandomResized"
+    if crop == wrong:
+        raise ConfigError(f"dataset.augmentation.crop: {crop} is not for {name}; use {own} or Central")
+    return crop
+
+
+def _flip(name: str, chosen: config.Augmentation) -> float:
+    if chosen.horizontal_flip is not None:
+        return chosen.horizontal_flip
+    return 0.5 if name in PHOTOS or name in _CIFAR else 0.0

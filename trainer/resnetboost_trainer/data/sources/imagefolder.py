@@ -1,0 +1,156 @@
+"""Folders of images as ImageNet has them: a folder for each class in a folder to train on and in one to test with."""
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.data import read_errors
+from resnetboost_trainer.failures import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+_SIZES_TOLD = 1024  # of how many files the size goes into the fingerprint
+_MOST_BYTES = 256 << 20  # of a file; no image that is small enough to be decoded has as many
+
+
+class FolderContents:
+    """The images below a folder that has one folder for each class.
+
+    Names are kept as one text and the ends of each: a million of them as objects would take a hundred megabytes.
+    """
+
+    def __init__(self, root: Path, classes: Sequence[str]) -> None:
+        """Raises DataError naming what is not as it should be."""
+        self.root, self.classes = root, tuple(classes)
+        names: list[bytes] = []
+        counts = []
+        for name in self.classes:
+            before = len(names)
+            names += sorted(_images(root / name))
+            counts.append(len(names) - before)
+            if len(names) == before:
+                raise DataError(f"{root / name}: no image in it; each class needs one at least ({', '.join(SUFFIXES)})")
+        self.labels: NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self._names = b"".join(names)
+        self._ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+
+    def name(self, index: int) -> str:
+        return os.fspath(self._path(index))
+
+    def read(self, index: int) -> bytes:
+        """Raises OSError, without a number for what is no plain file or too large."""
+        with open(self._path(index), "rb", buffering=0, opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError("it is no plain file")
+            if status.st_size > _MOST_BYTES:
+                raise OSError(f"it has {status.st_size} bytes, and {_MOST_BYTES} are the most")
+            return file.read()
+
+    def digest(self) -> str:
+        """Of all names, and of the sizes of up to 1024 files spread over them; what is in the files it cannot tell."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update("\0".join(self.classes).encode(errors="surrogateescape"))
+        for part in (self.labels, self._ends):
+            digest.update(part.tobytes())
+        digest.update(self._names)
+        told = np.unique(np.linspace(0, len(self.labels) - 1, _SIZES_TOLD).astype(np.int64))
+        digest.update(np.array([_size(self._path(int(index))) for index in told]).tobytes())
+        return digest.hexdigest()
+
+    def _path(self, index: int) -> str:
+        start = int(self._ends[index - 1]) if index else 0
+        name = os.fsdecode(self._names[start : int(self._ends[index])])
+        return os.path.join(self.root, self.classes[self.labels[index]], name)
+
+
+def classes(root: Path, name: str, role: str) -> list[str]:
+    """The names of the classes' folders in a folder of `root`, sorted: the place of a name is its label.
+
+    Raises DataError, with the layout that is expected and what is there instead, or StorageError.
+    """
+    place = root / name
+    try:
+        with os.scandir(place) as entries:
+            found = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        if not found:
+            problem = f"no folders in it; the images to {role} need a folder for each class"
+            raise DataError(f"{place}: {problem}, {name}/CLASS/NAME.jpg, and there is {read_errors.listed(place)}")
+        return found
+    except OSError as error:
+        failure = read_errors.failure(f"{place}: the folder of images to {role} cannot be read", error)
+        if error.errno == errno.ENOENT and root.is_dir():
+            raise DataError(f"{failure}; {_layout(root)}") from None
+        raise failure from None
+
+
+def _layout(root: Path) -> str:
+    expected = "lay images out as train/CLASS/NAME.jpg and val/CLASS/NAME.jpg"
+    other = "dataset.trainFolder and dataset.testFolder name other folders"
+    return f"{expected} in {root}, which holds {read_errors.listed(root)} ({other})"
+
+
+def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[FolderContents, FolderContents]:
+    """Images to train on and to test with. Raises DataError when their classes are not `num_classes` or differ."""
+    names = classes(root, train, "train on")
+    if len(names) != num_classes:
+        raise DataError(
+            f"{root / train}: it has {len(names)} classes, model.numClasses says {num_classes}; use {len(names)}"
+        )
+    others = classes(root, test, "test with")
+    if unknown := sorted(set(others) - set(names)):
+        raise DataError(
+            f"{root / test}: class {unknown[0]} is none of {root / train}; both need the same folders of classes"
+        )
+    if missing := sorted(set(names) - set(others)):
+        raise DataError(f"{root / test}: class {missing[0]} is missing; both need the same folders of classes")
+    return FolderContents(root / train, names), FolderContents(root / test, names)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes to would take its thread for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _size(path: str) -> int:
+    """Bytes of a file, -1 of a link that leads nowhere: whoever reads it will say so."""
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return -1
+
+
+def _images(root: Path, below: str = "", above: tuple[tuple[int, int], ...] = ()) -> Iterator[bytes]:
+    """Names of the images below a class's folder, relative to it. Raises DataError.
+
+    `above` are device and inode of the folders that lead there: a link back to one of them would have no end.
+    """
+    place = os.path.join(root, below)
+    images: list[str] = []
+    folders: list[str] = []
+    try:
+        status = os.stat(place)
+        with os.scandir(place) as found:
+            for entry in found:
+                if entry.name.startswith("."):
+                    continue
+                if entry.name.lower().endswith(SUFFIXES):
+                    images.append(entry.name)
+                elif entry.is_dir():
+                    folders.append(entry.name)
+    except OSError as error:
+        raise read_errors.failure(f"{error.filename}: the folder of a class cannot be read", error) from None
+    own = (status.st_dev, status.st_ino)
+    if own in above:
+        return
+    for name in images:
+        yield os.fsencode(os.path.join(below, name))
+    for name in folders:
+        yield from _images(root, os.path.join(below, name), (*above, own))

@@ -1,0 +1,223 @@
+"""Images out of MindRecord files, any row at any time, without MindSpore: its reader knows one order and no threads.
+
+A file is a header (its length in 8 bytes, then JSON), and from `header_size` on pages of `page_size` bytes. The SQLite
+index beside it (FILE.db) says where in which page a row's bytes are, both parts behind their length in 8 bytes: the
+blob, which is the only binary field or each behind its length in 8 more, high byte first, and the other fields as
+MessagePack. tests/integration holds this to MindSpore's own writer and reader.
+"""
+
+import errno
+import hashlib
+import os
+import sqlite3
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.data import read_errors
+from resnetboost_trainer.data.sources import labelled
+from resnetboost_trainer.failures import DataError
+
+LABEL = "label"
+CLASSES = "classes.txt"  # their names, a line each
+IMAGE = ("image", "data")  # what the field is called, the first of these, where several are binary
+_LENGTH, _FIELD_LENGTH = struct.Struct("<Q"), struct.Struct(">Q")
+_ROWS = """select PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB,
+    PAGE_OFFSET_BLOB_END from INDEXES order by ROW_ID"""
+_TABLE = "select 1 from sqlite_master where type = 'table' and name = 'INDEXES'"
+_NOT_READ = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # whatever is in the index
+_MOST_HEADER_BYTES = 1 << 28
+_MOST_ROW_BYTES = 1 << 28  # a row lies within a page, and MindSpore's largest page has as many
+
+
+class _Type(msgspec.Struct):
+    type: str
+
+
+class _Fields(msgspec.Struct):
+    blob_fields: list[str]
+    schema: dict[str, _Type]
+
+
+class _Header(msgspec.Struct):
+    header_size: int
+    page_size: int
+    schema: list[_Fields]
+    compression_size: int = 0
+
+
+class MindRecordContents:
+    """The rows of some MindRecord files, one after another; each has an image in a blob and a whole number `label`."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Raises DataError naming the file and what is not as it should be."""
+        self._shards = [_Shard(path) for path in paths]
+        self._firsts = np.cumsum([0, *(len(shard.labels) for shard in self._shards)])
+        self.labels: NDArray[np.int32] = np.concatenate([shard.labels for shard in self._shards])
+
+    def name(self, index: int) -> str:
+        shard, row = self._place(index)
+        return f"{shard.path}, row {row}"
+
+    def read(self, index: int) -> bytes:
+        shard, row = self._place(index)
+        return shard.image(row)
+
+    def digest(self) -> str:
+        """Of labels and of every row's place and length; what is in the images it cannot tell."""
+        digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
+        for shard in self._shards:
+            digest.update(shard.spans.tobytes())
+        return digest.hexdigest()
+
+    def _place(self, index: int) -> tuple["_Shard", int]:
+        number = int(np.searchsorted(self._firsts, index, side="right")) - 1
+        return self._shards[number], index - int(self._firsts[number])
+
+
+class _Shard:
+    """One file, kept open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for ever
+            self._size = os.fstat(self._file).st_size
+            header = self._header()
+            rows = _index(path)
+            self.spans = self._spans(header, rows)
+            self._blob_place = self._image_field(header)
+            self.labels = np.array([self._label(row) for row in range(len(rows))], np.int32)
+        except OSError as error:
+            raise read_errors.failure(f"{error.filename or path}: cannot be read", error) from None
+
+    def image(self, row: int) -> bytes:
+        """The image's field of the row's blob. Raises OSError."""
+        data = self._read(self.spans[row, 2], self.spans[row, 3])[_LENGTH.size :]
+        if self._blob_place is None:
+            return data
+        try:
+            for _ in range(self._blob_place):
+                data = data[_FIELD_LENGTH.size + _FIELD_LENGTH.unpack_from(data)[0] :]
+            return data[_FIELD_LENGTH.size : _FIELD_LENGTH.size + _FIELD_LENGTH.unpack_from(data)[0]]
+        except struct.error:
+            raise OSError("the row is damaged") from None
+
+    def _spans(self, header: _Header, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Start and end of each row's other fields and of its blob in the file (rows, 4). Raises DataError."""
+        size, page_size, header_size = self._size, header.page_size, header.header_size
+        if not (0 < page_size < 1 << 31 and 0 < header_size <= size):
+            raise DataError(f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`")
+        # Nothing below can overflow, whatever the index says.
+        possible = (rows >= 0).all(1) & (rows <= [size // page_size, size, size] * 2).all(1)
+        starts = np.where(possible[:, None], rows[:, [0, 0, 3, 3]], 0) * page_size + header_size
+        spans: NDArray[np.int64] = starts + np.where(possible[:, None], rows[:, [1, 2, 4, 5]], 0)
+        wrong = ~possible | (spans[:, 0] > spans[:, 1]) | (spans[:, 2] > spans[:, 3]) | (spans > size).any(1)
+        if wrong.any():
+            raise DataError(f"{self.path}: row {int(np.argmax(wrong))} is damaged; write the file again")
+        return spans
+
+    def _read(self, start: int, end: int) -> bytes:
+        if end - start > _MOST_ROW_BYTES:
+            raise OSError(f"the row has {end - start} bytes, and {_MOST_ROW_BYTES} are the most")
+        data = os.pread(self._file, int(end - start), int(start))
+        if len(data) != end - start or len(data) < _LENGTH.size:
+            raise OSError(f"the file ends {end - start - len(data)} bytes before the row does")
+        return data
+
+    def _header(self) -> _Header:
+        size = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, 0).ljust(_LENGTH.size, b"\xff"))[0]
+        if size > _MOST_HEADER_BYTES:
+            raise DataError(f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`")
+        try:
+            header = msgspec.json.decode(os.pread(self._file, size, _LENGTH.size), type=_Header)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise DataError(
+                f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`"
+            ) from None
+        if header.compression_size:
+            raise DataError(f"{self.path}: its images are compressed a second time; write it without compression")
+        return header
+
+    def _image_field(self, header: _Header) -> int | None:
+        """Place of the image among a row's binary fields; None where it is the only one."""
+        found = header.schema[0] if header.schema else _Fields([], {})
+        fields = [name for name in found.blob_fields if found.schema.get(name, _Type("")).type == "bytes"]
+        named = fields if len(fields) == 1 else [name for name in IMAGE if name in fields]
+        if not named:
+            told = ", ".join(found.blob_fields) or "none"
+            raise DataError(f"{self.path}: none of its binary fields ({told}) is the image; call it {IMAGE[0]}")
+        return None if len(found.blob_fields) == 1 else found.blob_fields.index(named[0])
+
+    def _label(self, row: int) -> int:
+        try:
+            fields: Any = msgspec.msgpack.decode(self._read(self.spans[row, 0], self.spans[row, 1])[_LENGTH.size :])
+            label = fields.get(LABEL)
+        except (OSError, msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError, RecursionError) as error:
+            if read_errors.is_outage(error):
+                raise
+            raise DataError(f"{self.path}: row {row} is damaged; write the file again") from None
+        if not isinstance(label, int) or not 0 <= label < 1 << 31:
+            raise DataError(
+                f"{self.path}: row {row} has the {LABEL} {label!r:.100}; a class number from 0 on is needed"
+            )
+        return label
+
+
+def _index(path: Path) -> NDArray[np.int64]:
+    """Page, start and end of each row's other fields and of its blob (rows, 6). Raises DataError, OSError."""
+    database = path.with_name(f"{path.name}.db")
+    if not database.is_file():
+        raise DataError(f"{database}: missing; a MindRecord file is of no use without the index beside it")
+    os.close(os.open(database, os.O_RDONLY | os.O_NONBLOCK))  # SQLite would not say why it cannot be opened
+    try:
+        with sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro&immutable=1", uri=True) as connection:
+            if not connection.execute(_TABLE).fetchone():  # a view may have rows without end
+                raise DataError(f"{database}: not the index of a MindRecord file; write the file again")
+            rows = connection.execute(_ROWS).fetchall()
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_READ:  # the higher bits say in which call
+            raise OSError(errno.EIO, str(error), os.fspath(database)) from None
+        raise DataError(f"{database}: not the index of a MindRecord file ({error}); write the file again") from None
+    if not rows:
+        raise DataError(f"{path}: no rows in it; at least one is needed")
+    try:
+        return np.array(rows, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"{database}: some of its rows have no numbers; write the file again") from None
+
+
+def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindRecordContents]:
+    """Images to train on and to test with: files named train... and val... or test.... Raises DataError."""
+    found = MindRecordContents(_files(root, ("train",))), MindRecordContents(_files(root, ("val", "test")))
+    for part in found:
+        wrong = np.flatnonzero(part.labels >= num_classes)
+        if wrong.size:
+            raise DataError(
+                f"{part.name(int(wrong[0]))}: label {part.labels[wrong[0]]} is not one of 0 to {num_classes - 1}"
+                f" (model.numClasses: {num_classes})"
+            )
+    return found
+
+
+def classes(root: Path) -> tuple[str, ...]:
+    """The names of the classes, if they lie beside the files as `resnetboost data to-mindrecord` leaves them."""
+    return labelled.names(root / CLASSES)
+
+
+def _files(root: Path, beginnings: tuple[str, ...]) -> list[Path]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(root))
+    except OSError as error:
+        raise read_errors.failure(f"{root}: the folder of MindRecord files cannot be read", error) from None
+    found = [name for name in names if name.startswith(beginnings) and ".mindrecord" in name and name[-3:] != ".db"]
+    if not found:
+        raise DataError(
+            f"{root}: no file {beginnings[0]}*.mindrecord*; MindRecord needs train* and val* with theirs .db"
+        )
+    return [root / name for name in sorted(found, key=lambda name: (len(name), name))]

@@ -1,0 +1,32 @@
+"""Watches how batches are taken, and now and then asks autotune for what to make them by; it makes none."""
+
+import logging
+
+from resnetboost_trainer.data import autotune
+from resnetboost_trainer.data.autotune import Setting, Take
+
+WINDOW = 50  # batches from one look to the next
+
+log = logging.getLogger(__name__)
+
+
+class Tuner:
+    """Of one feed, which has `most_workers` threads."""
+
+    def __init__(self, most_workers: int) -> None:
+        self.most_workers = most_workers
+        self._takes: list[Take] = []
+        self._skipped = autotune.MOST_AHEAD
+
+    def look(self, now: Setting, take: Take) -> Setting:
+        """What to work by after that take; the batches that were begun before a change are looked at by nobody."""
+        self._takes.append(take)
+        if len(self._takes) <= self._skipped + WINDOW:
+            return now
+        seen = autotune.observed(self._takes[self._skipped :])
+        then = autotune.tuned(now, seen, self.most_workers)
+        if then != now:
+            text = "data: workers %d, batches ahead %d; training waited %.0f %% of the time of the last %d batches"
+            log.info(text, then.workers, then.ahead, 100 * seen.waited, WINDOW)
+        self._takes, self._skipped = [take], autotune.MOST_AHEAD if then != now else 0
+        return then

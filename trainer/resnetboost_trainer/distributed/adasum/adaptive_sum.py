@@ -1,0 +1,206 @@
+"""An adaptive sum of a flat vector over the nodes of a gang, top to bottom; who, where and how much is in the others.
+
+    Adasum(a, b) = (1 - <a, b> / (2 |a|^2)) a + (1 - <a, b> / (2 |b|^2)) b          for each tensor by itself
+    Adasum(g_[0,n)) = Adasum(Adasum(g_[0,n/2)), Adasum(g_[n/2,n)))                  for n = 2^k nodes
+
+(Maleki et al. 2021, §3). Orthogonal vectors are added, parallel ones averaged. Any other number of nodes is folded
+first: node j >= 2^k, with 2^k the largest power of two below, is combined with node j - 2^k.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.distributed.adasum import host, topology
+from resnetboost_trainer.distributed.adasum.host import LEFT, PRODUCT, RIGHT, Doubles
+from resnetboost_trainer.distributed.adasum.layout import Layout
+from resnetboost_trainer.distributed.adasum.topology import Pair
+from resnetboost_trainer.distributed.communicator import Communicator, Floats
+
+# What a pair's first rank tells of it: [sum of the cosines, how many, the least of them, gain]; and all other ranks.
+COSINES, COUNT, LEAST, GAIN = range(4)
+Telling = tuple[float, float, float, float]
+NOTHING: Telling = (0.0, 0.0, 1.0, 0.0)
+UNFOLDED: Telling = (0.0, 0.0, 1.0, 1.0)
+
+
+class Summed(msgspec.Struct, frozen=True):
+    """How an adaptive sum went, the same on every rank but for the times, which are this rank's, by level.
+
+    Cosines are between the two vectors of a pair, by tensor: their mean and their least over tensors, pairs and levels
+    (undefined, nan, where everything is zero). `gain`: a pair's adaptive sum over its mean, in norms, averaged over a
+    level and multiplied over the levels: 1 is what averaging does, the number of nodes what a plain sum of orthogonal
+    vectors does; of opposed vectors it is more, since Adasum lengthens what they leave.
+    """
+
+    cosine: float
+    cosine_min: float
+    gain: float
+    seconds: dict[str, float]
+
+    @property
+    def across_seconds(self) -> float:
+        """Of everything but the mean inside of the node."""
+        return sum(seconds for level, seconds in self.seconds.items() if level != "node")
+
+
+class AdaptiveSum:
+    """Sums vectors of tensors of `sizes` over the nodes of `ranks_per_node` neighbouring ranks each."""
+
+    def __init__(self, sizes: Sequence[int], ranks_per_node: int, communicator: Communicator) -> None:
+        """A collective. Raises ValueError when the gang is not a whole number of nodes, CommunicationError."""
+        self.communicator = communicator
+        ways = [topology.of(rank, communicator.size, ranks_per_node) for rank in range(communicator.size)]
+        self.way, self.levels = ways[communicator.rank], len(ways[0].levels)
+        self.folds = any(way.fold for way in ways)
+        self.layout = Layout(sizes, [way.owned for way in ways if not way.extra])
+        self.node = communicator.group(self.way.node)
+        for pair in filter(None, (self.way.fold, *self.way.levels)):
+            communicator.group(pair.ranks)
+            communicator.group(pair.members)
+        # Kept from sum to sum: the first touch of fresh memory is a good part of what one costs.
+        share = self.layout.share
+        self._rows, self._whole = np.zeros((self.way.rows, share), np.float32), np.empty(self.layout.length, np.float32)
+        self._swap = np.empty(-(-(self.way.stop - self.way.start) // 2) * share + 2 * len(sizes), np.float32)
+        self._row = np.zeros(share + (1 + self.levels) * len(NOTHING), np.float32)
+        self._seconds: dict[str, float] = {}
+
+    def node_mean(self, values: Floats) -> Floats:
+        """Mean over this rank's node. A collective of the node; what `across` takes is the same on all of its ranks."""
+        self._seconds = {}
+        if self.node.size == 1:
+            return values
+        started = time.perf_counter()
+        mean = self.node.mean(values)
+        self._seconds["node"] = time.perf_counter() - started
+        return mean
+
+    def across(self, values: NDArray[np.floating[Any]]) -> tuple[Floats, Summed]:
+        """The adaptive sum over the nodes, (length,), the same bits on every rank. A collective of the gang.
+
+        `values` are finite, and the same on all ranks of a node; half precision is summed in float32. The next sum is
+        written over this one.
+        """
+        self.layout.spread(values, self._rows)
+        piece = self._rows[self.way.start : self.way.stop]
+        # In a folding, a node without an extra one counts as a pair of gain 1.
+        told = [UNFOLDED if self.folds and self.communicator.rank == self.way.node[0] else NOTHING]
+        if self.way.fold is not None:
+            piece, said = self._folded(piece, self.way.fold)
+            told = [said]
+        for pair in self.way.levels:
+            piece, said = self._halved(piece, pair)
+            told.append(said)
+        return self._gathered(piece, told)
+
+    def _folded(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
+        """Each of both ranks combines a half; then both have the whole, and the extra one is done."""
+        began = time.perf_counter()
+        half, said = self._combined(piece, pair)
+        whole = self.communicator.group(pair.ranks).gather(half.reshape(-1)).reshape(piece.shape)
+        self._seconds[pair.name] = time.perf_counter() - began
+        return whole.copy(), said
+
+    def _halved(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
+        began = time.perf_counter()
+        result = self._combined(piece, pair)
+        self._seconds[pair.name] = time.perf_counter() - began
+        return result
+
+    def _combined(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
+        """The half of the pair's adaptive sum that this rank keeps, written over its own, and what to tell of it."""
+        half = len(piece) // 2
+        first, second = piece[:half], piece[half:]
+        kept, given = (first, second) if pair.left else (second, first)
+        own = np.zeros((len(self.layout.sizes), 3))
+        squares = self._products(given, given)
+        received = self._swapped(given, squares, pair)
+        own[:, LEFT if pair.left else RIGHT] = squares + self._products(kept, kept)
+        own[:, PRODUCT] = self._products(kept, received)
+        scalars = self._total(own, pair)
+        left, right = (kept, received) if pair.left else (received, kept)
+        host.combine(left, right, self.layout.blocks(half), host.coefficients(scalars), result=kept)
+        return kept, self._telling(scalars, pair)
+
+    def _products(self, left: Floats, right: Floats) -> Doubles:
+        return host.products(left, right, self.layout.blocks(len(left)), len(self.layout.sizes))
+
+    def _swapped(self, given: Floats, squares: Doubles, pair: Pair) -> Floats:
+        """What the other one gives for that.
+
+        A CPU has no other collective among two than a sum. With each rank's part of a tensor scaled to a norm from 1/2
+        to 1, the sum less one's own is the other's to the rounding of float32, whatever both were; a sum with zeros
+        would be exact, for twice the traffic. Behind the numbers come the exponents of both, each beside zeros.
+        """
+        group = self.communicator.group(pair.ranks)
+        if group.gathers:
+            received: Floats = group.gather(given.reshape(-1))[1 - group.place].reshape(given.shape)
+            return received
+        tensors, exponents = len(squares), host.exponents(squares)
+        sent = self._swap[: given.size + 2 * tensors]
+        numbers, of_both = sent[: given.size].reshape(given.shape), sent[given.size :].reshape(2, tensors)
+        host.scaled(given, self.layout.columns(-exponents), numbers)
+        of_both[:] = 0
+        of_both[group.place] = exponents
+        total = group.sum(sent)
+        np.subtract(total[: given.size].reshape(given.shape), numbers, out=numbers)
+        theirs = total[given.size :].reshape(2, tensors)[1 - group.place].astype(np.int32)
+        host.scaled(numbers, self.layout.columns(theirs), numbers)
+        return numbers
+
+    def _telling(self, scalars: Doubles, pair: Pair) -> Telling:
+        if self.communicator.rank != pair.members[0]:
+            return NOTHING
+        cosines = host.cosines(scalars)
+        return float(cosines.sum()), float(len(cosines)), float(cosines.min(initial=1.0)), host.gain(scalars)
+
+    def _total(self, own: Doubles, pair: Pair) -> Doubles:
+        """The pair's whole scalars by tensor, (tensors, 3), added up in one order everywhere: the same bits."""
+        every = self.communicator.group(pair.members).gather(_packed(own))
+        total: Doubles = _unpacked(every).sum(0).reshape(own.shape)
+        return total
+
+    def _gathered(self, piece: Floats, told: Sequence[Telling]) -> tuple[Floats, Summed]:
+        """The whole sum and its summary from the shares of all ranks: one collective."""
+        began = time.perf_counter()
+        share, lines = self.layout.share, 1 + self.levels
+        row, whole = self._row, self._whole
+        if not self.way.extra:
+            row[:share] = piece[0]
+        row[share:] = np.array([*told, *[NOTHING] * (lines - len(told))], np.float32).reshape(-1)
+        rows = self.communicator.gather(row)
+        self.layout.collect(rows[:, :share], whole)
+        self._seconds["gather"] = time.perf_counter() - began
+        seconds, self._seconds = self._seconds, {}
+        lines_of_ranks = rows[:, share:].reshape(len(rows), lines, -1).astype(np.float64)
+        return whole, _summary(lines_of_ranks, seconds)
+
+
+def _summary(lines: Doubles, seconds: dict[str, float]) -> Summed:
+    """From what every rank told, (ranks, levels, 4): each pair is told of once."""
+    count = lines[:, :, COUNT].sum()
+    gains, pairs = lines[:, :, GAIN].sum(0), (lines[:, :, GAIN] > 0).sum(0)
+    return Summed(
+        cosine=float(lines[:, :, COSINES].sum() / count) if count else np.nan,
+        cosine_min=float(lines[:, :, LEAST].min()) if count else np.nan,
+        gain=float(np.prod(np.divide(gains, pairs, out=np.ones_like(gains), where=pairs > 0))),
+        seconds=seconds,
+    )
+
+
+def _packed(values: Doubles) -> Floats:
+    """Doubles as float32, which is all that can be sent: [upper bits, lower bits, exponent] of each, to 48 bits."""
+    mantissa, exponent = np.frexp(values.reshape(-1))
+    upper = mantissa.astype(np.float32)
+    lower = (mantissa - upper).astype(np.float32)
+    return np.concatenate([upper, lower, exponent.astype(np.float32)])
+
+
+def _unpacked(rows: Floats) -> Doubles:
+    upper, lower, exponent = np.split(rows.astype(np.float64), 3, axis=1)
+    values: Doubles = np.ldexp(upper + lower, exponent.astype(np.int32))
+    return values

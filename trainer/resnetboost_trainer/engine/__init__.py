@@ -1,0 +1,1 @@
+"""The training loop and its parts: the compiled step, evaluation, compiled graphs on disk, signals."""

@@ -1,0 +1,90 @@
+"""Evaluation over the whole test set: every sample counts exactly once, whatever the number of ranks."""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from mindspore import Tensor, nn, ops
+from numpy.typing import NDArray
+
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data.corrupt import Corrupt
+from resnetboost_trainer.data.loader import Feed, Wanted
+from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.distributed.communicator import Communicator, as_bytes, from_bytes
+from resnetboost_trainer.engine.loss import SampleCrossEntropy
+from resnetboost_trainer.failures import DataError
+
+
+class Result(msgspec.Struct, frozen=True):
+    """Top-1 and top-5 accuracy (0..1) and mean cross entropy over the test set."""
+
+    top1: float
+    top5: float
+    loss: float
+
+
+class Scores(nn.Cell):
+    """(images, labels, mask) -> sums over the batch: [loss, top-1 hits, top-5 hits, samples]."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__()
+        self.network = network
+        self.cross_entropy = SampleCrossEntropy()
+
+    def construct(self, images: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        """Shapes: images (n, c, h, w), labels (n,), mask (n,) of 0 and 1 -> (4,).
+
+        A label's place is the number of logits that beat it, ties going to the lower class as in a stable sort. The
+        comparison is written so that an undefined logit beats everything: it must not count as a hit.
+        """
+        logits = self.network(images)
+        column = labels.reshape(-1, 1)
+        own = ops.gather_elements(logits, 1, column)
+        classes = ops.arange(logits.shape[1]).astype(labels.dtype).reshape(1, -1)
+        beats = ops.logical_or(ops.logical_not(logits <= own), ops.logical_and(logits == own, classes < column))
+        place = beats.astype(mask.dtype).sum(1)
+        loss = self.cross_entropy(logits, labels)
+        hits = [(place < k).astype(mask.dtype) for k in (1, 5)]
+        sums = [(values * mask).sum().reshape(1) for values in (loss, *hits)]
+        return ops.concat([*sums, mask.sum().reshape(1)])
+
+
+class Evaluation:
+    """Evaluates a network on this rank's share of the test set and adds up the gang's."""
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        dataset: Dataset,
+        communicator: Communicator,
+        batch_size: int,
+        corrupt: Corrupt | None = None,
+    ) -> None:
+        """`corrupt` counts images that cannot be used, which count nowhere else; by default none is put up with."""
+        self.scores = Scores(network)
+        self.communicator = communicator
+        size, rank = communicator.size, communicator.rank
+        self.slices = list(sampler.evaluation_slices(len(dataset.test.labels), size, rank, batch_size))
+        self.feed = Feed(dataset.test, corrupt or Corrupt(0), dataset.workers)
+
+    def run(self, beat: Callable[[], None]) -> Result:
+        """Result over the whole test set, the same on every rank. A collective. `beat` is called for each batch."""
+        self.scores.set_train(False)
+        sums = np.zeros(4, np.float64)
+        wanted = (Wanted(indices, 0, len(indices)) for indices, _ in self.slices)
+        for batch, (_, mask) in zip(self.feed.batches(wanted), self.slices, strict=True):
+            images, labels = Tensor(batch.images), Tensor(batch.labels)
+            sums += self.scores(images, labels, Tensor(mask * batch.usable)).asnumpy()
+            beat()
+        loss, top1, top5, count = self._over_the_gang(sums)
+        if not count:
+            raise DataError("no image of the test set can be used; the logs of the ranks name them")
+        return Result(top1=top1 / count, top5=top5 / count, loss=loss / count)
+
+    def _over_the_gang(self, sums: NDArray[np.float64]) -> tuple[float, int, int, int]:
+        """The loss as a float32, which is what a collective takes, and the three counts to the last sample."""
+        own = np.concatenate([sums[:1].astype(np.float32), as_bytes([int(count) for count in sums[1:]])])
+        total = self.communicator.sum(own)
+        top1, top5, count = from_bytes(total[1:])
+        return float(total[0]), top1, top5, count

@@ -1,0 +1,1 @@
+"""C++ operators for CPUs, built where a compiler is. Everything works without them, more slowly."""

@@ -1,0 +1,64 @@
+"""Builds the C++ operators beside their sources: python -m resnetboost_trainer.kernels.build.
+
+Needs a C++20 compiler (CXX, or else g++ or clang++) and the installed MindSpore, whose oneDNN they call. Without one it
+says so and succeeds: training then runs on MindSpore's own operators.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from resnetboost_trainer.kernels import library
+
+OPTIONS = ("-std=c++20", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden")
+
+
+def main() -> None:
+    """Build, unless what is there is of these sources already."""
+    reason = _obstacle()
+    if reason:
+        print(f"operators: not built, {reason}; training on CPUs will take longer", file=sys.stderr)
+    elif library.problem() != "":
+        try:
+            build(library.FILE)
+        except subprocess.CalledProcessError as error:
+            print(f"operators: not built, {error}; training on CPUs will take longer", file=sys.stderr)
+
+
+def build(target: Path) -> None:
+    """Compile and link into `target`, whole or not at all. Raises CalledProcessError when the compiler fails."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        subprocess.run(_command(partial), check=True)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _obstacle() -> str:
+    if platform.machine() not in library.MACHINES:
+        return f"they are not written for {platform.machine()}"
+    if _compiler() is None:
+        return "there is no C++ compiler (g++, clang++ or CXX)"
+    return "" if library.onednn().exists() else "there is no MindSpore"
+
+
+def _compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")
+
+
+def _command(target: Path) -> Sequence[str]:
+    compiler = _compiler()
+    assert compiler is not None, "asked before"
+    sources = [str(path) for path in library.sources() if path.suffix == ".cpp"]
+    digest = f'-DRESNETBOOST_SOURCES="{library.digest()}"'
+    onednn = library.onednn()
+    return [compiler, *OPTIONS, digest, *sources, f"-L{onednn.parent}", f"-l:{onednn.name}", "-o", str(target)]
+
+
+if __name__ == "__main__":
+    main()

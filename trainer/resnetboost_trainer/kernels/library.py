@@ -1,0 +1,73 @@
+"""Finds the built C++ operators and says whether they can be used; it must not import MindSpore."""
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import logging
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+# Nowhere else: what is loaded runs with all rights of the process.
+FILE = Path(__file__).resolve().with_name("operators.so")
+MACHINES = ("x86_64", "AMD64")
+
+log = logging.getLogger(__name__)
+
+
+@functools.cache
+def usable() -> Path | None:
+    """The library, None where there is none or a broken one, which is said once."""
+    reason = problem()
+    if reason is None:
+        log.info("no C++ operators here: MindSpore's own run instead; `make setup` builds them where g++ is")
+        return None
+    if reason:
+        log.warning("the C++ operators cannot be used, so MindSpore's own run instead: %s", reason)
+        return None
+    return FILE
+
+
+def problem() -> str | None:
+    """What speaks against using the library: nothing (empty), that there is none (None), or that."""
+    if platform.machine() not in MACHINES or not FILE.exists():
+        return None
+    try:
+        # Loaded first, MindSpore's is the one that ours finds by its name.
+        ctypes.CDLL(str(onednn()))
+        ours = ctypes.CDLL(str(FILE))
+        ours.resnetboost_sources.restype = ctypes.c_char_p
+        found, fits = ours.resnetboost_sources().decode(), ours.resnetboost_begin(threads()) == 0
+    except (OSError, AttributeError, UnicodeDecodeError) as error:
+        return str(error)
+    if found != digest():
+        return f"{FILE.name} is of other sources; run `python -m resnetboost_trainer.kernels.build`"
+    return "" if fits else "MindSpore's oneDNN is of another version"
+
+
+def threads() -> int:
+    """OMP_NUM_THREADS, as everything else in the process has, or one for each core it may use.
+
+    Asked here, because MindSpore sets the variable to 1 below Python when it begins.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(asked)) if asked.isdecimal() else len(os.sched_getaffinity(0))
+
+
+def onednn() -> Path:
+    """Where MindSpore keeps its oneDNN, whether it exists or not."""
+    found = importlib.util.find_spec("mindspore")
+    folder = Path(found.origin).parent if found is not None and found.origin is not None else Path("mindspore")
+    return folder / "lib" / "libdnnl.so.3"
+
+
+def sources() -> Sequence[Path]:
+    """The C++ files, in order."""
+    return sorted(path for path in FILE.parent.iterdir() if path.suffix in (".cpp", ".h"))
+
+
+def digest() -> str:
+    """SHA-256 of the sources, by which a library shows what it was built from."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources())).hexdigest()

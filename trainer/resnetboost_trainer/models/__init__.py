@@ -1,0 +1,1 @@
+"""The networks: their architecture, layers, initialization and names of weights. No training, no ranks."""

@@ -1,0 +1,45 @@
+"""A trained network as a function from images to what it says of them; it knows neither files nor pictures."""
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, nn, ops
+from numpy.typing import NDArray
+
+from resnetboost_trainer.checkpoint.trained import Trained
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.models import resnet
+
+Floats = NDArray[np.float32]
+
+
+def on(kind: str) -> None:
+    """Compute on such a device; once in a process. Raises ConfigError where there is none."""
+    try:
+        device.prepare(kind)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).partition(". ")[0].splitlines()[0]
+        raise ConfigError(f"--device: {kind} cannot be used here: {reason}; use CPU, or that device's image") from error
+
+
+def network(trained: Trained) -> nn.Cell:
+    """(n, channels, h, w) -> logits (n, classes), with the trained weights and BN's running statistics."""
+    built = resnet.build(trained.network.name, trained.network.classes, trained.network.channels)
+    for name, parameter in built.parameters_and_names():
+        parameter.set_data(Tensor(trained.arrays[name], mindspore.float32))
+    built.set_train(False)
+    return built
+
+
+class Classifier:
+    """Probabilities of the classes, for batches of one size, so that one graph serves all."""
+
+    def __init__(self, trained: Trained, batch: int) -> None:
+        self.network, self.batch = network(trained), batch
+
+    def probabilities(self, images: Floats) -> Floats:
+        """(n, channels, h, w) with n up to the batch's size -> (n, classes)."""
+        padded = np.zeros((self.batch, *images.shape[1:]), np.float32)
+        padded[: len(images)] = images
+        found: Floats = ops.softmax(self.network(Tensor(padded)), -1).asnumpy()
+        return found[: len(images)]

@@ -1,0 +1,1 @@
+"""Layers of the networks, with fast operators on CPUs. Knows no network."""

@@ -1,0 +1,209 @@
+"""Convolution that is fast on CPU and plain elsewhere; it knows nothing of networks or training.
+
+MindSpore hands oneDNN tensors in plain NCHW order. With AVX-512, oneDNN 3.10 then picks for
+anything but a 1x1 kernel a path that ends in its reference loops (0.2-0.8 GFLOP/s); below
+AVX-512 it picks im2col with a generated GEMM (28-148 GFLOP/s in ResNet-20's inner layers). Asked
+for the formats it likes best it has its own kernels for all of them (100-400 GFLOP/s), and reordering
+costs less than that brings: so the fastest form is an operator of our own that does this
+(native/convolution.cpp). Without it, it is MindSpore's operator with oneDNN held to AVX2, and where
+that cannot be had any more an explicit im2col. All forms have the same weight and the same values.
+"""
+
+import ctypes
+import functools
+import os
+import platform
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import HeNormal, Initializer, initializer
+
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.kernels.primitive import primitive
+
+Form = Literal["onednn", "native", "gemm"]
+
+ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+_AVX512_CORE_BIT = 0x20  # of dnnl_cpu_isa_t: avx2 is 0x07, avx512_core 0x27
+
+
+def hold_to_avx2(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Ask oneDNN for AVX2 kernels unless the user has asked for something.
+
+    oneDNN reads the variable at its first operator, not at import, so this works after
+    `import mindspore` and does nothing, silently, after the first CPU operator.
+    """
+    if "DNNL_MAX_CPU_ISA" not in environ:  # the older name, still read by oneDNN
+        environ.setdefault(ISA_VARIABLE, "AVX2")
+
+
+@functools.cache
+def native_is_fast() -> bool:
+    """Whether this process' oneDNN uses GEMM kernels for plain-layout convolutions.
+
+    Asks the library, because the environment does not say whether it came too late; asking
+    fixes the instruction set for the life of the process.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False  # never measured there; the explicit GEMM is the safe choice
+    library = Path(ms.__file__).parent / "lib" / "libdnnl.so.3"
+    try:
+        isa = int(ctypes.CDLL(str(library)).dnnl_get_effective_cpu_isa())
+    except (OSError, AttributeError):
+        return False
+    return not isa & _AVX512_CORE_BIT
+
+
+def pick(device_target: str, kernel: int, stride: int, padding: int, fast: bool) -> Form:
+    """The form to run; `fast` is what `native_is_fast` says and only matters on CPU."""
+    # oneDNN maps a plain 1x1 to its matmul whatever the instruction set
+    pointwise = (kernel, stride, padding) == (1, 1, 0)
+    return "native" if device_target != "CPU" or fast or pointwise else "gemm"
+
+
+class _OneDNN(nn.Cell):
+    """The C++ operator, for float32.
+
+    Both gradients are one operator: two would wait for each other, and each bring `dout` into oneDNN's format. Where
+    they are `apart`, one that nobody wants never runs: that of a stem's images, or of frozen weights.
+    """
+
+    def __init__(self, operators: Path, kernel: int, stride: int, padding: int, apart: bool) -> None:
+        super().__init__()
+        self.form = Tensor([stride, padding], ms.int32)
+        self.apart = apart
+
+        def first(*given: Any) -> Any:
+            return given[0]
+
+        def second(*given: Any) -> Any:
+            return given[1]
+
+        def both(*given: Any) -> tuple[Any, Any]:
+            return given[0], given[1]
+
+        def results(images: Sequence[int], weights: Sequence[int], form: Sequence[int]) -> tuple[int, ...]:
+            rows, columns = ((size + 2 * padding - kernel) // stride + 1 for size in images[2:])
+            return images[0], weights[0], rows, columns
+
+        of_images = primitive(operators, "convolution_images", first, first)
+        of_weights = primitive(operators, "convolution_weights", second, second)
+        of_both = primitive(operators, "convolution_gradients", both, both)
+
+        def by_two(images: Tensor, weights: Tensor, form: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+            dimages, dweights = of_images(images, weights, dout, form), of_weights(images, weights, dout, form)
+            return dimages, dweights, ops.zeros_like(form)
+
+        def by_one(images: Tensor, weights: Tensor, form: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+            dimages, dweights = of_both(images, weights, dout, form)
+            return dimages, dweights, ops.zeros_like(form)
+
+        window = {"kernel": kernel, "stride": stride, "padding": padding}
+        self.parted = primitive(operators, "convolution", results, first, by_two, apart=True, **window)
+        self.joint = primitive(operators, "convolution", results, first, by_one, apart=False, **window)
+
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self.apart:
+            return self.parted(x, weight, self.form)
+        return self.joint(x, weight, self.form)
+
+
+class _Gemm(nn.Cell):
+    """Convolution as im2col and one GEMM per image (Chellapilla et al. 2006).
+
+    With U = im2col(x) of (N, I*k*k, L) and W of (O, I*k*k): y = W U, dW = sum_n dy U^T and
+    dx = col2im(W^T dy). The backward is written out and computes U again: with autodiff, which
+    keeps every U, a ResNet-20 step took 1.4 times as long on 32x32 images and as long on 8x8.
+    """
+
+    def __init__(self, kernel: int, stride: int, padding: int) -> None:
+        super().__init__()
+        self.kernel, self.stride, self.padding = kernel, stride, padding
+        self.times_transposed = ops.BatchMatMul(transpose_b=True)
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """(N, I, H, W) to (N, I*k*k, L), rows ordered as `weight.reshape(O, -1)`."""
+        return ops.unfold(x, self.kernel, padding=self.padding, stride=self.stride)
+
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        batch, _, height, width = x.shape
+        outputs = weight.shape[0]
+        rows = (height + 2 * self.padding - self.kernel) // self.stride + 1
+        columns = (width + 2 * self.padding - self.kernel) // self.stride + 1
+        y = ops.matmul(weight.reshape(outputs, -1), self.unfold(x))
+        return y.reshape(batch, outputs, rows, columns)
+
+    def bprop(self, x: Tensor, weight: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        batch, _, height, width = x.shape
+        outputs = weight.shape[0]
+        dy = dout.reshape(batch, outputs, -1)
+        dweight = self.times_transposed(dy, self.unfold(x)).sum(0).reshape(weight.shape)
+        dcolumns = ops.matmul(weight.reshape(outputs, -1).transpose(1, 0), dy)
+        size = Tensor([height, width], ms.int32)
+        dx = ops.fold(dcolumns, size, self.kernel, padding=self.padding, stride=self.stride)
+        return dx, dweight
+
+
+class Conv2d(nn.Cell):
+    """Square convolution without bias: (N, I, H, W) to (N, O, H', W'), H' = (H + 2p - k) // s + 1.
+
+    It computes in the type of what comes in. On CPUs, which have no fast half precision, that is float32 of rounded
+    images and weights, rounded again: what a device does that multiplies halves and adds their products in float32.
+
+    `weight` is (O, I, k, k) as in `mindspore.nn.Conv2d`, so a checkpoint fits every device and
+    form. It starts He normal over fan-out (He et al. 2015, eq. 14). `form` says what runs; where that is not
+    `onednn`, build the first one before any CPU operator has run, or the native form is lost to AVX-512.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        weight_init: Initializer | Tensor | str | None = None,
+        stem: bool = False,
+    ) -> None:
+        super().__init__()
+        shape = (out_channels, in_channels, kernel_size, kernel_size)
+        init = HeNormal(mode="fan_out", nonlinearity="relu") if weight_init is None else weight_init
+        self.weight = Parameter(initializer(init, shape, ms.float32), name="weight")
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.dilation, self.group = 1, 1
+        target = str(ms.get_context("device_target"))
+        operators = library.usable() if target == "CPU" else None
+        if target == "CPU" and operators is None:
+            hold_to_avx2()
+        self.widens = target == "CPU"
+        fast = target == "CPU" and operators is None and native_is_fast()
+        plain = pick(target, kernel_size, stride, padding, fast)
+        self.form: Form = plain if operators is None else "onednn"
+        self.convolution = (
+            _Gemm(kernel_size, stride, padding)
+            if plain == "gemm"
+            else ops.Conv2D(out_channels, kernel_size, pad_mode="pad", pad=padding, stride=stride)
+        )
+        self.fastest = None if operators is None else _OneDNN(operators, kernel_size, stride, padding, stem)
+
+    def gradients_apart(self) -> None:
+        """For a network with frozen parts, of whose gradients some are not wanted; before anything is compiled."""
+        if self.fastest is not None:
+            self.fastest.apart = True
+
+    def construct(self, x: Tensor) -> Tensor:
+        if x.dtype == ms.float32:
+            return self.product(x, self.weight)
+        weight = self.weight.astype(x.dtype)
+        if self.widens:
+            return self.product(x.astype(ms.float32), weight.astype(ms.float32)).astype(x.dtype)
+        return self.product(x, weight)
+
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Both of one type, and so the result."""
+        if self.fastest is not None:
+            return self.fastest(x, weight)
+        return self.convolution(x, weight)

@@ -1,0 +1,225 @@
+"""The residual networks of torchvision and of He et al. (2015); it must not know of data, loss or ranks.
+
+resnet18/34/50/101/152 are torchvision's, layer by layer and name by name ("v1.5": a bottleneck's stride is on
+its 3x3); BN's parameters keep MindSpore's names gamma, beta, moving_mean, moving_variance.
+seresnet50 is resnet50 with squeeze and excitation (Hu et al. 2018) in timm's form: 1x1 convolutions with biases.
+resnet20/32/44/56 are those of "Deep Residual Learning for Image Recognition" §4.2 with option A shortcuts.
+"""
+
+import functools
+
+import mindspore
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import initializer
+
+from resnetboost_trainer import config
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.models import arch, freeze
+from resnetboost_trainer.models.amp import TYPES, operable, single
+from resnetboost_trainer.models.arch import LARGE, SMALL, Large
+from resnetboost_trainer.models.init import TORCHVISION, initialise
+from resnetboost_trainer.models.layers.conv import Conv2d
+from resnetboost_trainer.models.layers.norm import BatchNorm
+
+
+def build(
+    name: str,
+    num_classes: int,
+    in_channels: int,
+    seed: int = 0,
+    init: config.Init = TORCHVISION,
+    precision: config.Precision = "Float32",
+) -> nn.Cell:
+    """A network (n, in_channels, h, w) -> (n, num_classes), float32 to float32, `precision` in between.
+
+    Its weights depend on the other arguments only.
+    """
+    if name not in LARGE | SMALL:
+        raise ConfigError(f"model.name: {name} is not one of {', '.join((*LARGE, *SMALL))}")
+    if name in LARGE:
+        network: nn.Cell = ResNet(LARGE[name], num_classes, in_channels, precision)
+    else:
+        network = SmallResNet(SMALL[name], num_classes, in_channels, precision)
+    initialise(network, seed, init)
+    return network
+
+
+def configured(settings: config.Model, in_channels: int, seed: int, precision: config.Precision) -> nn.Cell:
+    """The job's network as its first stage begins when it has no other weights, with its frozen parts frozen."""
+    network = build(settings.name, settings.num_classes, in_channels, seed, settings.init, precision)
+    freeze.freeze(network, settings.freeze)
+    return network
+
+
+def identity(settings: config.Model, in_channels: int) -> str:
+    """What weights and an optimizer's state are of."""
+    frozen = sorted(set(settings.freeze))
+    return "/".join([settings.name, str(settings.num_classes), str(in_channels), *(f"-{part}" for part in frozen)])
+
+
+def convolution_forms(network: nn.Cell) -> str:
+    """How the network's convolutions run, for logs and metrics: `onednn`, `native`, `gemm` or several."""
+    return "+".join(sorted({cell.form for _, cell in network.cells_and_names() if isinstance(cell, Conv2d)}))
+
+
+class BasicBlock(nn.Cell):
+    """Two 3x3 convolutions and a shortcut: (n, c, h, w) -> (n, channels, h / stride, w / stride)."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int, downsample: nn.Cell | None) -> None:
+        super().__init__()
+        self.conv1 = Conv2d(in_channels, channels, 3, stride, 1)
+        self.bn1 = BatchNorm(channels)
+        self.conv2 = Conv2d(channels, channels, 3, 1, 1)
+        self.bn2 = BatchNorm(channels)
+        self.downsample = downsample
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.bn1.rectified(self.conv1(x))
+        return self.bn2.added(self.conv2(y), x if self.downsample is None else self.downsample(x))
+
+
+class Bottleneck(nn.Cell):
+    """1x1, 3x3, 1x1 convolutions and a shortcut: (n, c, h, w) -> (n, 4 channels, h / stride, w / stride).
+
+    `squeezes`: what the shortcut is added to has its channels weighed first.
+    """
+
+    expansion = 4
+
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, downsample: nn.Cell | None, squeezes: bool = False
+    ) -> None:
+        super().__init__()
+        self.conv1 = Conv2d(in_channels, channels, 1)
+        self.bn1 = BatchNorm(channels)
+        self.conv2 = Conv2d(channels, channels, 3, stride, 1)
+        self.bn2 = BatchNorm(channels)
+        self.conv3 = Conv2d(channels, 4 * channels, 1)
+        self.bn3 = BatchNorm(4 * channels)
+        self.se = SqueezeExcitation(4 * channels) if squeezes else None
+        self.downsample = downsample
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.bn1.rectified(self.conv1(x))
+        y = self.bn2.rectified(self.conv2(y))
+        y = self.conv3(y)
+        shortcut = x if self.downsample is None else self.downsample(x)
+        if self.se is not None:
+            return ops.relu(self.se(self.bn3(y)) + shortcut)
+        return self.bn3.added(y, shortcut)
+
+
+class SqueezeExcitation(nn.Cell):
+    """Each channel times a weight from 0 to 1 that the means of all channels make: (n, c, h, w) -> (n, c, h, w).
+
+    sigmoid(W2 relu(W1 z + b1) + b2) with z the means (Hu et al. 2018, eq. 3).
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        inner = arch.squeezed(channels)
+        self.fc1, self.fc2 = BiasedPointwise(channels, inner), BiasedPointwise(inner, channels)
+
+    def construct(self, x: Tensor) -> Tensor:
+        n, c, _, _ = x.shape
+        means = global_mean(single(x)).astype(x.dtype).reshape(n, c, 1, 1)
+        return x * ops.sigmoid(self.fc2(ops.relu(self.fc1(means))))
+
+
+class BiasedPointwise(Conv2d):
+    """1x1 convolution with bias: (n, c, h, w) -> (n, out_channels, h, w)."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 1)
+        self.bias = Parameter(initializer("zeros", (out_channels,), mindspore.float32), name="bias")
+
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.convolution(x, weight) + self.bias.astype(x.dtype).reshape(1, -1, 1, 1)
+
+
+class ResNet(nn.Cell):
+    """torchvision's ResNet: 7x7 stem at stride 2, max pooling, four groups of 64, 128, 256, 512 channels."""
+
+    def __init__(self, form: Large, num_classes: int, in_channels: int, precision: config.Precision) -> None:
+        super().__init__()
+        self.precision, self.type = precision, TYPES[precision]
+        blocks = form.blocks
+        block: type[BasicBlock] | type[Bottleneck] = Bottleneck if form.bottleneck else BasicBlock
+        self.conv1 = Conv2d(in_channels, 64, 7, 2, 3, stem=True)
+        self.bn1 = BatchNorm(64)
+        self.maxpool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
+        outputs = [block.expansion * channels for channels in (64, 128, 256, 512)]
+        self.layer1 = _group(block, 64, 64, blocks[0], 1, squeezes=form.squeezes)
+        self.layer2 = _group(block, outputs[0], 128, blocks[1], 2, squeezes=form.squeezes)
+        self.layer3 = _group(block, outputs[1], 256, blocks[2], 2, squeezes=form.squeezes)
+        self.layer4 = _group(block, outputs[2], 512, blocks[3], 2, squeezes=form.squeezes)
+        self.fc = nn.Dense(outputs[3], num_classes)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.bn1.rectified(self.conv1(x.astype(self.type)))
+        y = self.maxpool(operable(y)).astype(self.type)
+        y = self.layer4(self.layer3(self.layer2(self.layer1(y))))
+        return self.fc(global_mean(single(y)))
+
+
+class SmallResNet(nn.Cell):
+    """He et al.'s ResNet for small images: 3x3 stem, three groups of 16, 32, 64 channels."""
+
+    def __init__(self, blocks: int, num_classes: int, in_channels: int, precision: config.Precision) -> None:
+        super().__init__()
+        self.precision, self.type = precision, TYPES[precision]
+        self.conv1 = Conv2d(in_channels, 16, 3, 1, 1, stem=True)
+        self.bn1 = BatchNorm(16)
+        self.layer1 = _group(BasicBlock, 16, 16, blocks, 1)
+        self.layer2 = _group(BasicBlock, 16, 32, blocks, 2, free=True)
+        self.layer3 = _group(BasicBlock, 32, 64, blocks, 2, free=True)
+        self.fc = nn.Dense(64, num_classes)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.bn1.rectified(self.conv1(x.astype(self.type)))
+        y = self.layer3(self.layer2(self.layer1(y)))
+        return self.fc(global_mean(single(y)))
+
+
+def _group(
+    block: type[BasicBlock] | type[Bottleneck],
+    in_channels: int,
+    channels: int,
+    count: int,
+    stride: int,
+    free: bool = False,
+    squeezes: bool = False,
+) -> nn.Cell:
+    """Blocks of one size; the first one's shortcut changes the shape, with parameters or free of them."""
+    outputs = block.expansion * channels
+    downsample: nn.Cell | None = None
+    if free:
+        downsample = SubsampleAndPad(outputs - in_channels)
+    elif stride != 1 or in_channels != outputs:
+        downsample = nn.SequentialCell([Conv2d(in_channels, outputs, 1, stride), BatchNorm(outputs)])
+    made = functools.partial(Bottleneck, squeezes=True) if squeezes else block
+    rest = [made(outputs, channels, 1, None) for _ in range(count - 1)]
+    return nn.SequentialCell([made(in_channels, channels, stride, downsample), *rest])
+
+
+class SubsampleAndPad(nn.Cell):
+    """Option A of He et al. §3.3: every second row and column, then zeros as additional channels."""
+
+    def __init__(self, additional_channels: int) -> None:
+        super().__init__()
+        self.additional_channels = additional_channels
+        # On a CPU a 1x1 pool takes every second pixel 4 times faster than strided slices, to the same bits.
+        self.subsample = ops.AvgPool(kernel_size=1, strides=2, pad_mode="valid")
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.subsample(operable(x)).astype(x.dtype)
+        shape = (y.shape[0], self.additional_channels, y.shape[2], y.shape[3])
+        return ops.concat((y, ops.zeros(shape, y.dtype)), 1)
+
+
+def global_mean(x: Tensor) -> Tensor:
+    """Mean over the pixels, (n, c, h, w) -> (n, c), as a product: a reduction is 5 times slower on a CPU."""
+    n, c, h, w = x.shape
+    return ops.matmul(x.reshape(n * c, h * w), ops.full((h * w, 1), 1.0 / (h * w), dtype=x.dtype)).reshape(n, c)

@@ -1,0 +1,109 @@
+"""Holds the arrays of a file against a network of the family: which fit, which do not, and what to say of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused, shown
+from resnetboost_trainer.checkpoint.formats.weights import Layout
+from resnetboost_trainer.models import arch, key_map
+from resnetboost_trainer.models.arch import HEAD
+
+Array = NDArray[Any]
+
+# Of names that do not fit, so many are told; a file of another network has hundreds.
+TOLD = 3
+
+
+class Network(msgspec.Struct, frozen=True):
+    """One of the family, for so many classes and images of so many channels."""
+
+    name: str
+    classes: int
+    channels: int
+
+    def __str__(self) -> str:
+        plural = "s" if self.channels != 1 else ""
+        return f"{self.name} with {self.classes} classes for images of {self.channels} channel{plural}"
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """Names, in the file's own words, of what fits and what does not; `mismatched` says both shapes."""
+
+    network: Network
+    matched: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file is of that network."""
+        return not (self.missing or self.unexpected or self.mismatched)
+
+    @property
+    def faults(self) -> int:
+        """How many names do not fit."""
+        return len(self.missing) + len(self.unexpected) + len(self.mismatched)
+
+    def told(self) -> str:
+        """What does not fit, in half a sentence."""
+        kinds = {"another shape": self.mismatched, "missing": self.missing, "unexpected": self.unexpected}
+        return "; ".join(f"{len(names)} {kind}: {_list(names)}" for kind, names in kinds.items() if names)
+
+
+def fit(arrays: Mapping[str, Array], layout: Layout, network: Network, head: bool = True) -> Fit:
+    """How the arrays of a file fit; without `head` nobody asks for its dense layer."""
+    expected = {_named(name, layout): shape for name, shape in _expected(network, head).items()}
+    given = {name: tuple(array.shape) for name, array in arrays.items() if head or not name.startswith(f"{HEAD}.")}
+    both = [name for name in expected if name in given]
+    return Fit(
+        network=network,
+        matched=tuple(name for name in both if given[name] == expected[name]),
+        missing=tuple(name for name in expected if name not in given),
+        unexpected=tuple(name for name in given if name not in expected),
+        mismatched=tuple(
+            f"{name} {given[name]} instead of {expected[name]}" for name in both if given[name] != expected[name]
+        ),
+    )
+
+
+def identify(arrays: Mapping[str, Array], layout: Layout, names: tuple[str, ...] = ()) -> Fit:
+    """The fit with that network of the family, or of those `names`, that fits best."""
+    classes, channels = _size(arrays, f"{HEAD}.weight", 0), _size(arrays, "conv1.weight", 1)
+    names = names or (*arch.LARGE, *arch.SMALL)
+    return min((fit(arrays, layout, Network(name, classes, channels)) for name in names), key=lambda fit: fit.faults)
+
+
+def renamed(arrays: Mapping[str, Array], layout: Layout, network: Network, head: bool = True) -> dict[str, Array]:
+    """A whole fit's arrays under our names, in the network's order. Raises Refused for numbers that cannot be right."""
+    ours = {name: arrays[_named(name, layout)] for name in _expected(network, head)}
+    for name, array in ours.items():
+        if not np.isfinite(array).all():
+            raise Refused(f"{_named(name, layout)} holds a value that is not finite")
+        if name.endswith("moving_variance") and (array < 0).any():
+            raise Refused(f"{_named(name, layout)} holds a negative variance")
+    return ours
+
+
+def _expected(network: Network, head: bool) -> arch.Shapes:
+    everything = arch.parameters(network.name, network.classes, network.channels)
+    return {name: shape for name, shape in everything.items() if head or arch.part(name) != "head"}
+
+
+def _named(name: str, layout: Layout) -> str:
+    return key_map.torch(name) if layout == "torch" else name
+
+
+def _size(arrays: Mapping[str, Array], name: str, axis: int) -> int:
+    """A size that the array of that name shows, 1 where it shows nothing."""
+    array = arrays.get(name)
+    return int(array.shape[axis]) if array is not None and array.ndim > axis else 1
+
+
+def _list(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""
+    return ", ".join(shown(name) for name in names[:TOLD]) + more

@@ -1,0 +1,106 @@
+"""The two ways to a step within the subspace: BFGS with a line search, and Momentum SGD; neither knows of networks.
+
+What they remember lies in parameters, as float32, so that a checkpoint has all of it: a resumed run goes on from the
+same bits.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from resnetboost_trainer.config import LineSearch, Momentum
+from resnetboost_trainer.models.assign import write
+from resnetboost_trainer.optim.pca import quasinewton
+from resnetboost_trainer.optim.pca.quasinewton import Doubles, Rule, Search, State
+
+
+class Direction(msgspec.Struct, frozen=True):
+    """Where to go, (k,), and the slope of the loss in that direction, at most 0."""
+
+    vector: Doubles
+    slope: float
+
+
+class Solver(Protocol):
+    """Asked twice a step: for a direction, and how far to go."""
+
+    def direction(self, gradient: Doubles, learning_rate: float) -> Direction:
+        """By the gradient (k,) within the subspace."""
+        ...
+
+    def length(self, taken: Direction, loss: float, evaluate: Callable[[float], float]) -> Search:
+        """How far to go in the direction that is taken, from where the loss is that."""
+        ...
+
+    def state(self) -> list[Parameter]:
+        """What a checkpoint has to hold."""
+        ...
+
+
+class Bfgs:
+    """P-BFGS: a quasi-Newton direction and the longest step that Armijo's rule accepts."""
+
+    def __init__(self, dimensions: int, settings: LineSearch) -> None:
+        self.rule = Rule(settings.contraction, settings.sufficient_decrease, settings.max_trials)
+        start = quasinewton.first(dimensions)
+        self.memory = {name: _parameter(name, getattr(start, name)) for name in State.__struct_fields__}
+        self._gradient, self._informed = start.gradient, start
+
+    def direction(self, gradient: Doubles, learning_rate: float) -> Direction:
+        """As `Solver` says; the learning rate is not looked at, a quasi-Newton step has a length of its own."""
+        informed = quasinewton.informed(self._state(), gradient)
+        found, slope = quasinewton.direction(informed, gradient)
+        if not slope < 0:  # rounding has left the inverse indefinite: begin again with steepest descent
+            informed = quasinewton.first(len(gradient))
+            found, slope = quasinewton.direction(informed, gradient)
+        self._gradient, self._informed = gradient, informed
+        return Direction(found, slope)
+
+    def length(self, taken: Direction, loss: float, evaluate: Callable[[float], float]) -> Search:
+        """As `Solver` says. A step that is rejected leaves the state as it was before its direction was asked for."""
+        found = quasinewton.search(loss, taken.slope, self.rule, evaluate)
+        if found.length > 0:
+            self._remember(quasinewton.stepped(self._informed, self._gradient, found.length * taken.vector))
+        return found
+
+    def state(self) -> list[Parameter]:
+        """As `Solver` says."""
+        return list(self.memory.values())
+
+    def _state(self) -> State:
+        return State(**{name: value.asnumpy().astype(np.float64) for name, value in self.memory.items()})
+
+    def _remember(self, state: State) -> None:
+        for name, parameter in self.memory.items():
+            write(parameter, getattr(state, name))
+
+
+class Sgd:
+    """P-SGD: Momentum SGD by the gradient within the subspace."""
+
+    def __init__(self, dimensions: int, settings: Momentum) -> None:
+        self.settings = settings
+        self.velocity = _parameter("velocity", np.zeros(dimensions))
+
+    def direction(self, gradient: Doubles, learning_rate: float) -> Direction:
+        """As `Solver` says."""
+        mu = self.settings.momentum
+        velocity = mu * self.velocity.asnumpy().astype(np.float64) + gradient
+        write(self.velocity, velocity)
+        found = -learning_rate * (gradient + mu * velocity if self.settings.nesterov else velocity)
+        return Direction(found, float(gradient @ found))
+
+    def length(self, taken: Direction, loss: float, evaluate: Callable[[float], float]) -> Search:
+        """As `Solver` says: the whole of it, whatever the loss."""
+        return Search(1.0, 0)
+
+    def state(self) -> list[Parameter]:
+        """As `Solver` says."""
+        return [self.velocity]
+
+
+def _parameter(name: str, values: Doubles) -> Parameter:
+    return Parameter(Tensor(values.astype(np.float32)), name=f"pca.{name}", requires_grad=False)

@@ -1,0 +1,62 @@
+"""The principal subspace of a gang as graphs: into it by a sum over the ranks, out of it by gathering their parts.
+
+Each rank has a range of columns of P (k, M), all ranges of one width, the last ones padded with zeros: any number of
+ranks will do. What goes in and comes out is whole and the same bits on every rank.
+"""
+
+import math
+
+import mindspore
+from mindspore import Parameter, Tensor, nn, ops
+
+from resnetboost_trainer.distributed.communicator import Floats
+
+
+def width(numbers: int, ranks: int) -> int:
+    """Columns that a rank has of P, with those of padding."""
+    return math.ceil(numbers / ranks)
+
+
+class Columns(nn.Cell):
+    """This rank's columns of P (k, width), kept once for the graphs that use them."""
+
+    def __init__(self, columns: Floats, numbers: int, rank: int, ranks: int) -> None:
+        super().__init__()
+        self.values = Parameter(Tensor.from_numpy(columns), name="pca.columns", requires_grad=False)
+        self.numbers, self.rank, self.ranks = numbers, rank, ranks
+        self.dimensions, self.width = columns.shape
+
+
+class Project(nn.Cell):
+    """x (M,) -> this rank's part of P x (k,): the sum over the ranks is the whole."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__()
+        self.columns = columns
+        self.start = min(columns.rank * columns.width, columns.numbers)
+        self.own = min(columns.numbers - self.start, columns.width)  # of the last ranks maybe none
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.own == 0:
+            return ops.zeros(self.columns.dimensions, mindspore.float32)
+        own = x[self.start : self.start + self.own]
+        if self.own < self.columns.width:
+            own = ops.concat([own, ops.zeros(self.columns.width - self.own, mindspore.float32)])
+        return ops.matmul(self.columns.values, own.reshape(-1, 1)).reshape(-1)
+
+
+class Expand(nn.Cell):
+    """c (n, k) -> c P, (n, M): n combinations of the components in one gathering. A collective."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__()
+        self.columns = columns
+        self.gather = ops.AllGather() if columns.ranks > 1 else None
+
+    def construct(self, within: Tensor) -> Tensor:
+        parts = ops.matmul(within, self.columns.values)
+        if self.gather is None:
+            return parts
+        ranks, rows, columns = self.columns.ranks, within.shape[0], self.columns.width
+        whole = self.gather(parts).reshape(ranks, rows, columns).transpose(1, 0, 2).reshape(rows, ranks * columns)
+        return whole[:, : self.columns.numbers]

@@ -1,0 +1,277 @@
+"""An update of the curvature, top to bottom: traces, decision, factors, inverses; each in a module of its own.
+
+Across ranks: traces and factors are averaged, never inverses (the mean of inverses is not the inverse of the mean: it
+makes steps too long), each block is inverted once in the whole gang and its inverse shared. Every rank decides from
+the same bits, so all enter the same collectives.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import mindspore
+import msgspec
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+from numpy.typing import NDArray
+
+from resnetboost_trainer.config import Thor
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.models.assign import write
+from resnetboost_trainer.optim.thor import device, exchange, host, inverse, layers, trace_rule
+from resnetboost_trainer.optim.thor.capture import Capture
+from resnetboost_trainer.optim.thor.exchange import Damped
+from resnetboost_trainer.optim.thor.host import Captured
+from resnetboost_trainer.optim.thor.precondition import Preconditioned, Preconditioner
+from resnetboost_trainer.optim.thor.trace_rule import Decision
+
+Floats = NDArray[np.float32]
+
+UNEXPLAINED = (
+    "the network uses it never or more than once in a step, uses its weight elsewhere, or not for every sample"
+)
+
+log = logging.getLogger(__name__)
+
+
+class Update(msgspec.Struct, frozen=True):
+    """What a candidate update did, in numbers of layers. `failed` ones were due and keep their old inverses.
+
+    `damping` is that of the updated layers; in all other inverses it is within `trace.DAMPING_WITHIN` of it, but for
+    failed layers and those whose trace was not finite. `stopped` are those that were left alone because of it.
+    """
+
+    damping: float
+    seconds: float
+    updated: int
+    kept: int
+    stopped: int
+    failed: int
+
+
+class Due(NamedTuple):
+    """A layer to be updated: its place, what was captured of it, and T, the same on every rank."""
+
+    place: int
+    captured: Captured
+    positions: float
+
+
+class _Statistics(Protocol):
+    """`host` or `device`."""
+
+    def all_traces(self, everything: Sequence[Captured]) -> list[tuple[float, float]]: ...
+
+    def factors(self, captured: Captured) -> list[Floats]: ...
+
+
+class Curvature:
+    """The factors of a network's layers, kept as inverses in `preconditioner`, the same bits on every rank."""
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        parameters: Sequence[Parameter],
+        settings: Thor,
+        communicator: Communicator,
+        exclude: Sequence[str] = (),
+    ) -> None:
+        """`exclude` names layers that keep their plain gradient. Raises ValueError when none is left."""
+        self.settings, self.communicator = settings, communicator
+        self.statistics: _Statistics = host if mindspore.get_context("device_target") == "CPU" else device
+        self.layers, left_out = layers.find(network, settings.block_size, exclude)
+        if not self.layers:
+            known = "Conv2d, Dense, Embedding or LayerNorm with trained weights"
+            raise ValueError(f"THOR found no layer it knows inside of the network: {known}")
+        for name, reason in left_out.items():
+            log.warning("THOR leaves %s its plain gradient: %s", name, reason)
+        self.parameters = layers.ordered(self.layers, parameters)
+        self.capture = Capture(network, self.layers)
+        self.preconditioner = Preconditioner(self.layers, self.parameters)
+        first = Tensor(trace_rule.first_state(len(self.layers)))
+        self.traces = Parameter(first, name="thor.traces", requires_grad=False)
+        self.overdue = Parameter(Tensor(0.0, mindspore.float32), name="thor.overdue", requires_grad=False)
+        self._overdue: bool | None = None
+        unknown = Tensor(np.zeros(len(self.layers), np.float32))
+        self.dampings = Parameter(unknown, name="thor.damping", requires_grad=False)
+
+    def optimizer(self, optimizer: nn.Cell) -> Preconditioned:
+        """That optimizer of flat gradients, given the preconditioned ones."""
+        return Preconditioned(self.preconditioner, optimizer, self.settings.clip_norm)
+
+    def state(self) -> list[Parameter]:
+        """What a checkpoint has to hold."""
+        return [self.traces, *self.preconditioner.state()]
+
+    def newer_state(self) -> list[Parameter]:
+        """What it has to hold too, and those of older releases do not: a damping of 0 counts as outdated."""
+        return [self.dampings, self.overdue]
+
+    def due(self, step: int) -> bool:
+        """Whether that step, 0-based, is a candidate for an update, or follows one that was: its graph captures.
+
+        Stopped layers need it too, where the damping has changed; whether it has, the ranks say together in `update`.
+        """
+        if step % self.settings.frequency != 0 and not self._is_overdue():
+            return False
+        left_out = self.traces.asnumpy()[:, trace_rule.STOPPED] == trace_rule.LEFT_OUT
+        return not bool(left_out.all())
+
+    def postpone(self) -> None:
+        """The step that was to update is left out: the next one is to."""
+        self._set_overdue(True)
+
+    def forget(self) -> None:
+        """Look at the parameters themselves again: somebody else may have loaded others."""
+        self._overdue = None
+
+    def _is_overdue(self) -> bool:
+        """As the parameter says; it is read once, for reading waits for the device, and nobody else sets it."""
+        if self._overdue is None:
+            self._overdue = bool(self.overdue.asnumpy() > 0)
+        return self._overdue
+
+    def _set_overdue(self, yes: bool) -> None:
+        if self._is_overdue() != yes:
+            write(self.overdue, np.asarray(float(yes)))
+            self._overdue = yes
+
+    def update(
+        self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
+    ) -> Update:
+        """Bring the inverses up to date. A collective, but for a gang of one.
+
+        `captured` is what the probes' gradients were, of a local batch of `samples` and a loss times `loss_scale`;
+        `gradients` this rank's own flat gradient, unscaled, which is looked at on the first call alone.
+        """
+        started = time.perf_counter()
+        everything = self._captured(captured, samples, loss_scale)
+        state: Floats = self.traces.asnumpy()
+        if not state.any():
+            state = self._without_unexplained(state, everything, gradients)
+        positions, traces, agreed = self._traces(state, everything, damping)
+        dampings: Floats = self.dampings.asnumpy().copy()
+        outdated = trace_rule.outdated(dampings, agreed)
+        state, decisions = trace_rule.decide(state, traces, self.settings.trace_rule, outdated)
+        due = [
+            Due(k, everything[k], float(positions[k]))
+            for k, decision in enumerate(decisions)
+            if decision is Decision.UPDATE
+        ]
+        failed = self._renew(due, damping) if due else set()
+        renewed = np.isin(np.arange(len(state)), [one.place for one in due if one.place not in failed])
+        dampings[renewed] = agreed
+        write(self.traces, trace_rule.updated(state, renewed))
+        write(self.dampings, dampings)
+        self._set_overdue(False)
+        return Update(
+            damping=damping,
+            seconds=time.perf_counter() - started,
+            updated=len(due) - len(failed),
+            kept=decisions.count(Decision.KEEP),
+            stopped=decisions.count(Decision.STOP) - int((state[:, trace_rule.STOPPED] == trace_rule.LEFT_OUT).sum()),
+            failed=len(failed),
+        )
+
+    def _captured(self, tensors: Sequence[Tensor], samples: int, loss_scale: float) -> list[Captured]:
+        pairs = zip(self.layers, tensors[::2], tensors[1::2], strict=True)
+        everything = [Captured(layer, a, d, samples, loss_scale) for layer, a, d in pairs]
+        return [host.brought(captured) for captured in everything] if self.statistics is host else everything
+
+    def _without_unexplained(self, state: Floats, everything: Sequence[Captured], gradients: Tensor) -> Floats:
+        """The state with those layers left out, on every rank, whose captured tensors are not their whole story."""
+        sizes = np.cumsum([layer.form.size for layer in self.layers])
+        parts = np.split(gradients.asnumpy()[: sizes[-1]], sizes[:-1])
+        pairs = zip(everything, parts, strict=True)
+        unsound = self.communicator.sum(np.array([not _explained(*pair) for pair in pairs], np.float32)) > 0
+        for layer in itertools.compress(self.layers, unsound):
+            log.warning("THOR leaves %s its plain gradient: %s", layer.name, UNEXPLAINED)
+        after = state.copy()
+        after[unsound, trace_rule.STOPPED] = trace_rule.LEFT_OUT
+        return after
+
+    def _traces(
+        self, state: Floats, everything: Sequence[Captured], damping: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """T and tr F by layer, 0 for layers that are left out, and the damping: means over the ranks.
+
+        T too is the gang's: ranks may have padded their sequences to different lengths. And the damping, which
+        processors, or a script's own function, may round differently: on it hangs who enters which collective.
+        """
+        watched = state[:, trace_rule.STOPPED] != trace_rule.LEFT_OUT
+        own = np.zeros((len(state), 3), np.float32)
+        seen = list(itertools.compress(everything, watched))
+        if seen:
+            own[watched, :2] = self.statistics.all_traces(seen)
+            own[watched, 2] = [captured.uses for captured in seen]
+        *flat, agreed = self.communicator.mean(np.append(own, np.float32(damping)))
+        mean = np.array(flat, np.float64).reshape(-1, 3)
+        groups = np.array([layer.form.groups for layer in self.layers])
+        traces = trace_rule.kronecker_trace(mean[:, 2] / groups, mean[:, 0], mean[:, 1])
+        return mean[:, 2], traces, float(agreed)
+
+    def _renew(self, due: Sequence[Due], damping: float) -> set[int]:
+        """New inverses for those layers; returns those whose factors cannot be inverted, which keep what they have."""
+        inverses = self._inverted(due, self._factors(due), damping)
+        sound = {
+            one.place: own
+            for one, own in zip(due, inverses, strict=True)
+            if all(np.isfinite(inverse).all() for inverse in own)
+        }
+        failed = {one.place for one in due} - sound.keys()
+        for place in sorted(failed):
+            log.warning("THOR: a factor of %s is not positive definite; it keeps its old ones", self.layers[place].name)
+        self.preconditioner.set(sound)
+        return failed
+
+    def _factors(self, due: Sequence[Due]) -> list[list[Floats]]:
+        """The layers' factors of the gang's whole batch: one collective for all of them."""
+        own = [self.statistics.factors(one.captured) for one in due]
+        if self.communicator.size == 1:
+            return own
+        return _split(
+            self.communicator.mean(np.concatenate([part.reshape(-1) for parts in own for part in parts])), own
+        )
+
+    def _inverted(self, due: Sequence[Due], factors: Sequence[list[Floats]], damping: float) -> list[list[Floats]]:
+        """All inverses, with the 1 / T of F ~ T (A kron G) in those of G."""
+        damped = [
+            Damped(blocks, added)
+            for one, own in zip(due, factors, strict=True)
+            for blocks, added in zip(own, self._dampings(one, own, damping), strict=True)
+        ]
+        results = iter(exchange.inverted(damped, self.communicator))
+        inverses = [[next(results) for _ in own] for own in factors]
+        for one, own in zip(due, inverses, strict=True):
+            own[-1] /= np.float32(one.positions)
+        return inverses
+
+    def _dampings(self, one: Due, factors: Sequence[Floats], damping: float) -> tuple[float, ...]:
+        """What is added to the diagonal of each factor; one pi for all groups of a convolution."""
+        if len(factors) == 1:
+            return (damping,)
+        ratio = 1.0
+        if self.settings.damping.split == "Pi":
+            form = self.layers[one.place].form
+            trace_a, trace_g = (float(np.trace(blocks, axis1=1, axis2=2).sum()) for blocks in factors)
+            dim_a, dim_g = (form.groups * cut.dimension for cut in form.factors)
+            ratio = inverse.pi(trace_a, dim_a, trace_g, dim_g)
+        return inverse.damping_shares(damping, one.positions, ratio)
+
+
+def _explained(captured: Captured, gradient: Floats) -> bool:
+    return host.explains(host.brought(captured) if isinstance(captured.input, Tensor) else captured, gradient)
+
+
+def _split(flat: Floats, like: Sequence[list[Floats]]) -> list[list[Floats]]:
+    """The numbers of a flat array in the shapes of those arrays."""
+    result, start = [], 0
+    for arrays in like:
+        shaped = []
+        for array in arrays:
+            shaped.append(flat[start : start + array.size].reshape(array.shape))
+            start += array.size
+        result.append(shaped)
+    return result

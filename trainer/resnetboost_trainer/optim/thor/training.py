@@ -1,0 +1,347 @@
+"""THOR for anybody's MindSpore script: `THOR(network, ...)` and a training cell; the trainer itself does not use it.
+
+thor = THOR(network, learning_rate=0.02, damping=0.1)
+train = thor.training_cell(nn.CrossEntropyLoss())
+for images, labels in batches:
+    loss = train(images, labels)
+"""
+
+import contextlib
+import logging
+import math
+import numbers
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from numpy.typing import NDArray
+
+from resnetboost_trainer import config
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine.gradient import Reduction
+from resnetboost_trainer.models.assign import write
+from resnetboost_trainer.optim.grad_scaler import MOST_IN_A_ROW
+from resnetboost_trainer.optim.momentum import Momentum
+from resnetboost_trainer.optim.thor.curvature import Curvature, Update
+
+# Of a loss, between a batch and the same one taken twice, for it to be a mean: half precision stays below it.
+MEAN_WITHIN = 0.01
+
+log = logging.getLogger(__name__)
+
+# Or a Tensor, which has no type of its own here.
+Scheduled = float | Sequence[float] | NDArray[np.floating[Any]] | Callable[[int], float]
+
+
+class THOR:
+    """Second-order optimizer for a network: Chen et al., "THOR" (AAAI 2021), on MindSpore's plain operators.
+
+    Conv2d (any kernel, stride, padding, dilation, groups), Dense, Embedding and LayerNorm are preconditioned, all else
+    has momentum SGD. `learning_rate` and `damping` are numbers, one number per step (the last one stays), or functions
+    of the step. `frequency`: steps between updates of the curvature. `block_size`: largest diagonal block of a factor.
+    `pi`: share damping by the factors' traces (Martens & Grosse 2015); False is MindSpore's convention. `trace_rule`:
+    (w1, w2, smoothing) of the paper's rule which layers an update leaves out; zeros update all. `clip_norm`: longest
+    direction. `loss_scale`: factor on the loss during the backward pass, for half precision. `exclude`: names of layers
+    (as `network.cells_and_names()` has them), or of cells with all their layers, that are to keep their plain gradient.
+
+    The loss has to be a mean over the batch, which is the first axis, of LayerNorm's inputs too. In a process that has
+    called `mindspore.communication.init()` gradients and factors are averaged over the ranks, which have to begin with
+    the same weights and step together.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        learning_rate: Scheduled = 0.02,
+        damping: Scheduled = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        *,
+        frequency: int = 10,
+        block_size: int = 128,
+        pi: bool = True,
+        trace_rule: tuple[float, float, float] = (0.3, 0.0, 0.8),
+        clip_norm: float | None = None,
+        nesterov: bool = False,
+        loss_scale: float = 1.0,
+        exclude: Sequence[str] = (),
+    ) -> None:
+        """Raises ValueError naming the argument for what cannot be, and when the network has no layer it knows."""
+        _check(isinstance(network, nn.Cell), "network", network, "the network itself, a mindspore.nn.Cell")
+        self.learning_rate = _Schedule("learning_rate", learning_rate, "of at least 0", lambda value: value >= 0)
+        self.damping = _Schedule("damping", damping, "above 0", lambda value: value > 0)
+        for name, whole in (("frequency", frequency), ("block_size", block_size)):
+            _check(
+                _is_number(whole) and whole >= 1 and whole == int(whole), name, whole, "a whole number of at least 1"
+            )
+        _check(_is_number(momentum) and 0 <= momentum < 1, "momentum", momentum, "a number from 0 to below 1")
+        _check(_is_number(weight_decay) and weight_decay >= 0, "weight_decay", weight_decay, "a number of at least 0")
+        bounded = clip_norm is None or (_is_number(clip_norm) and clip_norm > 0)
+        _check(bounded, "clip_norm", clip_norm, "a number above 0, or None")
+        _check(_is_number(loss_scale) and loss_scale > 0, "loss_scale", loss_scale, "a number above 0")
+        for name, choice in (("pi", pi), ("nesterov", nesterov)):
+            _check(isinstance(choice, bool), name, choice, "True or False")
+        named = _is_list(exclude) and all(type(each) is str for each in exclude)
+        _check(named, "exclude", exclude, "a list of names")
+        self.network, self.loss_scale = network, loss_scale
+        self.communicator = Communicator.present()
+        settings = config.Thor(
+            frequency=int(frequency),
+            block_size=int(block_size),
+            damping=config.Damping(initial=0, decay=1, decay_epochs=1, split="Pi" if pi else "Symmetric"),
+            trace_rule=_rule(trace_rule),
+            clip_norm=clip_norm,
+        )
+        self.curvature = Curvature(network, network.trainable_params(), settings, self.communicator, exclude)
+        sgd = config.Momentum(momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+        self.optimizer = self.curvature.optimizer(Momentum(self.curvature.parameters, sgd))
+
+    def training_cell(self, loss: Callable[..., Any]) -> "TrainingCell":
+        """A cell that takes a batch and does a step; `loss` has the network's output and the batch's last tensor.
+
+        Raises ValueError for a loss that says of itself that it is no mean over the batch; others are found out when
+        they are first used.
+        """
+        _check(callable(loss), "loss", loss, "a loss cell or function of (output, labels)")
+        reduction = _reduction(loss)
+        remedy = "a mean over the batch, as reduction='mean' makes it"
+        _check(reduction not in ("sum", "none"), "reduction of the loss", reduction, remedy)
+        return TrainingCell(self, loss)
+
+
+class TrainingCell(nn.Cell):
+    """(inputs ..., labels) -> mean loss over the ranks, after one step. The first axis of all tensors is the batch.
+
+    It works by itself and as the network of a `mindspore.Model` without loss and optimizer (dataset_sink_mode=False).
+    Its parameters - `mindspore.save_checkpoint(cell, file)` - are everything a later process needs to go on.
+    """
+
+    def __init__(self, thor: THOR, loss: Callable[..., Any]) -> None:
+        super().__init__(auto_prefix=False)
+        curvature = thor.curvature
+        self.network, self.optimizer, self.thor = thor.network, thor.optimizer, thor
+        self.traces, self.dampings, self.overdue = curvature.traces, curvature.dampings, curvature.overdue
+        self.steps = Parameter(Tensor(0, mindspore.int32), name="thor.steps", requires_grad=False)
+        self.loss, self.is_mean = loss, False
+        self._compile()
+        self._written = list(self.get_parameters())
+        self._places: list[int] | None = None
+        self.last_update: Update | None = None
+        self.skipped = self._skipped_in_a_row = 0
+
+    def _compile(self) -> None:
+        """Graphs that bind to the parameters' memory as it is when they first run."""
+        thor, parameters, probes = self.thor, self.thor.curvature.parameters, self.thor.curvature.capture.probes
+        self.plain = _Compiled(_Gradient(thor.network, self.loss, parameters, thor.loss_scale))
+        self.capturing = _Compiled(_Gradient(thor.network, self.loss, parameters, thor.loss_scale, probes))
+        self.reduction = _Compiled(Reduction(parameters, thor.communicator.size))
+        self.update = _Compiled(thor.optimizer)
+
+    def _follow(self) -> None:
+        """Compile again if somebody has loaded parameters since the last step: `writing.write` says why."""
+        places = [parameter.data_ptr() for parameter in self._written]
+        if self._places is not None and places != self._places:
+            log.info("THOR compiles its graphs again, since parameters were loaded after a step")
+            self._compile()
+
+    def __call__(self, *batch: Tensor) -> Tensor:
+        """One step; `last_update` says what the newest update of the curvature did.
+
+        A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing but
+        running statistics: it is told in the log and counted in `skipped`, and what it was to update of the curvature
+        the next step does. Raises FloatingPointError after so many in a row that none will be finite.
+        """
+        graph_mode = mindspore.get_context("mode") == mindspore.GRAPH_MODE  # where graphs follow by themselves
+        if not graph_mode:
+            self._follow()
+        step = int(self.steps.asnumpy())
+        thor, curvature = self.thor, self.thor.curvature
+        curvature.forget()  # a script may load what it likes between two steps
+        rate, damping = thor.learning_rate.at(step), thor.damping.at(step)
+        due = curvature.due(step)
+        flat, captured = self._gradient(batch, due)
+        gradients, scalars = self.reduction(flat)
+        if not np.isfinite(scalars[0].asnumpy()):
+            self._skip(step)
+            if due:
+                curvature.postpone()
+        else:
+            self._skipped_in_a_row = 0
+            if due:
+                self.last_update = curvature.update(captured, flat, batch[0].shape[0], thor.loss_scale, damping)
+            self.update(gradients, Tensor(rate, mindspore.float32))
+        write(self.steps, np.asarray(step + 1))
+        self._places = [] if graph_mode else [parameter.data_ptr() for parameter in self._written]
+        return scalars[1]
+
+    def _skip(self, step: int) -> None:
+        """Count a step that is left out, and say so. Raises FloatingPointError."""
+        self.skipped, self._skipped_in_a_row = self.skipped + 1, self._skipped_in_a_row + 1
+        scale = self.thor.loss_scale
+        if self._skipped_in_a_row > MOST_IN_A_ROW:
+            reason = f"no gradient was finite in {self._skipped_in_a_row} steps in a row, the last one step {step}"
+            remedy = f"lower loss_scale, now {scale:g}, or learning_rate, or look for such numbers in the batches"
+            raise FloatingPointError(f"THOR: {reason}; {remedy}")
+        log.warning("THOR leaves step %d out: its gradient is not finite (loss_scale %g)", step, scale)
+
+    def _gradient(self, batch: Sequence[Tensor], due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+        graph = self.capturing if due else self.plain
+        with self.thor.curvature.capture.attached() if due else contextlib.nullcontext():
+            graph.set_train(True)
+            try:
+                flat, captured, outputs = graph(*batch)
+            except ValueError as error:
+                if due and "AddN" in str(error):  # MindSpore's word for gradients that cannot be added up
+                    remedy = "name it in `exclude`"
+                    raise ValueError(f"THOR: a layer has inputs of several shapes in one step; {remedy}") from error
+                raise
+        if due and not self.is_mean:
+            self.is_mean = _check_mean(self.loss, outputs, batch[-1])
+        return flat, captured
+
+
+class _Compiled(nn.Cell):
+    """A cell as a graph also where the script runs operator by operator, which is MindSpore's default mode."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell = cell
+
+    @mindspore.jit
+    def construct(self, *arguments: Tensor) -> Any:
+        return self.cell(*arguments)
+
+
+class _Gradient(nn.Cell):
+    """(inputs ..., labels) -> flat [gradients ..., loss, loss] as `Reduction` takes it, gradients by the probes.
+
+    And the network's output, if it is one tensor, or else the loss.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        loss: Callable[..., Any],
+        parameters: Sequence[Parameter],
+        loss_scale: float,
+        probes: Sequence[Parameter] = (),
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.network, self.loss, self.loss_scale, self.count = network, loss, loss_scale, len(parameters)
+        self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
+
+    def forward(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The scaled loss, and the output."""
+        outputs = self.network(*batch[:-1])
+        loss = self.loss(outputs, batch[-1])
+        if loss.size != 1:
+            raise ValueError(
+                f"THOR: the loss has shape {loss.shape}; use one that is a mean over the batch, one number"
+            )
+        return loss if self.loss_scale == 1 else loss * self.loss_scale, outputs if isinstance(
+            outputs, Tensor
+        ) else loss
+
+    def construct(self, *batch: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+        (loss, outputs), gradients = self.gradient(*batch)
+        pieces = [gradient.astype(mindspore.float32).reshape(-1) for gradient in gradients[: self.count]]
+        value = loss.astype(mindspore.float32).reshape(1)
+        return ops.concat([*pieces, value, value]) / self.loss_scale, gradients[self.count :], outputs
+
+
+class _Doubled(nn.Cell):
+    """(outputs, labels) of a batch -> its loss, and that of the batch taken twice."""
+
+    def __init__(self, loss: Callable[..., Any]) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss = loss
+
+    def construct(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self.loss(outputs, labels), self.loss(ops.concat((outputs, outputs)), ops.concat((labels, labels)))
+
+
+def _check_mean(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> bool:
+    """Refuse a loss that is a sum over the batch, and tell of another that is no mean: those have other curvature.
+
+    Returns whether this batch could say which it is.
+    """
+    if outputs.ndim == 0 or labels.ndim == 0 or outputs.shape[0] != labels.shape[0]:
+        return False
+    once, twice = (float(each.asnumpy()) for each in _Compiled(_Doubled(loss))(outputs, labels))
+    if not (math.isfinite(once) and math.isfinite(twice)):
+        return False
+    if math.isclose(once, twice, rel_tol=MEAN_WITHIN):
+        return True
+    told = f"{once:.4g} for this batch and {twice:.4g} for the same batch taken twice"
+    if math.isclose(2 * once, twice, rel_tol=MEAN_WITHIN):
+        raise ValueError(f"THOR: the loss is {told}, a sum; use a mean over the batch, as reduction='mean' makes it")
+    log.warning("THOR: the loss is %s; the curvature is right only for a mean over the batch", told)
+    return True
+
+
+def _reduction(loss: Callable[..., Any]) -> object:
+    """What a loss of MindSpore was made with; None where it does not say so."""
+    if isinstance(loss, nn.LossBase) and not hasattr(loss, "reduction"):
+        return "none" if not loss.reduce else "mean" if loss.average else "sum"
+    return getattr(loss, "reduction", None)
+
+
+class _Schedule:
+    """A number, one number a step, or a function of the step, checked as far as it is known beforehand."""
+
+    def __init__(self, name: str, scheduled: Any, least: str, sound: Callable[[float], bool]) -> None:
+        self.name, self.sound = name, sound
+        self.remedy = f"a finite number {least}, some of them, or a function of the step"
+        self.function = scheduled if callable(scheduled) and not isinstance(scheduled, Tensor) else None
+        if self.function is None:
+            self.values = _numbers(scheduled)
+            _check(bool(self.values) and all(map(self._sound, self.values)), name, scheduled, self.remedy)
+        else:
+            self.at(0)
+
+    def at(self, step: int) -> float:
+        """Of a step, 0-based; the last number stays. Raises ValueError for what a function must not give."""
+        if self.function is None:
+            return self.values[min(step, len(self.values) - 1)]
+        value = self.function(step)
+        (number,) = _numbers(value) or (math.nan,)
+        _check(self._sound(number), f"{self.name} at step {step}", value, self.remedy)
+        return number
+
+    def _sound(self, number: float) -> bool:
+        return math.isfinite(number) and self.sound(number)
+
+
+def _numbers(given: Any) -> list[float]:
+    """Those of a number, a sequence, an array or a Tensor; none for what has others than real numbers."""
+    try:
+        array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
+    except ValueError:  # lists of several lengths
+        return []
+    values: list[float] = array.astype(np.float64).reshape(-1).tolist() if array.dtype.kind in "iuf" else []
+    return values
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite real number; True and False are none."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+
+
+def _check(condition: bool, name: str, value: object, remedy: str) -> None:
+    if not condition:
+        raise ValueError(f"THOR: {name} is {reprlib.repr(value)}; use {remedy}")
+
+
+def _rule(trace_rule: Sequence[float]) -> config.TraceRule:
+    remedy = "(w1, w2, smoothing) with w1 >= w2 >= 0 and smoothing from 0 to below 1"
+    given = _is_list(trace_rule) and len(trace_rule) == 3 and all(map(_is_number, trace_rule))
+    _check(given and 0 <= trace_rule[1] <= trace_rule[0] and 0 <= trace_rule[2] < 1, "trace_rule", trace_rule, remedy)
+    above, below, smoothing = trace_rule
+    return config.TraceRule(update_above=above, stop_below=below, smoothing=smoothing)

@@ -1,0 +1,94 @@
+"""Trains with a clock at every border between the parts of a step; it keeps no weights and tells nobody."""
+
+import time
+from collections.abc import Sequence
+
+from mindspore import Tensor
+
+from resnetboost_trainer.config import Config
+from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data.corrupt import Corrupt
+from resnetboost_trainer.data.loader import Feed
+from resnetboost_trainer.distributed.adasum.adaptive_sum import Summed
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.models import resnet
+from resnetboost_trainer.optim import schedule
+from resnetboost_trainer.profiling.step_times import DATA, GRADIENT, OPTIMIZER, REDUCTION, Step, Window
+
+
+class TimedSteps:
+    """Of a stage, from its first step on, on fresh weights. Collectives: every rank takes as many, `total` at most."""
+
+    def __init__(self, config: Config, dataset: sampler.Dataset, communicator: Communicator, total: int) -> None:
+        """A collective."""
+        self.config, self.communicator, self._done = config, communicator, 0
+        size, samples = communicator.size, len(dataset.train.labels)
+        self.global_batch = size * config.local_batch_size * config.accumulation_steps
+        self.share = sampler.Share(
+            config.seed, self.global_batch, communicator.rank, size, samples, config.accumulation_steps
+        )
+        self.network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
+        self.program = Program(config, self.network, communicator)
+        corrupt = Corrupt(dataset.max_corrupt_images)
+        self._feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
+        self._batches = self._feed.batches(self.share.steps(0, total))
+
+    def take(self, count: int) -> Sequence[Step]:
+        """The next steps. Raises what a step raises."""
+        return [self._step() for _ in range(count)]
+
+    def leave(self) -> None:
+        """Wait for the others; no step may follow."""
+        self._feed.close()
+        self.communicator.leave()
+
+    def _step(self) -> Step:
+        windows: list[Window] = []
+        moment = schedule.moment(self.config, self._done, self.share.per_epoch)
+        begun = time.perf_counter()
+        images, labels, waited = self._batch()
+        for _ in range(self.share.parts - 1):
+            started = time.time_ns()
+            self.program.accumulate(images, labels)
+            windows.append(Window(GRADIENT, started, time.time_ns()))
+            images, labels, seconds = self._batch()
+            waited += seconds
+        started = time.time_ns()
+        outcome = self.program.step(images, labels, moment, stop=False)
+        ended = time.perf_counter()
+        windows += _windows(outcome, started, sum(window.seconds for window in windows))
+        self._done += 1
+        return Step(ended - begun, _parts(outcome, waited), windows, outcome.curvature is not None)
+
+    def _batch(self) -> tuple[Tensor, Tensor, float]:
+        """(images, labels, seconds waited)."""
+        started = time.perf_counter()
+        batch = next(self._batches)
+        images, labels = Tensor(batch.images), Tensor(batch.labels)
+        return images, labels, time.perf_counter() - started
+
+
+def _parts(outcome: Outcome, waited: float) -> dict[str, float]:
+    return {
+        DATA: waited,
+        GRADIENT: outcome.gradient_seconds,
+        REDUCTION: outcome.collective_seconds,
+        OPTIMIZER: outcome.update_seconds,
+    }
+
+
+def _windows(outcome: Outcome, started_ns: int, accumulated: float) -> list[Window]:
+    """One after another from the call of the step on; of the gradient's time a part was before it."""
+    across = outcome.combined.across_seconds if isinstance(outcome.combined, Summed) else 0.0
+    seconds = (
+        (GRADIENT, outcome.gradient_seconds - accumulated),
+        (REDUCTION, outcome.collective_seconds - across),
+        (OPTIMIZER, outcome.update_seconds + across),
+    )
+    windows = []
+    for part, lasting in seconds:
+        ended_ns = started_ns + round(1e9 * lasting)
+        windows.append(Window(part, started_ns, ended_ns))
+        started_ns = ended_ns
+    return windows
