@@ -4,7 +4,7 @@ import signal
 
 import hypothesis
 
-pytest_plugins = ["beds.cluster.fixtures", "support.sidebyside"]
+pytest_plugins = ["beds.cluster.fixtures", "support.sidebyside", "support.summary"]
 
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
