@@ -1,67 +1,64 @@
-"""Asks a rank for its progress over HTTP; the answer is untrusted: bounded in size and time, and checked."""
+"""Fetch a rank's progress over HTTP. The reply is untrusted: bounded in size and time, and checked."""
 
-import asyncio
 import errno
 
+import aiohttp
 import msgspec
 
 from resnetboost_operator import names
 from resnetboost_operator.status import Progress
 
 LIMIT_BYTES = 64 * 1024
-TIMEOUT_SECONDS = 10.0  # a rank that compiles answers late; asking again meanwhile would only pile up questions
+TIMEOUT_SECONDS = 10.0  # a rank that compiles answers late; a second request meanwhile would only queue behind it
 CONNECT_SECONDS = 3.0  # of those; one lost packet is sent again within them
-# A router or firewall says that there is no way; a refusal (ECONNREFUSED) comes from the rank's own machine.
-_NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH})
-_REQUEST = "GET /progress HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+# A router or firewall reports that there is no route; a refusal (ECONNREFUSED) comes from the rank's own machine.
+_NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH})
+_PLAIN = {"Accept-Encoding": "identity"}  # a compressed reply may be of any size
 
 
 class Unreachable(Exception):
-    """No connection comes about: this says something about the network and nothing about the rank."""
+    """No connection can be made, which is about the network and not about the rank."""
 
 
 async def progress(address: str, port: int = names.PORT_METRICS) -> Progress | None:
-    """What the rank at `address` tells; None if it does not answer, or not in the agreed form.
+    """Return the progress of the rank at `address`, or None if it does not answer or not in the agreed form.
 
-    Raises `Unreachable` if the network has no way to it.
+    Raises `Unreachable` if there is no route to it.
     """
     try:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            return _decode(await _get(address, port))
-    except (OSError, TimeoutError, asyncio.LimitOverrunError):
+        return msgspec.json.decode(await _get(address, port), type=Progress)
+    except aiohttp.ConnectionTimeoutError as error:
+        raise Unreachable(f"no connection to {address} within {CONNECT_SECONDS:g} s") from error
+    except aiohttp.ClientConnectorError as error:
+        if error.errno in _NO_ROUTE:
+            raise Unreachable(f"no way to {address}: {error.strerror}") from error
         return None
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # what it says is not in the agreed form
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # the reply is not in the agreed form
         return None
 
 
 async def _get(address: str, port: int) -> bytes:
-    reader, writer = await _connect(address, port)
-    try:
-        writer.write(_REQUEST.format(address=address).encode())
-        await writer.drain()
-        answer = bytearray()
-        while len(answer) <= LIMIT_BYTES and (part := await reader.read(LIMIT_BYTES)):
-            answer += part
-        return bytes(answer)
-    finally:
-        writer.close()
+    """Return the body, or nothing if it is too long or the status is not 200."""
+    host = f"[{address}]" if ":" in address else address
+    async with (
+        _session() as session,
+        session.get(f"http://{host}:{port}/progress", headers=_PLAIN, allow_redirects=False) as reply,
+    ):
+        body = bytearray()
+        async for part in reply.content.iter_any():
+            body += part
+            if len(body) > LIMIT_BYTES:
+                return b""
+        return bytes(body) if reply.status == 200 else b""
 
 
-async def _connect(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            return await asyncio.open_connection(address, port)
-    except TimeoutError as error:
-        raise Unreachable(f"no connection to {address} within {CONNECT_SECONDS:g} s") from error
-    except OSError as error:
-        if error.errno in _NO_WAY:
-            raise Unreachable(f"no way to {address}: {error.strerror}") from error
-        raise
-
-
-def _decode(answer: bytes) -> Progress | None:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status = head.split(b" ", 2)
-    if len(answer) > LIMIT_BYTES or len(status) < 2 or status[1] != b"200":
-        return None
-    return msgspec.json.decode(body, type=Progress)
+def _session() -> aiohttp.ClientSession:
+    """Create a session for one request: closing it closes the socket, and the next request is 15 s away."""
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, sock_connect=CONNECT_SECONDS),
+        auto_decompress=False,
+        trust_env=False,  # a proxy of the cluster knows no pods
+    )

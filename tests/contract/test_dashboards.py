@@ -113,6 +113,11 @@ def _with_value_for_nothing(panel: Any) -> None:
         (lambda found: _first_panel(found).update(datasource={"uid": "prom-1"}), "a datasource of its own"),
         (lambda found: _first_panel(found)["gridPos"].update(w=20), "it lies over"),
         (lambda found: _with_value_for_nothing(found["panels"][1]), "ask instantly"),
+        (lambda found: found["panels"][1].update(titel="Steps"), "panels[1].titel: Grafana has no such field"),
+        (
+            lambda found: _first_panel(found)["targets"][0].update(legend="a"),
+            "targets[0].legend: Grafana has no such field",
+        ),
         (lambda found: found["panels"][1].update(id=1), "two panels have one id"),
         (lambda found: found.update(uid="a8Xb"), "its uid is a8Xb"),
         (lambda found: found.update(__inputs=[]), "exported for one Grafana"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from mindspore import Tensor, load, nn
@@ -97,7 +98,8 @@ def small(name: str, classes: int, channels: int) -> Trained:
 @pytest.mark.parametrize("name", ["resnet20", "resnet18", "seresnet50"])
 def test_onnx_gives_the_networks_outputs_for_any_batch(name: str, tmp_path: Path) -> None:
     network, file = small(name, 7, 3), tmp_path / "network.onnx"
-    onnx_file.write(file, network.network, network.arrays, (37, 51), {"job": "one"})
+    onnx_file.write(file, network.network, network.arrays, (37, 51), {"job": "one", "classes": "\udcff"})
+    onnx.checker.check_model(file, full_check=True)
     session = onnxruntime.InferenceSession(file)
     ours = inference.network(network)
     images = np.random.default_rng(1).normal(size=(3, 3, 37, 51)).astype(np.float32)
@@ -106,7 +108,7 @@ def test_onnx_gives_the_networks_outputs_for_any_batch(name: str, tmp_path: Path
     for batch in (1, 3):
         (found,) = session.run(None, {"images": images[:batch]})
         np.testing.assert_allclose(found, expected[:batch], rtol=0, atol=1e-5 * np.abs(expected).max())
-    assert session.get_modelmeta().custom_metadata_map == {"job": "one"}
+    assert session.get_modelmeta().custom_metadata_map == {"job": "one", "classes": "?"}
 
 
 def test_what_is_exported_of_a_run_gives_the_networks_outputs(run: Path, tmp_path: Path) -> None:

@@ -1,9 +1,17 @@
-"""What is wrong with a dashboard for Grafana, as sentences; whether its queries find data is not asked here."""
+"""What is wrong with a dashboard for Grafana, as sentences; whether its queries find data is not asked here.
 
+Grafana's own SDK knows the names of all fields and where they belong; it checks neither types nor what our metrics are.
+"""
+
+import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
+
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard as Model
 
 Dashboard = Mapping[str, Any]
 Series = Mapping[str, frozenset[str]]
@@ -16,19 +24,45 @@ _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _GROUPING = re.compile(r"\b(?:by|on|ignoring|without|group_left|group_right)\s*\(([^)]*)\)")
 _LABEL_VALUES = re.compile(r"label_values\((?P<selector>.*),\s*(?P<label>\w+)\)")
 _VARIABLE = re.compile(r"\$\{?(\w+)")
+# Fields of annotations and variables that Grafana writes and its SDK leaves out.
+_BESIDE_SDK = re.compile(
+    r"annotations\.list\[\d+\]\.(builtIn|step|tagKeys|textFormat|titleFormat|useValueForTime)"
+    r"|templating\.list\[\d+\]\.definition"
+)
 # What a scrape adds.
 _OF_TARGETS = frozenset({"instance", "job", "namespace", "pod", "service"})
 
 
 def problems(dashboard: Dashboard, series: Series) -> list[str]:
     """Sentences, none for a good one; `series` are the labels of what is exposed, by name."""
-    checks = (_of_the_whole, _of_variables, _of_panels, _of_places)
+    checks = (_of_fields, _of_the_whole, _of_variables, _of_panels, _of_places)
     return [text for check in checks for text in check(dashboard)] + list(_of_queries(dashboard, series))
 
 
 def metrics(dashboard: Dashboard) -> set[str]:
     """Names of all series that its panels and annotations show."""
     return {name for _, text in _queries(dashboard) for name in _METRIC.findall(text)}
+
+
+def _of_fields(dashboard: Dashboard) -> Iterator[str]:
+    """What the SDK loses or changes when it reads the dashboard and writes it again."""
+    plugins.register_default_plugins()
+    written = json.loads(JSONEncoder().encode(Model.from_json(dict(dashboard))))
+    for path in _lost(dashboard, written, ""):
+        if not _BESIDE_SDK.fullmatch(path):
+            yield f"{path}: Grafana has no such field, or not with this value"
+
+
+def _lost(given: Any, written: Any, path: str) -> Iterator[str]:
+    if isinstance(given, Mapping) and isinstance(written, Mapping):
+        for key, value in given.items():
+            inner = f"{path}.{key}".removeprefix(".")
+            yield from _lost(value, written[key], inner) if key in written else (inner,)
+    elif isinstance(given, list) and isinstance(written, list) and len(given) == len(written):
+        for index, pair in enumerate(zip(given, written, strict=True)):
+            yield from _lost(*pair, f"{path}[{index}]")
+    elif given != written:
+        yield path
 
 
 def _of_the_whole(dashboard: Dashboard) -> Iterator[str]:

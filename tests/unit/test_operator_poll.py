@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import gzip
 import json
 import socket
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -17,7 +19,8 @@ from resnetboost_operator.status import Progress
 from support.simulation import job
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-ANSWER = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"stage": "base", "attempt": 0, "step": 7}).encode()
+BODY = json.dumps({"stage": "base", "attempt": 0, "step": 7}).encode()
+ANSWER = b"HTTP/1.0 200 OK\r\n\r\n" + BODY
 
 
 @pytest.fixture(autouse=True)
@@ -26,11 +29,11 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_client, "CONNECT_SECONDS", 0.1)
 
 
-def asked(talk: Talk) -> Progress | None:
+def asked(talk: Talk, host: str = "127.0.0.1") -> Progress | None:
     """What the poll makes of a rank that talks like this."""
 
     async def play() -> Progress | None:
-        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        server = await asyncio.start_server(talk, host, 0)
         async with server:
             return await progress_client.progress(*server.sockets[0].getsockname()[:2])
 
@@ -57,13 +60,72 @@ def test_a_rank_that_answers_is_understood() -> None:
     assert told.step == 7
 
 
+async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    asked_for = await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.0 302 Found\r\nLocation: /else\r\n\r\n" if b"/progress" in asked_for else ANSWER)
+    writer.close()
+
+
 @pytest.mark.parametrize(
     "talk",
-    [saying(b"nonsense"), saying(b""), saying(b"HTTP/1.0 500 \r\n\r\n"), silent],
-    ids=["nonsense", "nothing", "an-error", "silence"],
+    [
+        saying(b"nonsense"),
+        saying(b""),
+        saying(b"HTTP/1.0 500 \r\n\r\n" + BODY),
+        redirecting,
+        saying(ANSWER + b" " * progress_client.LIMIT_BYTES),
+        saying(b"HTTP/1.0 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(BODY)),
+        saying(b"HTTP/1.0 200 OK\r\nLong: " + b"a" * (1 << 20) + b"\r\n\r\n" + BODY),
+        saying(b"HTTP/1.0 200 OK\r\n\r\n" + b"[" * 50_000),
+        saying(b'HTTP/1.0 200 OK\r\n\r\n{"stage": 7}'),
+        saying(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + BODY),
+        silent,
+    ],
+    ids=[
+        "nonsense",
+        "nothing",
+        "an-error",
+        "a-redirection",
+        "too-long",
+        "compressed",
+        "a-long-header",
+        "deep-nesting",
+        "a-wrong-type",
+        "cut-off",
+        "silence",
+    ],
 )
 def test_a_rank_that_can_be_reached_and_tells_nothing_useful_has_not_answered(talk: Talk) -> None:
     assert asked(talk) is None
+
+
+def test_a_connection_that_a_rank_would_keep_is_closed() -> None:
+    async def play() -> tuple[Progress | None, bytes]:
+        rest: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY)
+            rest.set_result(await reader.read())
+            writer.close()
+
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        async with server:
+            told = await progress_client.progress(*server.sockets[0].getsockname()[:2])
+            return told, await asyncio.wait_for(rest, 5)
+
+    told, rest = asyncio.run(play())
+    assert told is not None
+    assert rest == b""
+
+
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert asked(saying(ANSWER)) is not None
+
+
+def test_a_rank_at_an_ipv6_address_is_understood() -> None:
+    assert asked(saying(ANSWER), "::1") is not None
 
 
 def test_a_refused_connection_is_no_answer_of_a_rank_that_can_be_reached() -> None:
@@ -83,10 +145,10 @@ def test_a_connection_that_does_not_come_about_says_nothing_about_the_rank() -> 
 
 @pytest.mark.parametrize("code", [errno.EHOSTUNREACH, errno.ENETUNREACH])
 def test_a_network_without_a_way_to_the_rank_says_nothing_about_it(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    async def no_way(*_: object) -> None:
+    async def no_route(*_: object) -> None:
         raise OSError(code, "no route")
 
-    monkeypatch.setattr(asyncio, "open_connection", no_way)
+    monkeypatch.setattr(BaseSelectorEventLoop, "sock_connect", no_route)
     with pytest.raises(progress_client.Unreachable):
         asyncio.run(progress_client.progress("10.0.0.1"))
 

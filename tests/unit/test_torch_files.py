@@ -93,6 +93,8 @@ HUGE = 2**62
         (archive(pickled(GOOD)[:-20], {"0": ONE}), "damaged"),
         (archive(b"", {"0": ONE}), "damaged"),
         (archive(pickled(b"}" + tuple_([number(1)]) + number(2) + b"s"), {}), "a dict has a tuple as key"),
+        # The hash of a key of so many tuples needs more than a process's stack.
+        (archive(pickled(b"})" + b"\x85" * 200_000 + number(2) + b"s"), {}), "a dict has a tuple as key"),
         (archive(pickled(number(3)), {}), "holds no state dict"),
         (archive(pickled(b"}"), {}), "holds no state dict"),
         (archive(pickled(dictionary({"w": GOOD, "epoch": number(3)})), {"0": ONE}), "holds no state dict"),

@@ -2,6 +2,8 @@
 
 PyYAML follows YAML 1.1, where 1e-4 is text and `no` is false; kubectl follows neither version to the letter.
 So plain values are resolved here: what kubectl and YAML 1.2 read alike is read so, the rest is refused.
+ruamel.yaml reads YAML 1.2, but refuses none of the rest, nor aliases that expand, and takes 6.0 s instead of 0.8 s for
+60,000 keys.
 """
 
 import math

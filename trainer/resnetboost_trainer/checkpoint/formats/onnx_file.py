@@ -1,17 +1,16 @@
-"""Networks of the family as ONNX graphs, written from their structure and weights alone.
+"""Write a network as an ONNX graph, from its structure and weights alone.
 
-MindSpore's own exporter fails on these networks on CPUs (2.10.0: Conv2D's padding), and the package onnx of today wants
-an ml-dtypes that has no common numpy with MindSpore for every Python; the few messages that are needed are short.
+MindSpore's own exporter fails on these networks on CPUs (2.10.0: Conv2D's padding).
 The graph takes normalised images (batch, channels, height, width), any batch, and gives logits (batch, classes).
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from resnetboost_trainer.checkpoint.formats import onnx_messages
-from resnetboost_trainer.checkpoint.formats.onnx_messages import Attribute
 from resnetboost_trainer.models import arch
 from resnetboost_trainer.models.arch import LARGE, SMALL, Large
 from resnetboost_trainer.models.state_dict import Array, Network
@@ -28,10 +27,22 @@ def write(
     graph = _Graph(arrays)
     logits = _large(graph, LARGE[network.name]) if network.name in LARGE else _small(graph, SMALL[network.name])
     graph.add("Identity", [logits], LOGITS)
-    images = onnx_messages.value(IMAGES, ["batch", network.channels, *size])
-    result = onnx_messages.value(LOGITS, ["batch", network.classes])
-    whole = onnx_messages.graph(network.name, graph.nodes, graph.tensors, [images], [result])
-    path.write_bytes(onnx_messages.model(whole, IR_VERSION, OPSET, notes))
+    images = _floats(IMAGES, network.channels, *size)
+    whole = helper.make_graph(graph.nodes, network.name, [images], [_floats(LOGITS, network.classes)], graph.tensors)
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(whole, ir_version=IR_VERSION, opset_imports=opsets, producer_name="resnetboost")
+    helper.set_model_props(model, {key: _valid(note) for key, note in notes.items()})
+    path.write_bytes(model.SerializeToString())
+
+
+def _floats(name: str, *shape: int) -> ValueInfoProto:
+    """Declare an input or output of any batch."""
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *shape])
+
+
+def _valid(text: str) -> str:
+    """Replace the halves of surrogate pairs that stand for a file name's odd bytes: protobuf takes valid text only."""
+    return text.encode(errors="replace").decode()
 
 
 class _Graph:
@@ -39,15 +50,15 @@ class _Graph:
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.arrays = arrays
-        self.nodes: list[bytes] = []
-        self.tensors: list[bytes] = []
+        self.nodes: list[NodeProto] = []
+        self.tensors: list[TensorProto] = []
 
-    def add(self, kind: str, inputs: Sequence[str], name: str, **attributes: Attribute) -> str:
-        self.nodes.append(onnx_messages.node(kind, name, inputs, attributes))
+    def add(self, kind: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        self.nodes.append(helper.make_node(kind, inputs, [name], name, **attributes))
         return name
 
     def weight(self, name: str, value: Array | None = None) -> str:
-        self.tensors.append(onnx_messages.tensor(name, self.arrays[name] if value is None else value))
+        self.tensors.append(numpy_helper.from_array(self.arrays[name] if value is None else value, name))
         return name
 
     def convolution(self, x: str, path: str, stride: int = 1, padding: int = 0, bias: bool = False) -> str:
