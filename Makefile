@@ -43,7 +43,7 @@ test: setup  ## Run all tests but the long ones (about 10 minutes)
 
 .PHONY: test-fast
 test-fast: setup  ## Run the quick ones of the unit, golden and contract tests (less than a minute)
-	@$(PYTEST) -m "not slow and not long" $(FAST_TESTS)
+	@$(PYTEST) -m "not slow and not long" --hypothesis-profile=quick $(FAST_TESTS)
 
 .PHONY: test-all
 test-all: setup  ## Run all tests: also on a real node, with 16 ranks, and with every crash (about an hour)

@@ -1,4 +1,4 @@
-"""Ends a run of tests with what a reader wants to know of it: what was skipped and why, how long it took, and what of it.
+"""Ends a run of tests with what was skipped and why, how long it took, and the files that took longest.
 
 A plugin of pytest. With workers (pytest-xdist) the reports of all of them come to the process that prints.
 """
@@ -52,7 +52,11 @@ class Summary:
                 for line in lines:
                     terminalreporter.line(" ".join(line.split()) if title == "skipped" else line)
         minutes, seconds = divmod(round(time.monotonic() - self._started), 60)
-        left_out = f"; {self._left_out} tests left out, `make test-all` runs all" if self._left_out else ""
+        left_out = (
+            f"; {self._left_out} {'test' if self._left_out == 1 else 'tests'} left out, `make test-all` runs all"
+            if self._left_out
+            else ""
+        )
         terminalreporter.line(f"took {minutes} min {seconds} s{left_out}")
 
 
