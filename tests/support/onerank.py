@@ -62,7 +62,7 @@ def train(folder: Path, attempt: int, uid: str = "uid", **settings: Any) -> None
 
 
 def _stage(folder: Path, uid: str, config: Mapping[str, Any] | None) -> Path:
-    return folder / "checkpoints" / uid / dict(config or {}).get("stage", "base")
+    return folder / "checkpoints" / uid / str((config or {}).get("stage", "base"))
 
 
 def final_weights(attempt: Path) -> dict[str, bytes]:

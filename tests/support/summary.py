@@ -19,7 +19,7 @@ class Summary:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._started = time.monotonic()
-        self._seconds: collections.Counter[str] = collections.Counter()
+        self._seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
         self._skipped: list[str] = []
         self._left_out = 0
 
@@ -41,11 +41,14 @@ class Summary:
         """Every worker has left out the same."""
         self._left_out = max(self._left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
 
+    def _slowest(self) -> list[tuple[str, float]]:
+        return sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST]
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print it all."""
         for title, lines in (
             ("skipped", sorted(self._skipped)),
-            ("slowest files", [f"{seconds:7.1f} s  {path}" for path, seconds in self._seconds.most_common(SLOWEST)]),
+            ("slowest files", [f"{seconds:7.1f} s  {path}" for path, seconds in self._slowest()]),
         ):
             if lines:
                 terminalreporter.section(title)

@@ -31,8 +31,8 @@ class StandIn:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(128 + signal.SIGKILL)
-        for number in PASSED_ON:
-            signal.signal(number, self._pass_on)
+        for passed_on in PASSED_ON:
+            signal.signal(passed_on, self._pass_on)
         path = os.environ["FORK_SERVER"]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(path)
