@@ -57,6 +57,10 @@ test-long: setup  ## Run what `make test` leaves out, without the chaos tests
 test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 20 minutes)
 	@$(PYTEST) -m chaos tests/integration
 
+.PHONY: mutation
+mutation: setup  ## Change single expressions and list which changes no unit test notices: AREAS="planning" (about 20 minutes)
+	@$(BIN)/python scripts/mutation_sample.py $(AREAS)
+
 .PHONY: lint
 lint: setup  ## Check format, code, types, import rules and YAML
 	$(BIN)/ruff format --check --output-format concise .

@@ -1,5 +1,6 @@
 """A few steps of Momentum against its formula in float64; MindSpore's own operator leaves out Nesterov on the CPU."""
 
+import contextlib
 from collections.abc import Iterator
 
 import mindspore
@@ -9,7 +10,11 @@ from mindspore import Parameter, Tensor
 
 from resnetboost_trainer import config
 from resnetboost_trainer.engine import device
+from resnetboost_trainer.kernels import library
 from resnetboost_trainer.optim.momentum import Momentum
+from support.familygradients import mindspores_operators
+
+OURS, MINDSPORES = "our operators", "MindSpore's operators"
 
 
 @pytest.fixture(params=["graph", "operator by operator"])
@@ -20,18 +25,26 @@ def mode(request: pytest.FixtureRequest) -> Iterator[None]:
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
+@pytest.fixture(params=[OURS, MINDSPORES])
+def operators(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where ours were not built both are MindSpore's."""
+    with mindspores_operators() if request.param == MINDSPORES else contextlib.nullcontext():
+        yield request.param
+
+
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "Nesterov's"])
-def test_steps_are_those_of_the_formula_and_only_matrices_decay(nesterov: bool) -> None:
+def test_steps_are_those_of_the_formula_and_only_matrices_decay(nesterov: bool, operators: str) -> None:
     mu, decay, rate = 0.75, 0.125, 0.5
     weight = Parameter(Tensor(np.full((2, 3), 2, np.float32)), name="weight")
     bias = Parameter(Tensor(np.full(3, 2, np.float32)), name="bias")
     optimizer = Momentum([weight, bias], config.Momentum(momentum=mu, weight_decay=decay, nesterov=nesterov))
+    assert optimizer.fused == (operators == OURS and library.usable() is not None)
     generator = np.random.default_rng(0)
     w, v, wd = np.full(9, 2.0), np.zeros(9), np.repeat([decay, 0.0], [6, 3])
     for _ in range(4):
         gradient = generator.standard_normal(9).astype(np.float32)
-        optimizer(Tensor(gradient), Tensor(rate, mindspore.float32))
+        assert optimizer(Tensor(gradient), Tensor(rate, mindspore.float32)).asnumpy() == rate
         decayed = gradient + wd * w
         v = mu * v + decayed
         w = w - rate * (decayed + mu * v if nesterov else v)

@@ -257,6 +257,10 @@ def test_the_seconds_of_a_sum_are_its_own() -> None:
     assert Gang(4).each(work) == [[["node", "1", "gather"], ["1", "gather"]]] * 4
 
 
+def test_the_mean_inside_of_a_node_is_no_time_across_nodes() -> None:
+    assert Summed(1.0, 1.0, 1.0, {"node": 4.0, "1": 2.0, "gather": 1.0}).across_seconds == 3.0
+
+
 @given(st.lists(st.floats(1e-90, 1e78) | st.floats(-1e78, -1e-90) | st.just(0.0), min_size=3, max_size=9))
 def test_scalars_are_sent_to_48_bits(values: list[float]) -> None:
     """From the square of the least float32 to that of the largest, and sums of them."""

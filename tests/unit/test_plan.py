@@ -1,3 +1,4 @@
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -38,6 +39,18 @@ def test_a_plan_carried_out_asks_for_nothing_more() -> None:
     cluster = Cluster(job()).started()
     again = cluster.plan()
     assert (again.create, again.delete, again.status) == ((), (), cluster.status)
+
+
+def test_how_many_ranks_of_a_gang_run_is_said_while_it_comes_up() -> None:
+    cluster = Cluster(job(device={"type": "CPU", "count": 3}))
+    cluster.settle()
+    cluster.run_all()
+    for index in (1, 2):
+        cluster.rank(index)["status"] = {"phase": "Pending"}
+    cluster.settle()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert running.message == "1/3 ranks run; none has finished a step yet"
 
 
 def test_rank_0_is_polled_while_it_runs() -> None:
@@ -167,6 +180,48 @@ def test_a_reported_class_does_not_count_when_the_exit_code_contradicts_it() -> 
     cluster.exit(0, 137, report={"class": "ConfigError"})
     cluster.step()
     assert cluster.status.attempts[0].reason == "Killed"
+
+
+ENDS = {
+    "ConfigError": 10,
+    "NumericsError": 12,
+    "OutOfMemory": 13,
+    "StorageError": 15,
+    "Killed": 137,
+    "InternalError": 1,
+    "PodLost": None,
+    "CommunicationError": 14,
+    "Interrupted": 16,
+}
+
+
+@pytest.mark.parametrize(("cause", "victim"), pairwise(ENDS))
+def test_the_cause_of_a_failure_is_found_by_its_class_though_others_ended_before(cause: str, victim: str) -> None:
+    cluster = Cluster(job()).started()
+    for index, name in ((0, victim), (1, cause)):
+        code = ENDS[name]
+        if code is None:
+            cluster.vanish(index)
+        else:
+            cluster.exit(index, code, report={"class": name})
+        cluster.now += 1
+    cluster.step()
+    assert (cluster.status.attempts[0].rank, cluster.status.attempts[0].reason) == (1, cause)
+
+
+def test_of_two_errors_of_the_job_the_first_is_its_reason() -> None:
+    cluster = Cluster(job()).started()
+    cluster.exit(1, 10, report={"class": "ConfigError"})
+    cluster.now += 1
+    cluster.exit(0, 11, report={"class": "DataError"})
+    cluster.step()
+    assert (cluster.status.attempts[0].rank, cluster.status.attempts[0].reason) == (1, "ConfigError")
+    cluster = Cluster(job()).started()
+    cluster.exit(1, 11, report={"class": "DataError"})
+    cluster.now += 1
+    cluster.exit(0, 10, report={"class": "ConfigError"})
+    cluster.step()
+    assert (cluster.status.attempts[0].rank, cluster.status.attempts[0].reason) == (1, "DataError")
 
 
 def test_a_communication_error_waits_for_the_rank_that_caused_it() -> None:
@@ -350,11 +405,11 @@ def test_a_checkpoint_is_not_forgotten_with_the_record_of_the_attempt_that_left_
     assert to_dict(cluster.status)["stages"][0]["checkpointStep"] == 23
 
 
-def ended_unheard(last_step: int, checkpoint_step: int) -> Cluster:
+def ended_unheard(last_step: int, checkpoint_step: int, step_seconds: float | None = 1.0) -> Cluster:
     """A gang that was killed after more steps than anybody heard of, and its successor."""
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.train_to(last_step, checkpoint_step)
-    cluster.progress = replace(cluster.progress or Progress(), step_seconds=1.0, resumed_step=0)
+    cluster.progress = replace(cluster.progress or Progress(), step_seconds=step_seconds, resumed_step=0)
     cluster.now += 200
     cluster.settle()
     cluster.exit(1, 137)
@@ -394,6 +449,16 @@ def test_the_step_that_a_successor_resumes_from_corrects_the_record_and_the_good
     cluster.progress = replace(cluster.progress, resumed_step=resumed)
     cluster.settle()
     assert cluster.status.goodput == account, "once"
+
+
+def test_where_nobody_timed_a_step_the_successor_makes_no_time_productive() -> None:
+    cluster = ended_unheard(55, 55, step_seconds=None)
+    cluster.train_to(89, 89)
+    cluster.progress = replace(cluster.progress or Progress(), resumed_step=89)
+    cluster.settle()
+    assert cluster.status.goodput is not None
+    assert cluster.status.attempts[0].checkpoint_step == 89
+    assert (cluster.status.goodput.productive_seconds, cluster.status.goodput.percent) == (0, 0)
 
 
 def test_an_attempt_that_goes_on_from_an_earlier_jobs_checkpoint_has_not_trained_its_steps() -> None:
@@ -606,6 +671,11 @@ def test_evidence_is_bounded() -> None:
     assert len(cluster.status.attempts) == 20
     assert max(len(record.message) for record in cluster.status.attempts) <= 1024
     assert cluster.status.attempts[-1].attempt == 24
+    cluster.started()
+    cluster.bind(0, "n" * 300)
+    cluster.exit(0, 137)
+    cluster.step()
+    assert cluster.status.attempts[-1].node == "n" * 253, "as long as a name in Kubernetes may be"
 
 
 def test_status_survives_its_kubernetes_form() -> None:

@@ -360,6 +360,13 @@ def test_a_restart_of_a_whole_gang_is_one_delete_request() -> None:
     assert ([len(sweep.pods) for sweep in sweeps], singles) == ([8], [])
 
 
+def test_a_gang_of_one_rank_is_deleted_by_its_pods_own_uid() -> None:
+    cluster = Cluster(job(device={"type": "CPU", "count": 1})).started()
+    cluster.exit(0, 137)
+    sweeps, singles = cleanup.grouped(cluster.plan().delete, [pods.view(pod) for pod in cluster.pods.values()])
+    assert (sweeps, [one.uid for one in singles]) == ([], ["uid-1"])
+
+
 def test_the_last_words_of_a_pod_that_is_gone_already_are_heard() -> None:
     """Kubelet writes how a pod ended and removes it within milliseconds; the watch tells the end with the removal."""
     cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
@@ -520,6 +527,25 @@ def test_a_pod_that_kubelet_rejects_is_no_failure_of_the_gang() -> None:
         "UnexpectedAdmissionError: no device",
     )
     assert cluster.status.restarts_count_towards_max == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("", ("PodLost", "the pod is gone and left no exit code: it was deleted, or its node was")),
+        ("EvictionByEvictionAPI", ("Disrupted", "EvictionByEvictionAPI")),
+    ],
+    ids=["lost", "evicted"],
+)
+def test_a_pod_that_went_without_an_exit_code_says_why_if_that_was_seen(reason: str, expected: tuple[str, str]) -> None:
+    cluster = Cluster(job()).started()
+    if reason:
+        cluster.rank(1)["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
+    cluster.departed.append(pods.view(cluster.rank(1)))
+    cluster.vanish(1)
+    cluster.step()
+    record = cluster.status.attempts[0]
+    assert (record.reason, record.message) == expected
 
 
 def test_a_rank_that_leaves_unasked_uses_the_budget() -> None:

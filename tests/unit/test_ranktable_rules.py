@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,10 @@ CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
     "a comma at the end": (set_device(0, 0, device_ip="10.0.0.1,"), "910B", []),
     "port 0": (set_device(0, 0, device_port="0"), "910B", [rules.PORT]),
     "port 65536": (set_device(0, 0, host_port="65536"), "910B", [rules.PORT]),
+    "the last port": (set_device(0, 0, host_port="65535"), "910B", []),
+    "port 1": (set_device(0, 0, device_port="1"), "910B", [rules.PORT_RESERVED]),
     "a reserved port": (set_device(0, 0, device_port="1023"), "910B", [rules.PORT_RESERVED]),
+    "the first port that is free": (set_device(0, 0, device_port="1024"), "910B", []),
     "a port that is a number": (set_device(0, 0, device_port=16666), "910B", [rules.NOT_TEXT]),
     "a vnic port that is none": (set_device(0, 0, device_port="16666", device_vnic_port="0"), "910B", [rules.PORT]),
     "a vnic port that HCCL does not read without the other": (set_device(0, 0, device_vnic_port="0"), "910B", []),
@@ -180,6 +184,8 @@ CONCISE: dict[str, tuple[Change, Chip, list[Rule]]] = {
     "a rank of many zeros": (set_device(0, 0, rank_id="0" * 20), "910B", []),
     "the negative of nothing": (set_device(0, 0, rank_id="-0"), "910B", [rules.LOOSE_NUMBER]),
     "a rank in digits of another script": (set_device(0, 0, rank_id="\u0660"), "910B", [rules.RANK_ID]),
+    "a number of 32 bits": (set_device(1, 1, rank_id="4294967295"), "910B", [rules.RANKS]),
+    "a number of 33 bits": (set_device(0, 0, rank_id="4294967296"), "910B", [rules.RANK_ID]),
     "a rank of too many digits": (set_device(0, 0, rank_id="1" * 5000), "910B", [rules.RANK_ID]),
     "a rank twice": (set_device(1, 1, rank_id="2"), "910B", [rules.RANKS]),
     "a rank too high": (set_device(1, 1, rank_id="4"), "910B", [rules.RANKS]),
@@ -223,6 +229,12 @@ def test_which_devices_of_a_server_may_work_together(
     devices: list[tuple[int, ...]], chip: Chip, expected: list[Rule]
 ) -> None:
     assert broken(servers(*devices), chip) == expected
+
+
+def test_four_devices_of_a_910a_are_a_ring_or_two_pairs_that_mirror_each_other() -> None:
+    taken = {four for four in combinations(range(8), 4) if rules.SET_910A not in broken(servers(four), "910A")}
+    rings = {(0, 1, 2, 3), (4, 5, 6, 7)}
+    assert taken == rings | {(a, b, a + 4, b + 4) for a, b in combinations(range(4), 2)}
 
 
 @pytest.mark.parametrize(
@@ -531,6 +543,10 @@ NEWEST: dict[str, tuple[Change, list[Rule]]] = {
     "device 65": (lambda t: rank(t).update(device_id=65), [rules.V2_RANGE]),
     "the spare without whom it replaces": (lambda t: rank(t).update(local_id=64), [rules.V2_MISSING]),
     "the spare of one who is there": (lambda t: rank(t).update(local_id=64, replaced_local_id=1), [rules.V2_BACKUP]),
+    "the spare of device 0, which is there": (
+        lambda t: rank(t, 1).update(local_id=64, replaced_local_id=0),
+        [rules.V2_BACKUP],
+    ),
     "the spare of one who is not": (lambda t: rank(t).update(local_id=64, replaced_local_id=5), []),
     "port 0": (lambda t: rank(t).update(device_port=0), [rules.V2_RANGE]),
     "a reserved port": (lambda t: rank(t).update(host_port=80), [rules.PORT_RESERVED]),
@@ -549,6 +565,8 @@ NEWEST: dict[str, tuple[Change, list[Rule]]] = {
     "an address of another kind": (lambda t: address(t).update(addr_type="IPV6"), [rules.V2_ADDRESS]),
     "an EID": (lambda t: address(t).update(addr_type="EID", addr="0" * 31 + "a"), []),
     "an EID that is too short": (lambda t: address(t).update(addr_type="EID", addr="0" * 31), [rules.V2_ADDRESS]),
+    "a plane id of 1024 bytes": (lambda t: address(t).update(plane_id="x" * 1024), []),
+    "a plane id of 1025 bytes": (lambda t: address(t).update(plane_id="x" * 1025), [rules.V2_RANGE]),
     "no ports": (lambda t: address(t).update(ports=[]), [rules.V2_PORTS]),
     "ports that are numbers": (lambda t: address(t).update(ports=[1]), [rules.V2_TYPE]),
     "a port without its die": (lambda t: address(t).update(ports=["0"]), [rules.V2_PORT_FORM]),
@@ -604,6 +622,30 @@ def test_one_change_of_the_newest_version(change: Change, expected: list[Rule]) 
     found = table("hccl_doc_a5_v2_4p.json")
     change(found)
     assert broken(found, "950") == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "problem"),
+    [
+        (0, "is 0, not from 1 to 65536"),
+        (65536, "is 65536, but rank_list has 4"),
+        (65537, "is 65537, not from 1 to 65536"),
+    ],
+)
+def test_a_950s_table_has_65536_ranks_at_most(count: int, problem: str) -> None:
+    (finding,) = checking.check(table("hccl_doc_a5_v2_4p.json") | {"rank_count": count}, "950")
+    assert (finding.place, finding.problem) == ("rank_count", problem)
+
+
+def test_what_stands_in_the_wrong_order_is_the_later_of_two() -> None:
+    layers = table("hccl_doc_a5_v2_4p.json")
+    level(layers, 1)["net_layer"] = 0
+    finding = next(finding for finding in checking.check(layers, "950") if finding.rule is rules.V2_LAYERS)
+    assert (finding.place, finding.problem) == ("rank_list[0].level_list[1].net_layer", "is 0 after 0")
+    named = servers((0,), (0,))
+    set_server(0, server_id="node_2")(named)
+    (finding,) = checking.check(named, "910B")
+    assert (finding.place, finding.problem) == ("server_list[1]", '"node_1" has its ranks after those of "node_2"')
 
 
 def test_a_finding_names_place_value_rule_error_source_and_remedy() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.optim.schedule import damping, learning_rate
+from resnetboost_trainer.optim.schedule import damping, first_other_rate, learning_rate
 from support.trainerconfig import GOOD, THOR
 
 STEPS = 20  # an epoch
@@ -154,3 +154,19 @@ def test_falls_and_never_rises_after_the_warm_up(rate: dict[str, Any], steps: in
     first = math.ceil(rate["warmupEpochs"] * steps)
     values = [learning_rate(config(**rate), step, steps) for step in range(first, 10 * steps)]
     assert all(later <= earlier * (1 + 1e-12) for earlier, later in pairwise(values))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "steps", "expected"),
+    [
+        ({}, 100, None),
+        ({"peak": 0.2}, 100, 0),
+        ({"milestones": [2.1, 4]}, 100, 42),
+        ({"milestones": [2.1, 4]}, 42, None),
+        ({"milestones": [2.1, 4]}, 4000, 44),
+    ],
+    ids=["nowhere", "at the first step", "at a milestone", "only later", "to a thousandth of the steps"],
+)
+def test_where_the_rates_of_two_schedules_part(theirs: dict[str, Any], steps: int, expected: int | None) -> None:
+    rate: dict[str, Any] = {"schedule": "Step", "milestones": [3, 4]}
+    assert first_other_rate(config(**rate), config(**rate | theirs), steps, STEPS) == expected
