@@ -72,12 +72,16 @@ def test_what_is_missing_is_built_beside_the_tests_and_never_twice(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    for _ in range(2):
-        ahead = Ahead(["etcd", "kwok"])
-        eventually(lambda ahead=ahead: ahead.building, lambda building: not building, "the end of the build")
-        ahead.close()
-        assert build.missing(["etcd", "kwok"]) == []
+    build_ahead("etcd", "kwok")
+    build_ahead("etcd", "kwok")
     assert (tmp_path / "packages").read_text() == f"{ETCD}\n{KWOK}\n"
+
+
+def build_ahead(*names: str) -> None:
+    ahead = Ahead(names)
+    eventually(lambda: ahead.building, lambda building: not building, "the end of the build")
+    ahead.close()
+    assert build.missing(names) == []
 
 
 def test_a_build_that_is_no_longer_wanted_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
