@@ -34,17 +34,28 @@ CLUSTER_kubelet := beds.kubelet
 cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs real pods, else they pretend; Ctrl-C stops it
 	@PYTHONPATH=tests $(BIN)/python -m $(if $(NODE),$(or $(CLUSTER_$(NODE)),$(error NODE is kubelet or nothing)),$(CLUSTER))
 
+# Two tests at a time; those of one file, and more that share a test bed, by the same process.
+PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+
 .PHONY: test
-test: setup  ## Run all tests, two at a time
-	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+test: setup  ## Run all tests but the long ones (about 10 minutes)
+	@$(PYTEST)
 
 .PHONY: test-fast
-test-fast: setup  ## Run the unit, golden and contract tests, two at a time (a minute or two)
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(FAST_TESTS)
+test-fast: setup  ## Run the quick ones of the unit, golden and contract tests (less than a minute)
+	@$(PYTEST) -m "not slow and not long" --hypothesis-profile=quick $(FAST_TESTS)
+
+.PHONY: test-all
+test-all: setup  ## Run all tests: also on a real node, with 16 ranks, and with every crash (about an hour)
+	@$(PYTEST) -m ""
+
+.PHONY: test-long
+test-long: setup  ## Run what `make test` leaves out, without the chaos tests
+	@$(PYTEST) -m "long and not chaos"
 
 .PHONY: test-chaos
 test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 20 minutes)
-	@$(BIN)/python -m pytest -m chaos tests/integration
+	@$(PYTEST) -m chaos tests/integration
 
 .PHONY: mutation
 mutation: setup  ## Change single expressions and list which changes no unit test notices: AREAS="planning" (about 20 minutes)
@@ -79,7 +90,7 @@ chart: setup  ## Write the table of values in the chart's README anew
 
 .PHONY: pictures
 pictures: setup  ## Draw docs/dashboard-*.png anew from runs on a real node (needs root, some minutes)
-	@DASHBOARD_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q tests/kubelet/test_monitoring.py -k picture
+	@DASHBOARD_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q -m long tests/kubelet/test_monitoring.py -k picture
 
 .PHONY: images
 images:  ## Build images: BASE_IMAGE=... IMAGES="operator trainer-cpu" (docs/images.md)

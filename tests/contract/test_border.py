@@ -235,7 +235,7 @@ def test_kubelet_asks_where_the_trainer_answers_and_misses_no_step_that_it_took(
     port = free_port()
     Server("127.0.0.1", port, board)
     board.beat()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{names.PATH_TRAINING}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{names.PATH_TRAINING}", timeout=60) as answer:
         assert answer.status == 200
     assert progress.FRESH_SECONDS >= 2 * PROBE_SECONDS >= 20
 

@@ -6,12 +6,13 @@ A status that is refused is refused whole, and with it every restart and every d
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_operator import names, status
 from resnetboost_operator.observed.state import Obstacle
 from resnetboost_operator.validation import schema
+from support.examples import examples
 from support.simulation import Cluster, job
 
 CONTROLS = "\x00\x07\x1b[31m\r\x7f\x85\u200b\u202e\u2028\ufeff"
@@ -58,7 +59,7 @@ def tell(pod: dict[str, Any], told: dict[str, Any]) -> None:
     pod["status"] = {**rest, "containerStatuses": [container]}
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.tuples(POD, POD), TEXT, TEXT, st.booleans())
 def test_the_status_is_taken_and_holds_nothing_that_moves_a_cursor(
     told: tuple[dict[str, Any], dict[str, Any]], node: str, refusal: str, whole: bool

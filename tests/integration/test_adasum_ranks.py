@@ -18,7 +18,7 @@ from support.adasumreference import Array, Reference
 pytestmark = pytest.mark.slow
 
 # Each gang does all of its cases in one start: that costs seconds.
-GANGS = [1, 2, 3, 4, 5, 6, 7, 8, 16]
+GANGS = [1, 2, 3, 4, 5, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (6, 7, 8, 16))]
 MANY = [1, 7, 1, 1000, 33, 8193, 2, 20001]
 LENGTH, HEAD = 437, 400
 

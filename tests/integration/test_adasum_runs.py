@@ -53,6 +53,7 @@ def test_a_killed_rank_costs_a_restart_and_not_a_bit(undisturbed: Run, tmp_path:
     assert run.weights() == undisturbed.weights()
 
 
+@pytest.mark.long
 def test_two_nodes_of_eight_train(tmp_path: Path) -> None:
     """The setting of MindSpore's tutorial, for an epoch of eleven steps."""
     run = Run(tmp_path, adasum({"count": 16, "perNode": 8}, batch=8, stage={"epochs": 1})).start()

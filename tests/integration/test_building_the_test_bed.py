@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from beds.cluster import ClusterError, build
+from beds.cluster.ahead import Ahead
+from beds.operator.waiting import eventually
 
 TESTS = Path(__file__).parents[1]
 ETCD, KWOK = "go.etcd.io/etcd/server/v3", "sigs.k8s.io/kwok/cmd/kwok"
@@ -20,7 +22,7 @@ echo "$1" >> "$XDG_CACHE_HOME/packages"
 sleep 0.3
 echo "$1" > "$output"
 """
-BUILD = "from cluster import build; print(*build.programs(['etcd', 'kwok']).values())"
+BUILD = "from beds.cluster import build; print(*build.programs(['etcd', 'kwok']).values())"
 
 
 @pytest.fixture
@@ -60,3 +62,37 @@ def test_of_several_runs_one_builds_and_all_get_whole_programs(tmp_path: Path) -
     (paths,) = {run.communicate(timeout=60)[0] for run in runs}
     assert [Path(path).read_text() for path in paths.split()] == [f"{ETCD}\n", f"{KWOK}\n"]
     assert (tmp_path / "packages").read_text() == f"{ETCD}\n{KWOK}\n"
+
+
+def test_what_is_missing_is_built_beside_the_tests_and_never_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "go").write_text(GO)
+    (tmp_path / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    build_ahead("etcd", "kwok")
+    build_ahead("etcd", "kwok")
+    assert (tmp_path / "packages").read_text() == f"{ETCD}\n{KWOK}\n"
+
+
+def build_ahead(*names: str) -> None:
+    ahead = Ahead(names)
+    eventually(lambda: ahead.building, lambda building: not building, "the end of the build")
+    ahead.close()
+    assert build.missing(names) == []
+
+
+def test_a_build_that_is_no_longer_wanted_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "go").write_text(GO.replace("0.3", "300"))
+    (tmp_path / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    ahead = Ahead(["etcd"])
+    eventually((tmp_path / "packages").exists, bool, "the beginning of the build")
+    assert ahead.building == ["etcd"]
+    ahead.close()
+    assert ahead.building == []
+    assert build.missing(["etcd"]) == ["etcd"]

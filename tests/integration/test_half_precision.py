@@ -103,7 +103,13 @@ def test_gradients_are_those_of_float32_but_for_rounding(form: str) -> None:
         assert not np.array_equal(half[name], expected), f"{name} was computed in float32"
 
 
-@pytest.mark.parametrize("name", familygradients.NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in familygradients.SHALLOW else pytest.mark.long)
+        for name in familygradients.NAMES
+    ],
+)
 def test_a_step_of_any_network_of_the_family_is_that_of_float32_but_for_rounding(name: str) -> None:
     """In PyNative mode; graphs of every kind of block are above."""
     half = familygradients.once(familygradients.network(name, precision="Float16"), "PyNative")

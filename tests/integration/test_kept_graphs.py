@@ -114,6 +114,7 @@ def test_a_restart_with_kept_graphs_comes_to_the_same_bits(tmp_path: Path) -> No
     assert not (plain.parent / "graphs").exists()
 
 
+@pytest.mark.long
 def test_the_graph_of_any_network_of_the_family_gives_the_same_bits_when_it_was_kept(tmp_path: Path) -> None:
     """In PyNative mode there are no graphs to keep."""
     [cold] = rankgang.run("keptnetworks.py", 1, tmp_path)

@@ -106,7 +106,7 @@ def test_a_job_applied_again_goes_on_from_its_predecessor_to_the_same_bits(undis
 def test_a_stale_gang_that_wakes_up_harms_nothing_of_its_successor(undisturbed: Path, tmp_path: Path) -> None:
     """A node that was lost may come back: its rank 0 goes on to write and prune beside what the new attempt left."""
     old, new = (tmp_path / BASE / f"attempt-{attempt}" for attempt in (0, 1))
-    stale = onerank.start(tmp_path, attempt=0, everySteps=4, keep=2)
+    stale = onerank.start(tmp_path, attempt=0, spawned=True, everySteps=4, keep=2)  # it is stopped by its id
     try:
         stop_between_checkpoints(stale, old)
         onerank.train(tmp_path, attempt=1, everySteps=4, keep=2)

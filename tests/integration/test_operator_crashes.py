@@ -54,6 +54,7 @@ def test_a_crash_around_some_writes_changes_nothing(
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", scenarios.ALL)
 def test_a_crash_around_any_write_changes_nothing(
     control_plane: ControlPlane, account: Account, undisturbed: Undisturbed, scenario: str

@@ -18,7 +18,7 @@ from beds.operator.space import JOB, Manifest
 from beds.operator.waiting import eventually
 from resnetboost_operator import names
 
-pytestmark = [pytest.mark.slow, pytest.mark.chaos]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.chaos]
 
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 JOBS = tuple(f"job-{number}" for number in range(8))

@@ -13,7 +13,7 @@ import mindspore
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mindspore import Tensor, nn, ops
 
@@ -21,6 +21,7 @@ from resnetboost_trainer.engine import device
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.models.layers.conv import Conv2d
 from resnetboost_trainer.models.layers.norm import BatchNorm
+from support.examples import examples
 
 Floats = npt.NDArray[Any]
 Window = tuple[int, int, int]
@@ -78,7 +79,7 @@ def near(found: Floats, expected: Floats) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     batch=st.integers(1, 4),
     channels=st.tuples(st.sampled_from([1, 3, 8, 16, 33]), st.sampled_from([1, 7, 16, 32])),

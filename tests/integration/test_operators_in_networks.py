@@ -18,6 +18,7 @@ from support import familygradients
 
 pytestmark = pytest.mark.slow
 
+DEEP = set(familygradients.NAMES) - set(familygradients.SHALLOW)
 PARTS = ("stem", "layer1", "layer2", "layer3", "layer4", "head")
 TABLE = [
     *((name, ()) for name in familygradients.NAMES),
@@ -36,7 +37,15 @@ def operators() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "frozen"), [pytest.param(*row, id=f"{row[0]}-{'-'.join(row[1]) or 'whole'}") for row in TABLE]
+    ("name", "frozen"),
+    [
+        pytest.param(
+            *row,
+            id=f"{row[0]}-{'-'.join(row[1]) or 'whole'}",
+            marks=pytest.mark.long if row[0] in DEEP else [],
+        )
+        for row in TABLE
+    ],
 )
 def test_a_step_is_the_one_of_mindspores_operators(name: str, frozen: tuple[str, ...]) -> None:
     expected = familygradients.slow(name, frozen)

@@ -112,7 +112,7 @@ def test_a_rank_killed_while_it_writes_a_snapshot_costs_none(undisturbed: Path, 
     """Of the kept ones, too: those of both attempts together are the newest six."""
     settings: dict[str, Any] = {"config": {"snapshots": RULE | {"keep": 6}}, "everySteps": 4, "keep": 2}
     first = tmp_path / BASE / "attempt-0"
-    rank = onerank.start(tmp_path, attempt=0, **settings)
+    rank = onerank.start(tmp_path, attempt=0, spawned=True, **settings)
     try:
         wait_for(first, "snapshot-00000017")
         wait_for(first, ".snapshot-*.partial")

@@ -13,7 +13,7 @@ from resnetboost_trainer.data import sampler
 from resnetboost_trainer.optim.thor.training import THOR
 from support import onerank
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EPOCHS = 5
 BATCH = 64

@@ -19,7 +19,7 @@ from beds.operator.space import condition, is_true
 from beds.operator.waiting import eventually
 from resnetboost_operator import names
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 DEVICES = 16
 PATIENCE_SECONDS = 60.0

@@ -30,7 +30,7 @@ from beds.prometheus.node import OnNode
 from beds.prometheus.picture import Moment, draw
 from beds.prometheus.promql import compared
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 DASHBOARDS = [Dashboard(path) for path in sorted(CHART.glob("dashboards/*.json"))]
 KINDS = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}

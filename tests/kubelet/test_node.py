@@ -15,7 +15,7 @@ from beds.kubelet.sandbox import cgroups, sweep
 from beds.operator import Space
 from beds.operator.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 PATIENCE_SECONDS = 60.0  # a guard removes the folders, which hold all files of the images
 TESTS = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from beds.kubelet import Bed, containers, images, operatorpod
 from beds.operator import Space
 from beds.operator.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 CLAIM = "checkpoints"

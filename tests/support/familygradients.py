@@ -20,6 +20,8 @@ from resnetboost_trainer.models.init import TORCHVISION, initialise
 Arrays = dict[str, NDArray[Any]]
 
 NAMES = (*arch.SMALL, *arch.LARGE)
+# One of each sort of stem. Of every kind of block there is a network in KINDS, and a deeper one has more of the same.
+SHALLOW = ("resnet20", "resnet18")
 MODES = {"GRAPH": mindspore.GRAPH_MODE, "PyNative": mindspore.PYNATIVE_MODE}
 
 # Every kind of block, with a new shape and without: what a deeper network has more of is the same again.

@@ -12,6 +12,7 @@ import yaml
 from resnetboost_operator import api
 from resnetboost_operator.cli import job_file
 from resnetboost_operator.manifests.trainer_config import trainer_config
+from support import forkserver, sharedgraphs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 44
@@ -24,17 +25,22 @@ def start(
     example: str = "digits",
     changes: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
+    spawned: bool = False,
     **checkpoint: Any,
 ) -> subprocess.Popen[bytes]:
     """Begin an attempt on the folder's checkpoints, with an example's job and `changes` to it as for `--set`.
 
     `config` replaces what the trainer reads; `checkpoint` changes how checkpoints are kept (all of them, if not).
+    `spawned`: start it as a container does, so that the process is the rank itself.
     """
     job = api.parse(job_file.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
     settings = trainer_config(job, job.spec.stages[0], attempt)
     settings["job"] = {"name": "digits", "namespace": "default", "uid": uid}
     settings["checkpoint"] = {"everySteps": 1, "keep": 100, "resume": "Never"} | checkpoint
     settings |= {"localBatchSize": 64} | dict(config or {})
+    if "keepCompiledGraphs" not in checkpoint:
+        settings["checkpoint"]["keepCompiledGraphs"] = True
+        sharedgraphs.give(_stage(folder, uid, config))
     path = folder / f"{uid}-{attempt}.yaml"
     path.write_text(yaml.safe_dump(settings))
     variables = {
@@ -43,13 +49,20 @@ def start(
         "RESNETBOOST_BIND_ADDRESS": "127.0.0.1",
         "RESNETBOOST_METRICS_PORT": "0",
     }
-    command = [sys.executable, "-m", "resnetboost_trainer", str(path)]
-    return subprocess.Popen(command, env=os.environ | variables, cwd=folder)
+    environment, command = os.environ | variables, ["-m", "resnetboost_trainer", str(path)]
+    if spawned:
+        return subprocess.Popen([sys.executable, *command], env=environment, cwd=folder)
+    return subprocess.Popen(forkserver.command(*command), env=forkserver.environment(environment), cwd=folder)
 
 
 def train(folder: Path, attempt: int, uid: str = "uid", **settings: Any) -> None:
     """Train to the end, as `start` says."""
     assert start(folder, attempt, uid, **settings).wait(timeout=300) == 0
+    sharedgraphs.collect(_stage(folder, uid, settings.get("config")))
+
+
+def _stage(folder: Path, uid: str, config: Mapping[str, Any] | None) -> Path:
+    return folder / "checkpoints" / uid / str((config or {}).get("stage", "base"))
 
 
 def final_weights(attempt: Path) -> dict[str, bytes]:

@@ -1,8 +1,7 @@
-"""Real ranks of one gang, each a process of a script of tests/integration/stubs, and what they were left with."""
+"""Real ranks of one gang, each a process that runs a script of tests/integration/stubs, and what they ended with."""
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from resnetboost_operator import names
 from resnetboost_operator.local import machine
+from support import forkserver
 
 TESTS = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 300
@@ -41,5 +41,5 @@ def _start(script: str, rank: int, ranks: int, coordinator: str, folder: Path) -
         "OMP_NUM_THREADS": "1",
         "GLOG_v": "4",
     }
-    command = [sys.executable, str(TESTS / "integration" / "stubs" / script), str(folder)]
-    return subprocess.Popen(command, env=os.environ | variables, cwd=folder)
+    command = forkserver.command(str(TESTS / "integration" / "stubs" / script), str(folder))
+    return subprocess.Popen(command, env=forkserver.environment(os.environ | variables), cwd=folder)

@@ -1,16 +1,27 @@
 """Divides tests among the workers of `make test` (pytest-xdist); a pytest without workers only changes their order."""
 
 import gc
+from collections.abc import Sequence
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+from beds.cluster import build
+from beds.cluster.ahead import Ahead
 
 # A control plane takes a minute and a gigabyte: one worker has one for all of them.
 _OF_THE_CONTROL_PLANE = tuple(
     f"tests/integration/test_{name}" for name in ("api_server_verdicts", "control_plane", "operator_", "status_of_jobs")
 )
 _BY_FILE = ("contract", "golden", "integration", "unit")
+# What a group's tests have to have built for them, which may take minutes.
+_PROGRAMS: dict[str, Sequence[str]] = {
+    "control plane": (*build.CONTROL_PLANE, "kwok"),
+    "chart": (*build.CONTROL_PLANE, "kwok", *build.HELM),
+    "kubelet": (*build.CONTROL_PLANE, *build.HELM, *build.NODE),
+}
 
 
 def group(nodeid: str) -> str:
@@ -26,7 +37,30 @@ def group(nodeid: str) -> str:
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """One group after the other, whoever is free."""
+    """One group after the other, whoever is free; groups whose programs are not built yet wait until the others ran."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._ahead: Ahead | None = None
+
+    def schedule(self) -> None:
+        """Hand out the first work. Called once more whenever a worker joins."""
+        if self._ahead is None:
+            groups = {group(nodeid) for collected in self.registered_collections.values() for nodeid in collected}
+            needed = [name for known, names in _PROGRAMS.items() if known in groups for name in names]
+            self._ahead = Ahead(dict.fromkeys(needed))
+            self.config.add_cleanup(self._ahead.close)
+            if self._ahead.building:
+                reporter = self.config.pluginmanager.getplugin("terminalreporter")
+                reporter.write_line(f"building {', '.join(self._ahead.building)} beside the tests")
+        super().schedule()
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        building = set(self._ahead.building if self._ahead else ())
+        ready = (scope for scope in self.workqueue if building.isdisjoint(_PROGRAMS.get(scope, ())))
+        if (first := next(ready, None)) is not None:
+            self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)

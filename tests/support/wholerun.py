@@ -12,13 +12,16 @@ from typing import Any
 
 import yaml
 
+from support import forkserver
+
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 
 
 class Run:
-    """`resnetboost run` of that job."""
+    """`resnetboost run` of that job; its ranks are forked from a process that has imported MindSpore, or not."""
 
-    def __init__(self, folder: Path, job: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, job: dict[str, Any], forked: bool = True) -> None:
+        self._forked = forked
         self.out = folder / "run"
         self.job = folder / "job.yaml"
         self.job.write_text(yaml.safe_dump(job))
@@ -26,7 +29,10 @@ class Run:
 
     def start(self) -> "Run":
         command = [RESNETBOOST, "run", str(self.job), "--out", str(self.out)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        environment = forkserver.environment(os.environ) if self._forked else None
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         return self
 
     def finish(self) -> tuple[int, str]:

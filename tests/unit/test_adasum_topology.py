@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -16,6 +16,7 @@ from resnetboost_trainer.distributed.adasum import adaptive_sum, topology
 from resnetboost_trainer.distributed.adasum.adaptive_sum import AdaptiveSum, Summed
 from resnetboost_trainer.distributed.adasum.topology import Pair, Topology
 from support import adasumreference
+from support.examples import examples
 
 Floats = NDArray[np.float32]
 
@@ -225,7 +226,7 @@ def test_the_sum_is_the_definition_at_every_number_of_nodes(nodes: int, per_node
     assert list(results[0][1].seconds) == levels
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(SMALL_SHAPES),
     st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(sum),

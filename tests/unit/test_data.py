@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_trainer import config
 from resnetboost_trainer.data import rng, sampler
 from resnetboost_trainer.data.sources import npz
 from resnetboost_trainer.failures import ConfigError, DataError
+from support.examples import examples
 
 Arrays = dict[str, Any]
 DIGITS = config.Dataset(name="digits")
@@ -415,7 +416,7 @@ def test_a_later_stages_order_is_another_one_and_as_fixed() -> None:
     assert len(orders) == 16
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(n=st.integers(1, 500), world_size=st.integers(1, 7), batch=st.integers(1, 64))
 def test_evaluation_counts_every_sample_once(n: int, world_size: int, batch: int) -> None:
     ranks = [sampler.evaluation_slices(n, world_size, rank, batch) for rank in range(world_size)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -26,6 +26,7 @@ from resnetboost_trainer.data.sampler import Share
 from resnetboost_trainer.data.transforms import Evaluated
 from resnetboost_trainer.failures import DataError, OutOfMemoryError, StorageError, TrainingError
 from support import photographs
+from support.examples import examples
 
 TRAIN, GLOBAL = 24, 12
 STEPS = 2 * (TRAIN // GLOBAL)
@@ -176,7 +177,7 @@ def test_images_that_cannot_be_used_are_named_and_others_of_their_batch_take_the
 
 
 @given(st.lists(st.builds(Setting, st.integers(1, 4), st.integers(1, 8)), min_size=STEPS, max_size=STEPS))
-@settings(max_examples=20)
+@examples(20)
 def test_threads_and_batches_ahead_may_change_at_any_time(root: Path, changes: list[Setting]) -> None:
     found = dataset(root, **CHANGES, mixup_alpha=0.2)
     feed, made = Feed(found.train, Corrupt(0), 4, found.mixing), []
@@ -287,7 +288,7 @@ def test_threads_are_as_many_as_cores_within_the_quota_of_a_container(tmp_path: 
 images = st.integers(1, 4).map(lambda pairs: np.random.default_rng(pairs).random((2 * pairs, 3, 7, 9), np.float32))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(original=images, alpha=st.sampled_from([0.1, 1, 4]), seed=st.integers(0, 99))
 def test_mixup_is_a_mixture_of_neighbours_with_labels_of_the_same_shares(
     original: np.ndarray[Any, Any], alpha: float, seed: int
@@ -300,7 +301,7 @@ def test_mixup_is_a_mixture_of_neighbours_with_labels_of_the_same_shares(
     np.testing.assert_allclose(np.einsum("nk,kchw->nchw", shares[:, : len(original)], original), mixed, atol=1e-6)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(original=images, seed=st.integers(0, 99))
 def test_cutmix_swaps_a_box_and_shares_labels_by_its_area(original: np.ndarray[Any, Any], seed: int) -> None:
     labels = np.arange(len(original), dtype=np.int32)

@@ -75,6 +75,7 @@ def test_an_image_of_no_device_type_is_refused_with_the_remedy(given: str) -> No
     assert "write CPU=IMAGE, Ascend=IMAGE, GPU=IMAGE" in " ".join(done.output.split())
 
 
+@pytest.mark.slow
 def test_no_way_to_an_api_server_is_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "resnetboost_operator", "--listen=127.0.0.1:0"]
     environment = {**os.environ, "KUBECONFIG": f"{tmp_path}/none"}

@@ -74,7 +74,7 @@ def created(wanted: Sequence[dict[str, Any]], *answers: Answer) -> tuple[str, li
     """What was in the way, the names of the pods that the store then knows, and the requests."""
 
     async def play() -> tuple[str, list[str], list[str]]:
-        async with ScriptedServer(answers) as server, asyncio.timeout(20):
+        async with ScriptedServer(answers) as server, asyncio.timeout(60):
             bed = Bed(server)
             await bed.created(wanted)
             assert bed.calls, "the next pass must see what came of it"
@@ -195,7 +195,7 @@ def test_a_pod_that_has_to_wait_does_not_hold_up_those_of_other_jobs(monkeypatch
 
     async def play() -> list[str]:
         answers = [refuses(429, Retry_After="60"), says(existing(other), 201)]
-        async with ScriptedServer(answers) as server, asyncio.timeout(10):
+        async with ScriptedServer(answers) as server, asyncio.timeout(60):
             bed = Bed(server)
             bed.gangs.ensure(RECORD, [POD])
             while not server.requests:
@@ -233,7 +233,7 @@ class HangingWebhook:
 
 async def behind(hook: HangingWebhook, large: Sequence[str], script: Callable[[Bed], Awaitable[None]]) -> Bed:
     """After the script, with jobs of 1000 pods, each behind the webhook and ahead of the script."""
-    async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(20):
+    async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(60):
         bed = Bed(server)
         for name in large:
             record, pod = of_another_job(name)
@@ -281,7 +281,7 @@ def test_what_is_wanted_no_more_is_called_back() -> None:
     pods = [pod_manifest(JOB, STAGE, 1, index) for index in range(3)]
 
     async def play() -> tuple[list[str], list[str]]:
-        async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(10):
+        async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(60):
             bed = Bed(server)
             bed.gangs.ensure(RECORD, [pod_manifest(JOB, STAGE, 0, index) for index in range(100)])
             await until(lambda: len(hook.hanging) == LEAST_IN_FLIGHT)
@@ -314,7 +314,7 @@ def test_a_pass_that_asks_again_creates_nothing_twice() -> None:
             await asked_again.wait()
             return await says(existing(body), 201)(request)
 
-        async with ScriptedServer([says(CONFIG, 201), *[late] * 3]) as server, asyncio.timeout(10):
+        async with ScriptedServer([says(CONFIG, 201), *[late] * 3]) as server, asyncio.timeout(60):
             bed = Bed(server)
             bed.gangs.ensure(RECORD, [CONFIG, *pods])
             await until(lambda: len(server.requests) == 4)

@@ -40,7 +40,7 @@ def played(script: Callable[[LeaderElector], Awaitable[Any]], *answers: Answer) 
     async def play() -> tuple[Any, list[str]]:
         async with ScriptedServer(answers) as server:
             leader = LeaderElector(server.client, "ops", "lease", "me")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 result = await script(leader)
             return result, [request.split()[0] for request in server.requests]
 

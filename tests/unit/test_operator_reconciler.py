@@ -116,7 +116,7 @@ def played(script: Callable[[Bed], Awaitable[None]]) -> Bed:
         bed = Bed()
         async with ScriptedServer(itertools.repeat(bed.answer)) as server:
             bed.connect(server)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await script(bed)
             bed.polling.close()
             await bed.cluster.close(1.0)

@@ -37,7 +37,7 @@ def gang(count: int) -> tuple[JobRecord, list[PodView]]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
 

@@ -39,7 +39,7 @@ def listed(*answers: Answer, namespaces: tuple[str, ...] = ()) -> tuple[dict[str
             for uid in ("stale", "gone", "newer"):
                 store.jobs.apply_event("ADDED", job(uid, 50 if uid == "newer" else 5, "before"))
             called.clear()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await Resync(server.client, store, namespaces, server.metrics.count_request).relist()
             return {found.uid: found.status.stage for found in store.jobs}, called, server.requests
 

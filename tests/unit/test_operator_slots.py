@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_operator.controller.slots import Slots
+from support.examples import examples
 
 
 class Bed:
@@ -94,7 +95,7 @@ def test_no_place_is_lost_where_a_job_is_forgotten_with_those_of_its_requests_th
 happening = st.tuples(st.sampled_from(["ask", "end", "cancel", "slow", "quick"]), st.integers(0, 20))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(happening, max_size=40))
 def test_no_place_is_lost_or_given_twice(world: Sequence[tuple[str, int]]) -> None:
     async def script(bed: Bed) -> None:

@@ -61,6 +61,7 @@ def ask_torchvision(folder: Path, *wanted: str) -> None:
     subprocess.run([SYSTEM_PYTHON, str(REFERENCE), str(folder), *wanted], check=True)
 
 
+@pytest.mark.slow
 def test_the_evaluation_transform_is_torchvisions(tmp_path: Path) -> None:
     """Resize, CenterCrop, ToTensor, Normalize, from the same JPEGs, wide, tall, square, smaller and larger."""
     sizes = [(640, 427), (427, 640), (375, 500), (100, 100), (90, 61), (61, 90), (33, 200), (64, 73)]
@@ -226,6 +227,7 @@ def test_colours_change_within_their_bounds_and_in_any_order() -> None:
     assert np.abs(brighter - dark - expected).max() < 2 * ONE_LEVEL
 
 
+@pytest.mark.slow
 def test_hues_are_turned_as_torchvision_does(tmp_path: Path) -> None:
     every = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
     images, turns = {"photograph": photograph(96, 64), "noise": every}, ("-0.5", "-0.1", "0.0", "0.003", "0.25", "0.5")

@@ -3,13 +3,14 @@
 import contextlib
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from resnetboost_operator import names, status
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import timestamp
+from support.examples import examples
 from support.simulation import Cluster, Crash, job
 
 STAGES = [
@@ -143,7 +144,7 @@ def check_size(cluster: Cluster) -> None:
     assert {int(pod["metadata"]["labels"][names.LABEL_INDEX]) for pod in cluster.gang()} <= set(places)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(SIZES, st.lists(cluster_event, max_size=60))
 def test_no_random_history_breaks_the_invariants(sizes: tuple[int, int], events: list[tuple[str, object]]) -> None:
     policy = {"maxRestarts": MAX_RESTARTS, "backoffSeconds": 5}
@@ -158,7 +159,7 @@ def test_no_random_history_breaks_the_invariants(sizes: tuple[int, int], events:
             terminal = cluster.status.conditions
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(SIZES, st.lists(cluster_event, max_size=40))
 def test_from_every_random_history_a_healthy_cluster_finishes_the_job(
     sizes: tuple[int, int], events: list[tuple[str, object]]
@@ -189,7 +190,7 @@ def live_one_pass(cluster: Cluster) -> bool:
     return bool(running) or wake is not None or before != (cluster.status, sorted(cluster.pods))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 13, 14, 15, 16, 137, 143]), st.booleans()), max_size=8)
 )
@@ -206,7 +207,7 @@ def test_whoever_deletes_ranks_never_uses_the_budget(ends: list[tuple[int, int, 
     assert not status.is_terminal(cluster.status)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12))
 def test_crashes_between_writes_change_nothing_about_the_end(crashes: list[int]) -> None:
     undisturbed, disturbed = (Cluster(job(failurePolicy={"backoffSeconds": 0})) for _ in range(2))

@@ -25,7 +25,7 @@ def port(board: ProgressState) -> int:
 
 
 def answer(port: int, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path)
         found = connection.getresponse()

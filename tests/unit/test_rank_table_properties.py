@@ -4,11 +4,12 @@ import contextlib
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_operator import names, status
 from resnetboost_operator.ranktable.check import verdict
+from support.examples import examples
 from support.simulation import Cluster, Crash, job
 
 COUNT = 4
@@ -81,7 +82,7 @@ def check(cluster: Cluster) -> None:
 HISTORIES = st.lists(cluster_event, max_size=60)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(HISTORIES)
 def test_whatever_is_published_is_right_and_never_changes(events: list[tuple[str, Any]]) -> None:
     cluster = Cluster(job(device={"type": "Ascend", "count": COUNT}, failurePolicy={"backoffSeconds": 1}))
@@ -90,7 +91,7 @@ def test_whatever_is_published_is_right_and_never_changes(events: list[tuple[str
         check(cluster)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(HISTORIES)
 def test_from_every_random_history_a_healthy_cluster_gets_every_rank_its_table(events: list[tuple[str, Any]]) -> None:
     policy = {"backoffSeconds": 1, "maxRestarts": 1000}

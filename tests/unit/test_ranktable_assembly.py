@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -18,6 +18,7 @@ from resnetboost_operator.ranktable.check import rules
 from resnetboost_operator.ranktable.check import verdict as checking
 from resnetboost_operator.ranktable.chips import Chip
 from resnetboost_operator.ranktable.tables import RankList, ServerTable
+from support.examples import examples
 from support.gangs import gang, pod, super_pod, told
 
 
@@ -291,7 +292,7 @@ def placed(index: int, place: tuple[str, int, str, int, int]) -> BoundPod:
     return super_pod(index, node, device, pod_id, super_device, address)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(places, min_size=1, max_size=8), st.sampled_from(["910A", "910B", "A3", "950"]), st.randoms())
 def test_any_annotations_in_any_order_give_one_valid_table_or_one_refusal(
     found: list[tuple[str, int, str, int, int]], chip: Chip, chance: random.Random
@@ -304,7 +305,7 @@ def test_any_annotations_in_any_order_give_one_valid_table_or_one_refusal(
 good = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(good, st.sampled_from(["910B", "A3"]), st.randoms())
 def test_any_placement_of_good_devices_gives_a_table(counts: list[int], chip: Chip, chance: random.Random) -> None:
     spots = [(node, device) for node, count in enumerate(counts) for device in range(count)]
@@ -357,7 +358,7 @@ def bound(index: int, nodes: list[str], at: tuple[int, int], base: str, super_po
     return super_pod(index, nodes[node], device, super_pod_id, 16 * node + device, address)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(gangs())
 def test_our_own_check_takes_every_table_of_a_gang_that_was_placed_well(
     found: tuple[list[BoundPod], Chip, bool],
@@ -382,7 +383,7 @@ def outcome(pods: list[BoundPod], chip: Chip) -> object:
     return built.data, built.ranks
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.text(max_size=200)
     | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists).map(json.dumps)
@@ -392,6 +393,7 @@ def test_nonsense_in_an_annotation_is_refused(text: str) -> None:
         assembly.build([annotated(0, text)], "910B")
 
 
+@pytest.mark.slow
 def test_13000_devices_make_one_table_in_whatever_order_pods_come() -> None:
     pods = gang(1625, 8)
     built = assembly.build(pods, "910A")

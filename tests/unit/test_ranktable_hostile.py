@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_operator.cli import main
 from resnetboost_operator.ranktable import chips, document, merging, tables
 from resnetboost_operator.ranktable.check import verdict as checking
 from resnetboost_operator.ranktable.chips import Chip
+from support.examples import examples
 
 TABLES = Path(__file__).parents[1] / "ranktables"
 GOOD = [
@@ -82,7 +83,7 @@ def without(value: Any, at: tuple[Any, ...]) -> Any:
     return value
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.data(), st.sampled_from(GOOD), st.sampled_from(chips.ALL))
 def test_anything_in_any_place_gets_a_verdict(data: st.DataObject, good: Any, chip: Chip) -> None:
     at = data.draw(st.sampled_from(places(good)))
@@ -97,7 +98,7 @@ def test_anything_in_any_place_gets_a_verdict(data: st.DataObject, good: Any, ch
         assert own == [str(finding) for finding in alone.findings]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data(), st.sampled_from(GOOD), st.sampled_from(chips.ALL))
 def test_what_is_told_as_missing_is_missing(data: st.DataObject, good: Any, chip: Chip) -> None:
     found = changed(good, data.draw(st.sampled_from(places(good))), data.draw(values))
@@ -122,7 +123,7 @@ def value_at(value: Any, place: str) -> Any:
     return value
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.data(), st.sampled_from(GOOD))
 def test_what_a_chip_accepts_can_be_read_and_written_again(data: st.DataObject, good: Any) -> None:
     found = changed(good, data.draw(st.sampled_from(places(good))), data.draw(scalars))
@@ -141,7 +142,7 @@ def test_a_merged_table_keeps_every_field_that_is_read(good: Any) -> None:
     assert json.loads(document.compact(merged)) == good
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.binary(max_size=60))
 def test_any_bytes_get_a_verdict(data: bytes) -> None:
     assert checking.judge_bytes(data).findings

@@ -12,6 +12,7 @@ from support.gangs import gang
 KEY = "hccl.json"
 
 
+@pytest.mark.slow
 def test_13000_devices_fit_as_text() -> None:
     data = assembly.build(gang(1625, 8), "910B").data
     packed = payload.pack(KEY, data)

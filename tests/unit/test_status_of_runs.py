@@ -135,6 +135,7 @@ def test_a_damaged_run_does_not_hide_the_others() -> None:
 OFF = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
 
 
+@pytest.mark.slow
 def test_without_utf_8_a_setting_is_still_in_utf_8(tmp_path: Path) -> None:
     setting = "dataset={name: npz, path: /data/Bücher}"
     command = [RESNETBOOST, "plan", str(EXAMPLE), "--set", setting, "--set", "checkpoint.claimName=kept"]
@@ -143,6 +144,7 @@ def test_without_utf_8_a_setting_is_still_in_utf_8(tmp_path: Path) -> None:
     assert rb"/data/B\xFCcher" in told.stdout  # the name as YAML escapes it in the config of a pod
 
 
+@pytest.mark.slow
 def test_without_utf_8_nothing_is_called_damaged_and_all_can_be_read() -> None:
     """Where Python's UTF-8 mode and its coercion of the C locale are off."""
     begin("digits", COMPLETE, path="/data/Bücher")

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 from resnetboost_trainer.checkpoint.formats import torch_file
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from support import torchfiles
+from support.examples import examples
 from support.torchfiles import archive, dictionary, named, number, pickled, storage, tensor, text, tuple_
 
 ONE = np.array([1, 2, 3, 4, 5, 6], np.float32).tobytes()
@@ -192,7 +193,7 @@ def test_a_compressed_entry_and_two_of_one_name() -> None:
 
 
 @hypothesis.given(strategies.data())
-@hypothesis.settings(max_examples=300)
+@examples(300)
 def test_a_damaged_file_is_refused_or_read_and_nothing_else_happens(data: strategies.DataObject) -> None:
     whole = bytearray(holding(GOOD))
     for _ in range(data.draw(strategies.integers(1, 4))):
@@ -204,7 +205,7 @@ def test_a_damaged_file_is_refused_or_read_and_nothing_else_happens(data: strate
 
 
 @hypothesis.given(strategies.binary(max_size=200))
-@hypothesis.settings(max_examples=300)
+@examples(300)
 def test_any_pickle_is_refused_or_read(data: bytes) -> None:
     try:
         torch_file.read(archive(data, {"0": ONE}))

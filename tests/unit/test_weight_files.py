@@ -23,6 +23,7 @@ from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch, key_map, state_dict
 from resnetboost_trainer.models.state_dict import Array
 from support import smallcheckpoints, torchfiles, trainerconfig
+from support.examples import examples
 
 NETWORKS = (*arch.LARGE, *arch.SMALL)
 Arrays = dict[str, Array]
@@ -54,7 +55,7 @@ def test_no_two_parameters_have_one_name_in_pytorch(name: str) -> None:
 @hypothesis.given(
     strategies.sampled_from(NETWORKS), strategies.integers(1, 1000), strategies.integers(1, 4), strategies.booleans()
 )
-@hypothesis.settings(max_examples=20)
+@examples(20)
 def test_a_network_is_known_by_its_shapes_alone(name: str, classes: int, channels: int, ours: bool) -> None:
     shapes = arch.parameters(name, classes, channels)
     arrays: Arrays = {key: np.broadcast_to(np.float32(1), shape) for key, shape in shapes.items()}

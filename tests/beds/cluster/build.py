@@ -63,6 +63,15 @@ def programs(names: Iterable[str]) -> dict[str, Path]:
     return found | _built(missing) if missing else found
 
 
+def missing(names: Iterable[str]) -> list[str]:
+    """Those that have to be built before they can run."""
+    wanted = [name for name in names if not _given(name)]
+    if not wanted or not shutil.which("go"):
+        return wanted
+    cache = _cache()
+    return [name for name in wanted if not (cache / name).exists()]
+
+
 def _given(name: str) -> Path | None:
     """The program in KUBEBUILDER_ASSETS, the folder that other Kubernetes test beds look into as well."""
     folder = os.environ.get("KUBEBUILDER_ASSETS")

@@ -1,0 +1,46 @@
+"""Builds the test bed's programs beside tests that do without them; whoever comes before it is done waits or builds."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from beds.cluster import build
+
+_TESTS = Path(__file__).parents[2]
+_BUILD = "import sys; from beds.cluster import build; build.programs(sys.argv[1:])"
+
+
+class Ahead:
+    """The programs that are missing, in the order in which they are built, and the process that builds them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Starts to build, if anything is missing and can be built. Needs no answer: who needs a program asks again."""
+        self._names = build.missing(names)
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._names and not build.unavailable(self._names):
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BUILD, *self._names],
+                env={**os.environ, "PYTHONPATH": str(_TESTS)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    @property
+    def building(self) -> list[str]:
+        """What is being built, or will be."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        self._names = build.missing(self._names)
+        return self._names
+
+    def close(self) -> None:
+        """End it, with the compilers it has started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, 9)
+            self._process.wait()

@@ -1,0 +1,51 @@
+"""Forks the tests' ranks from processes that have imported MindSpore once; an import costs a rank more than its start.
+
+Every worker of pytest has a server of its own, which starts with the first rank and ends with the worker. A rank is
+started by `subprocess`, as ever: the command starts a small process that stands for the rank (see stand_in.py). How a
+container starts a rank, and what happens to it while it imports MindSpore, is for tests that do without the server.
+"""
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+SOCKET = "FORK_SERVER"
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of a process that runs Python with these arguments, "-m MODULE ..." or "SCRIPT ..."."""
+    return [sys.executable, "-I", "-S", str(_FOLDER / "stand_in.py"), *arguments]
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables with which `command` finds the server, and with which `python -m resnetboost_trainer` uses it too."""
+    path = [str(_FOLDER / "package"), *filter(None, [variables.get("PYTHONPATH")])]
+    return {**variables, SOCKET: str(_started()), "PYTHONPATH": os.pathsep.join(path)}
+
+
+@functools.cache
+def _started() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="forkserver-"))  # short: it holds a socket
+    path = folder / "socket"
+    with (folder / "log").open("wb") as log:
+        hub = subprocess.Popen(
+            [sys.executable, "-m", "support.forkserver.hub", str(path)],
+            env={**os.environ, "PYTHONPATH": str(_FOLDER.parents[1])},
+            stdin=subprocess.PIPE,  # the hub ends when this process closes it, however that ends
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    assert hub.stdin and hub.stdout
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(hub.stdin.close)
+    if hub.stdout.readline() != b"ready\n":
+        raise RuntimeError(f"the fork server did not start:\n{(folder / 'log').read_text()}")
+    return path

@@ -1,0 +1,100 @@
+"""Turns a process that was just forked into what `python ARGUMENTS` would be, but for what it has imported already."""
+
+import atexit
+import importlib
+import logging
+import os
+import runpy
+import signal
+import site
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+_PACKAGE = os.path.join(os.path.dirname(__file__), "package")
+# Nothing of ours: a test may put something else in its place.
+_IMPORTED = (
+    "mindspore.nn",
+    "mindspore.ops",
+    "mindspore.communication",
+    "mindspore.dataset",
+    "msgspec",
+    "prometheus_client",
+    "safetensors.numpy",
+    "yaml",
+)
+
+
+@dataclass
+class Request:
+    """A Python to run. `parent` is who it shall take for its parent, who in truth is the process that forks."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    cores: list[int]
+    umask: int
+    parent: int
+
+
+def warm_up() -> None:
+    """Import what takes a rank its time. No device is chosen, no context set and no tensor made."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+
+
+def run(request: Request) -> NoReturn:
+    """Do what was asked for, and leave as Python leaves."""
+    _become(request)
+    try:
+        code = _execute(request.arguments)
+    except SystemExit as error:
+        code = _exit_code(error)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _become(request: Request) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.umask(request.umask)
+    os.chdir(request.folder)
+    os.sched_setaffinity(0, request.cores)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    os.getppid = lambda: request.parent
+    if request.environment.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+    own = str(Path(__file__).parents[2])
+    paths = filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))
+    # `python -m` has put the folder it was started in, or nothing, before the tests' own, which PYTHONPATH said.
+    sys.path[:] = [path for path in paths if path != _PACKAGE] + [path for path in sys.path[1:] if path != own]
+    site.execsitecustomize()
+
+
+def _execute(arguments: list[str]) -> int:
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
+        runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1

@@ -1,0 +1,134 @@
+"""Imports MindSpore and what else a rank imports from elsewhere, uses none of it, and forks a rank for every request.
+
+usage: python -m support.forkserver.zygote DESCRIPTOR, of a socket to the hub; ends with its ranks when that is closed.
+"""
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from support.forkserver import forked
+from support.forkserver.hub import DESCRIPTORS, MESSAGE_BYTES
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass
+class Rank:
+    """A forked process, and the connection to who asked for it."""
+
+    pid: int
+    pidfd: int
+    connection: socket.socket
+
+    def kill(self) -> None:
+        """It and its process group; its children of other groups look after themselves."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has not made the group yet
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Zygote:
+    """Forks, and reports how each fork ended; who hangs up has its rank killed."""
+
+    def __init__(self, hub: socket.socket) -> None:
+        self._hub = hub
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(hub, selectors.EVENT_READ, None)
+        self._ranks: dict[int, Rank] = {}
+
+    def serve(self) -> forked.Request | None:
+        """Returns in each forked process with what it has to do, and in this one when the hub is gone."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    message, descriptors, *_ = socket.recv_fds(self._hub, MESSAGE_BYTES, DESCRIPTORS + 1)
+                    if not message:
+                        self._kill_all()
+                        return None
+                    request = self._fork(json.loads(message), descriptors)
+                    if request is not None:
+                        return request
+                elif key.data in self._ranks:
+                    self._look_after(self._ranks[key.data], key.fd)
+
+    def _fork(self, message: dict[str, Any], descriptors: list[int]) -> forked.Request | None:
+        *streams, last = descriptors
+        connection, parent = socket.socket(fileno=last), os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _die_with(parent)
+            os.setsid()
+            for number, descriptor in enumerate(streams):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            self._close(connection)
+            return forked.Request(**message)
+        for descriptor in streams:
+            os.close(descriptor)
+        rank = Rank(pid, os.pidfd_open(pid), connection)
+        self._ranks[pid] = rank
+        self._selector.register(rank.pidfd, selectors.EVENT_READ, pid)
+        self._selector.register(connection, selectors.EVENT_READ, pid)
+        with contextlib.suppress(OSError):  # it has hung up: select will say so
+            socket.send_fds(connection, [b"forked"], [rank.pidfd])
+        return None
+
+    def _look_after(self, rank: Rank, descriptor: int) -> None:
+        if descriptor != rank.pidfd:  # nobody says anything there: it is the end of the connection
+            rank.kill()
+            self._selector.unregister(rank.connection)
+            rank.connection.close()
+            return
+        code = os.waitstatus_to_exitcode(os.waitpid(rank.pid, 0)[1])
+        self._selector.unregister(rank.pidfd)
+        os.close(rank.pidfd)
+        if rank.connection.fileno() >= 0:
+            self._selector.unregister(rank.connection)
+            with contextlib.suppress(OSError):
+                rank.connection.send(str(code).encode())
+            rank.connection.close()
+        del self._ranks[rank.pid]
+
+    def _kill_all(self) -> None:
+        for rank in self._ranks.values():
+            rank.kill()
+
+    def _close(self, connection: socket.socket) -> None:
+        """Leave nothing of the server's open in a forked process."""
+        self._selector.close()
+        self._hub.close()
+        connection.close()
+        for rank in self._ranks.values():
+            os.close(rank.pidfd)
+            rank.connection.close()
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def main() -> None:
+    """Import, and serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for who asks for ranks
+    forked.warm_up()
+    gc.collect()
+    gc.freeze()  # else the collector would copy the pages that processes share
+    request = Zygote(socket.socket(fileno=int(sys.argv[1]))).serve()
+    if request is not None:
+        forked.run(request)
+
+
+if __name__ == "__main__":
+    main()

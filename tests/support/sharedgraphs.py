@@ -1,0 +1,37 @@
+"""Compiled graphs that the ranks of one worker's tests leave to each other: to compile costs a short run half its time.
+
+That a kept graph gives the bits of a compiled one is for test_kept_graphs.py to say, which does without.
+"""
+
+import atexit
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
+_PATTERN = "*/*.graph"
+
+
+def give(stage: Path) -> None:
+    """Put what is known where a stage keeps its graphs; what it has stays."""
+    _copy(_known(), stage / "graphs")
+
+
+def collect(stage: Path) -> None:
+    """Remember what a stage has kept."""
+    _copy(stage / "graphs", _known())
+
+
+def _copy(source: Path, target: Path) -> None:
+    for path in source.glob(_PATTERN):
+        copy = target / path.relative_to(source)
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+
+
+@functools.cache
+def _known() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="graphs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
