@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from resnetboost_trainer import config
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.data.autotune import Setting
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.image_dataset import PhotoSplit
@@ -37,17 +37,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photographs.folder(tmp_path_factory.mktemp("photographs"), TRAIN)
 
 
-def dataset(root: Path, **changes: Any) -> sampler.Dataset:
+def dataset(root: Path, **changes: Any) -> registry.Dataset:
     plain = {"brightness": 0, "contrast": 0, "saturation": 0, "hue": 0, "mixup_alpha": 0, "cutmix_alpha": 0}
     crop = {"min_scale": 0.08, "max_scale": 1, "min_ratio": 0.75, "max_ratio": 4 / 3, "padding": 4}
     augmentation = config.Augmentation(**{**plain, **crop, **changes})
-    return sampler.load(
+    return registry.load(
         config.Dataset(name="ImageFolder", path=str(root), image_size=16, augmentation=augmentation), classes=2
     )
 
 
 def train(
-    found: sampler.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2, parts: int = 1
+    found: registry.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2, parts: int = 1
 ) -> list[Batch]:
     feed = Feed(found.train, Corrupt(100), workers, found.mixing)
     try:
@@ -116,7 +116,7 @@ def test_a_later_stage_crops_flips_and_mixes_anew(root: Path) -> None:
     assert stages[0] == bits(train(mixed)), "a first stage draws as it always did"
 
 
-def found_image(found: sampler.Dataset, index: int, draws: Draws) -> bytes:
+def found_image(found: registry.Dataset, index: int, draws: Draws) -> bytes:
     out = np.empty((1, *found.train.shape), np.float32)
     found.train.fill(out, np.array([index]), draws)
     return out.tobytes()
@@ -135,7 +135,7 @@ def test_labels_are_those_of_the_images(root: Path) -> None:
     assert (batch.usable == 1).all()
 
 
-def place(found: sampler.Dataset, number: int) -> int:
+def place(found: registry.Dataset, number: int) -> int:
     """Index of the test image of that file name."""
     return next(index for index in range(10) if found.test.name(index).endswith(f"{number:04}.jpg"))
 

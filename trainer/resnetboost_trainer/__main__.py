@@ -78,7 +78,7 @@ def _rank(environment: Environment) -> int:
 def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     """Everything that can fail quickly comes first; MindSpore takes seconds to import and is imported last."""
     from resnetboost_trainer.checkpoint import pretrained
-    from resnetboost_trainer.data import sampler
+    from resnetboost_trainer.data import checks, registry
     from resnetboost_trainer.distributed import ranktable
     from resnetboost_trainer.distributed.communicator import Rendezvous
     from resnetboost_trainer.metrics.server import Server
@@ -87,10 +87,10 @@ def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
     stop.install(lambda: _moves(board), lambda: _give_up(environment, board), lambda: _leave_early(environment))
     server = Server(environment.bind_address, environment.metrics_port, board)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
-    dataset = sampler.load(settings.dataset, settings.model.num_classes)
+    dataset = registry.load(settings.dataset, settings.model.num_classes)
     mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
-    sampler.check_batch(samples, environment.world_size, batch, mixes, accumulated)
+    checks.check_batch(samples, environment.world_size, batch, mixes, accumulated)
     pretrained.check(settings, environment, dataset.channels)
     start.done("data")
     environment = ranktable.place(environment)

@@ -21,6 +21,9 @@ class Contents(Protocol):
     def name(self, index: int) -> str:
         """Where the file is, for people."""
 
+    def digest(self) -> str:
+        """Return a hash that tells other files apart."""
+
     def read(self, index: int) -> bytes:
         """What is in it; from any thread. Raises OSError, without a number for content that is not as it should be."""
 

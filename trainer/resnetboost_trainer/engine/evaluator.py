@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from resnetboost_trainer.data import sampler
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import Feed, Wanted
-from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator, as_bytes, from_bytes
 from resnetboost_trainer.engine.loss import SampleCrossEntropy
 from resnetboost_trainer.failures import DataError

@@ -12,10 +12,10 @@ from resnetboost_trainer.checkpoint import pretrained, resume, snapshots, store,
 from resnetboost_trainer.checkpoint.saver import Keeping, Saver
 from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import checks, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import Feed
-from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.compile_cache import Graphs
 from resnetboost_trainer.engine.evaluator import Evaluation, Result
@@ -65,7 +65,7 @@ class Training:
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
         stop.together()
         start.done("gang")
-        sampler.check_same(dataset.fingerprint, self.communicator.gather)
+        checks.check_same(dataset.fingerprint, self.communicator.gather)
         self.graphs = Graphs.of_stage(config, self.communicator, environment.checkpoints)
         network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
         self.weights = list(network.trainable_params())
@@ -163,7 +163,7 @@ class Training:
         return outcome
 
     def _advise(self) -> None:
-        for advice in (amp.advice(self.config), sampler.advice(self.dataset)):
+        for advice in (amp.advice(self.config), checks.advice(self.dataset)):
             if advice is not None and self.communicator.leads:
                 log.warning(advice)
 

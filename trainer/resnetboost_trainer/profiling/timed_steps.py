@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mindspore import Tensor
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import Feed
 from resnetboost_trainer.distributed.adasum.adaptive_sum import Summed
@@ -20,7 +20,7 @@ from resnetboost_trainer.profiling.step_times import DATA, GRADIENT, OPTIMIZER, 
 class TimedSteps:
     """Of a stage, from its first step on, on fresh weights. Collectives: every rank takes as many, `total` at most."""
 
-    def __init__(self, config: Config, dataset: sampler.Dataset, communicator: Communicator, total: int) -> None:
+    def __init__(self, config: Config, dataset: registry.Dataset, communicator: Communicator, total: int) -> None:
         """A collective."""
         self.config, self.communicator, self._done = config, communicator, 0
         size, samples = communicator.size, len(dataset.train.labels)
