@@ -15,15 +15,15 @@ from mindspore import Tensor, load, nn
 from PIL import Image
 
 from resnetboost_trainer import config
-from resnetboost_trainer.checkpoint import trained
+from resnetboost_trainer.checkpoint import inference, trained
 from resnetboost_trainer.checkpoint.formats import onnx_file, weights
+from resnetboost_trainer.checkpoint.state_dict import Network
 from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.cli import eval as evaluating
 from resnetboost_trainer.cli import export
 from resnetboost_trainer.data import registry
 from resnetboost_trainer.engine import device
-from resnetboost_trainer.models import arch, inference
-from resnetboost_trainer.models.state_dict import Network
+from resnetboost_trainer.models import arch
 from resnetboost_trainer.optim import ema
 from support import onerank, photographs, smallcheckpoints
 

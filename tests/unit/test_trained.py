@@ -13,6 +13,7 @@ from PIL import Image
 
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import store, trained
+from resnetboost_trainer.checkpoint.state_dict import Network
 from resnetboost_trainer.cli import image_options, predict
 from resnetboost_trainer.data import preprocessing, registry, transforms
 from resnetboost_trainer.data.dataset import Unreadable
@@ -21,7 +22,6 @@ from resnetboost_trainer.data.sources import digits as digits_source
 from resnetboost_trainer.data.transforms import Evaluated
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch, key_map
-from resnetboost_trainer.models.state_dict import Network
 from support import smallcheckpoints, trainerconfig
 
 GREY = Preparation(height=8, width=8, mean=(5.0,), deviation=(2.0,), white=16.0, classes=("zero", "one"))

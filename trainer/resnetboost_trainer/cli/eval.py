@@ -47,10 +47,10 @@ def parser() -> argparse.ArgumentParser:
 def _evaluate(arguments: argparse.Namespace) -> int:
     network = trained.read(arguments.source, arguments.model, arguments.weights)
     dataset = load(network, chosen(network, arguments))
+    from resnetboost_trainer.checkpoint import inference
     from resnetboost_trainer.data.corrupt import Corrupt
     from resnetboost_trainer.distributed.communicator import Communicator
     from resnetboost_trainer.engine.evaluator import Evaluation
-    from resnetboost_trainer.models import inference
 
     inference.on(arguments.device)
     batch = max(1, min(arguments.batch, len(dataset.test.labels)))

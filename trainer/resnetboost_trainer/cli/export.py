@@ -54,8 +54,8 @@ def _export(arguments: argparse.Namespace) -> int:
             partial.unlink(missing_ok=True)
         shape = f"(batch, {network.network.channels}, {size[0]}, {size[1]})"
     else:
+        from resnetboost_trainer.checkpoint import inference
         from resnetboost_trainer.checkpoint.formats import mindir
-        from resnetboost_trainer.models import inference
 
         inference.on(arguments.device)
         batch = max(1, arguments.batch)

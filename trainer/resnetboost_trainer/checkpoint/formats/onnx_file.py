@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from resnetboost_trainer.checkpoint.state_dict import Array, Network
 from resnetboost_trainer.models import arch
 from resnetboost_trainer.models.arch import Block, Convolution, Topology
-from resnetboost_trainer.models.state_dict import Array, Network
 
 OPSET, IR_VERSION = 17, 8  # of ONNX 1.12: what has not been updated for years still reads it
 EPSILON = 1e-5  # of norm.BatchNorm, which needs MindSpore
