@@ -55,7 +55,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m resnetboost_trainer", description=__doc__, epilog=EPILOG)
     parser.add_argument("config", nargs="?", help="config file (default: $RESNETBOOST_CONFIG)")
     parser.add_argument("--version", action="version", version=__version__)
-    return parser.parse_args()
+    found = parser.parse_args()
+    if found.config and (problem := commands.unknown(found.config)):
+        parser.error(problem)
+    return found
 
 
 def _rank(environment: Environment) -> int:

@@ -1,4 +1,4 @@
-"""A network that was trained: found in a run's folder, a checkpoint or a file of weights, and held against the family.
+"""Finds and reads a trained network: from a run's folder, a checkpoint or a file of weights.
 
 Everything in it is untrusted. What is found is numbers and names; it needs no framework and runs nothing.
 """

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from resnetboost_trainer import config
 from resnetboost_trainer.data import arrays, preprocessing, read_errors, recipe
 from resnetboost_trainer.data.dataset import ArraySplit, Split
-from resnetboost_trainer.data.image_dataset import PhotoSplit
+from resnetboost_trainer.data.image_dataset import ImageDataset
 from resnetboost_trainer.data.mixup import Mixing
 from resnetboost_trainer.data.preprocessing import Preparation
 from resnetboost_trainer.data.recipe import Recipe
@@ -126,8 +126,8 @@ def _load(dataset: config.Dataset, classes: int, known: Preparation | None) -> D
 
 def _of_files(dataset: config.Dataset, files: Files, chosen: Recipe, classes: int) -> Dataset:
     return Dataset(
-        train=PhotoSplit(files.train, chosen.augmented, chosen.size),
-        test=PhotoSplit(files.test, chosen.evaluated, chosen.size),
+        train=ImageDataset(files.train, chosen.augmented, chosen.size),
+        test=ImageDataset(files.test, chosen.evaluated, chosen.size),
         classes=classes,
         channels=3,
         fingerprint=f"{dataset.name}:{files.train.digest()}:{files.test.digest()}",

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from resnetboost_trainer.data.loader import Wanted
-from resnetboost_trainer.data.rng import BY_SEED_ALONE, Draws, Purpose, sequence
+from resnetboost_trainer.data.loader import BatchRequest
+from resnetboost_trainer.data.rng import BY_SEED_ALONE, Purpose, SampleRNG, sequence
 
 
 class EvaluationBatch(NamedTuple):
@@ -20,7 +20,7 @@ class EvaluationBatch(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def order(seed: int, epoch: int, n: int, lineage: int = BY_SEED_ALONE) -> NDArray[np.int64]:
-    """Permutation of the n training samples in an epoch (n,); it depends on nothing else."""
+    """Return the permutation of the n training samples in an epoch (n,); it depends on the arguments alone."""
     generator = np.random.Generator(np.random.Philox(sequence(seed, epoch, "order", lineage)))
     permutation = generator.permutation(n)
     permutation.flags.writeable = False  # it is cached
@@ -30,7 +30,7 @@ def order(seed: int, epoch: int, n: int, lineage: int = BY_SEED_ALONE) -> NDArra
 def batch_indices(
     seed: int, epoch: int, batch: int, global_batch: int, rank: int, world_size: int, n: int
 ) -> NDArray[np.int64]:
-    """A rank's part (global_batch / world_size,) of a global batch, which is the same on any gang.
+    """Return a rank's part (global_batch / world_size,) of a global batch, which is the same on any gang.
 
     An epoch has n // global_batch batches; its remainder is dropped, another one in every epoch.
     """
@@ -39,11 +39,10 @@ def batch_indices(
     return order(seed, epoch, n)[start : start + local]
 
 
-class Share(NamedTuple):
-    """What a rank is given of every global batch, and how many of them an epoch of `n` samples has.
+class DistributedSampler(NamedTuple):
+    """Pick the samples of a rank in every global batch; an epoch of `n` samples has `per_epoch` of them.
 
-    It comes in `parts` of equal size, one after another, which together are what it would be as one. `lineage` is
-    of the stage: datasets.draws.
+    A rank's samples come in `parts` of equal size, one after another. `lineage` is the stage's: data/rng.py.
     """
 
     seed: int
@@ -58,27 +57,27 @@ class Share(NamedTuple):
     def per_epoch(self) -> int:
         return self.n // self.global_batch
 
-    def steps(self, first: int, total: int) -> Iterator[Wanted]:
-        """The parts of the steps from `first` on: functions of seed, lineage and position, whatever was before."""
+    def steps(self, first: int, total: int) -> Iterator[BatchRequest]:
+        """Yield the parts of the steps from `first` on: functions of seed, lineage and position alone."""
         local = self.global_batch // self.world_size
         size = local // self.parts
         for step in range(first, total):
             epoch, batch = divmod(step, self.per_epoch)
             start, own = batch * self.global_batch, self.rank * local
             whole = order(self.seed, epoch, self.n, self.lineage)[start : start + self.global_batch]
-            augmentation = _draws(self.seed, epoch, "augmentation", self.lineage)
-            mixing = _draws(self.seed, epoch, "mixing", self.lineage)
+            augmentation = _rng(self.seed, epoch, "augmentation", self.lineage)
+            mixing = _rng(self.seed, epoch, "mixing", self.lineage)
             for part in range(own, own + local, size):
-                yield Wanted(whole, part, size, augmentation, (mixing, start + part))
+                yield BatchRequest(whole, part, size, augmentation, (mixing, start + part))
 
 
 @functools.lru_cache(maxsize=4)
-def _draws(seed: int, epoch: int, purpose: Purpose, lineage: int) -> Draws:
-    return Draws(seed, epoch, purpose, lineage)
+def _rng(seed: int, epoch: int, purpose: Purpose, lineage: int) -> SampleRNG:
+    return SampleRNG(seed, epoch, purpose, lineage)
 
 
 def evaluation_slices(n: int, world_size: int, rank: int, batch: int) -> list[EvaluationBatch]:
-    """A rank's batches of the n test samples: equally many on every rank, padded to one size.
+    """Return a rank's batches of the n test samples: equally many on every rank, padded to one size.
 
     Over all ranks, every sample counts exactly once.
     """

@@ -14,7 +14,7 @@ from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import checks, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
-from resnetboost_trainer.data.loader import Feed
+from resnetboost_trainer.data.loader import DataLoader
 from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.compile_cache import Graphs
@@ -52,7 +52,7 @@ class Training:
         self.config, self.environment, self.dataset, self.stop = config, environment, dataset, stop
         self.start = start
         self.global_batch = environment.world_size * config.local_batch_size * config.accumulation_steps
-        self.share = sampler.Share(
+        self.share = sampler.DistributedSampler(
             config.seed,
             self.global_batch,
             environment.rank,
@@ -75,7 +75,7 @@ class Training:
         basis = self._basis()
         self.program = Program(config, network, self.communicator, basis)
         corrupt = Corrupt(dataset.max_corrupt_images)
-        self.feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
+        self.feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size, corrupt)
         self.graphs.watch(self.program, self.program.combination, self.evaluation)
         convolution = resnet.convolution_forms(network)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,11 +14,18 @@ from resnetboost_trainer.failures import ConfigError
 Crop = Literal["Central", "Padded", "RandomResized"]
 
 
+class LabelledFiles(Contents, Protocol):
+    """Labelled files that can be told from others."""
+
+    def digest(self) -> str:
+        """Return a hash that differs for other files."""
+
+
 class Files(NamedTuple):
     """Images of any size in files, to train on and to test with, and the names of their classes, as far as known."""
 
-    train: Contents
-    test: Contents
+    train: LabelledFiles
+    test: LabelledFiles
     classes: tuple[str, ...]
 
 
