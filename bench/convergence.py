@@ -172,7 +172,7 @@ class Trial:
     def _step(self, configured: config.Config, epoch: int, batch: int) -> float:
         """Seconds of a step; 0 when it compiled."""
         images, labels = self._images(configured, epoch, batch, rank=0, ranks=1)
-        moment = schedule.moment(configured, epoch * self.per_epoch + batch, self.per_epoch)
+        moment = schedule.at(configured, epoch * self.per_epoch + batch, self.per_epoch)
         started = time.perf_counter()
         outcome = self.program.step(images, labels, moment, stop=False)
         return 0.0 if outcome.compiled else time.perf_counter() - started

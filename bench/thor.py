@@ -14,11 +14,11 @@ from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.optim import schedule
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.schedule import StepSchedule
 from resnetboost_trainer.optim.thor import cost, host, layers
 from resnetboost_trainer.optim.thor.cost import Shape
-from resnetboost_trainer.optim.thor.curvature import Update
 from resnetboost_trainer.optim.thor.exchange import Damped, inverted
+from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 
 FREQUENCY, EPOCHS, ROUNDS = 10, 8, 34  # two times 8 epochs
 
@@ -58,7 +58,7 @@ class _Cycles:
         self.configured = trainer.configuration(epochs=EPOCHS, learningRate=_cosine(), **changes)
         self.program, self.step = trainer.program(1, **changes), 0
         self.dataset = registry.load(self.configured.dataset, 10)
-        self.updates: list[Update] = []
+        self.updates: list[CurvatureUpdate] = []
         self.run()
         self.updates.clear()
 
@@ -77,8 +77,8 @@ class _Cycles:
                 self.updates.append(outcome.curvature)
         return total
 
-    def _moment(self, per_epoch: int) -> Moment:
-        within = schedule.moment(self.configured, self.step % (EPOCHS * per_epoch), per_epoch)
+    def _moment(self, per_epoch: int) -> StepSchedule:
+        within = schedule.at(self.configured, self.step % (EPOCHS * per_epoch), per_epoch)
         return msgspec.structs.replace(within, step=self.step)
 
 
@@ -87,7 +87,7 @@ def _cosine() -> dict[str, Any]:
     return rate | {"schedule": "Cosine", "peak": 0.02}
 
 
-def _updated_share(updates: Sequence[Update]) -> float:
+def _updated_share(updates: Sequence[CurvatureUpdate]) -> float:
     layers = sum(update.updated + update.kept + update.stopped + update.failed for update in updates)
     return sum(update.updated for update in updates) / layers
 

@@ -17,10 +17,10 @@ from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.models import resnet
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.schedule import StepSchedule
 
 BATCH = 64
-MOMENT = Moment(step=1, learning_rate=0.01, damping=0.0)
+MOMENT = StepSchedule(step=1, learning_rate=0.01, damping=0.0)
 
 
 def settings(**changes: Any) -> dict[str, Any]:

@@ -26,16 +26,18 @@ from bench.entries import Entry, ratio
 from bench.networks import ThreeConvolutions
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import snapshots
-from resnetboost_trainer.checkpoint.state import MODEL, Arrays, shard
+from resnetboost_trainer.checkpoint.arrays import Arrays
+from resnetboost_trainer.checkpoint.state import MODEL, shard
 from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.distributed.communicator import Communicator, Floats
 from resnetboost_trainer.engine import device
-from resnetboost_trainer.engine.evaluator import Evaluation, Result
+from resnetboost_trainer.engine.evaluator import Evaluation
 from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.metrics.record import EvaluationRecord
 from resnetboost_trainer.models import resnet
 from resnetboost_trainer.optim import schedule
 from resnetboost_trainer.optim.pca import gram
-from resnetboost_trainer.optim.pca.descent import Basis
+from resnetboost_trainer.optim.pca.subspace import Basis
 
 SEEDS = 4
 RATES = (0.05, 0.1, 0.2)
@@ -47,7 +49,7 @@ FINISHES = {"bfgs": "BFGS", "sgd": "SGD"}
 class Ended(msgspec.Struct, frozen=True):
     """How a run ended, and its training seconds without steps that compiled."""
 
-    result: Result
+    result: EvaluationRecord
     seconds: float
 
 
@@ -158,7 +160,7 @@ class Trial:
         program, total = self.programs[name], 0.0
         for step in range(first * self.per_epoch, last * self.per_epoch):
             images, labels = self._batch(configured.seed, step)
-            moment = schedule.moment(configured, step, self.per_epoch)
+            moment = schedule.at(configured, step, self.per_epoch)
             started = time.perf_counter()
             outcome = program.step(images, labels, moment, stop=False)
             total += 0.0 if outcome.compiled else time.perf_counter() - started
@@ -174,7 +176,7 @@ class Trial:
     def _set(self, name: str, weights: Arrays) -> None:
         self.programs[name].state.restore(self.fresh[name] | {MODEL: weights, shard(0): weights})
 
-    def _evaluate(self, name: str) -> Result:
+    def _evaluate(self, name: str) -> EvaluationRecord:
         state = self.programs[name].state
         own = state.evaluation_statistics()
         result = self.evaluation.run(lambda: None)

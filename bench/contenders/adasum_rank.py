@@ -96,7 +96,7 @@ def _training(folder: Path, name: str, communicator: Communicator) -> Callable[[
         nonlocal done
         epoch, place = divmod(done, size // batch)
         chosen = sampler.batch_indices(configured.seed, epoch, place, batch, communicator.rank, ranks, size)
-        moment = schedule.moment(configured, done, size // batch)
+        moment = schedule.at(configured, done, size // batch)
         images, labels = Tensor(dataset.x_train[chosen]), Tensor(dataset.y_train[chosen])
         program.step(images, labels, moment, stop=False)
         done += 1

@@ -3,9 +3,9 @@
 Run as: python -m bench.contenders.warm_start_worker FOLDER
 """
 
-from resnetboost_trainer.engine.startup import Start
+from resnetboost_trainer.engine.startup import StartupTimes
 
-start = Start()
+start = StartupTimes()
 
 import os  # noqa: E402
 import sys  # noqa: E402
@@ -49,12 +49,12 @@ def main(folder: Path) -> None:
     program = Program(
         configured, resnet.configured(configured.model, 3, configured.seed, configured.precision), communicator
     )
-    graphs.watch(program, program.combination)
+    graphs.watch(program, program.update_rule)
     start.done("network")
     loss = program.step(images, labels, trainer.MOMENT, stop=False).loss
     start.done("first step", graphs.seconds, "compiling")
     graphs.close()
-    print(msgspec.json.encode(Started(start.parts, graphs.compiled, graphs.reused, loss)).decode(), flush=True)
+    print(msgspec.json.encode(Started(start.phases, graphs.compiled, graphs.reused, loss)).decode(), flush=True)
     os._exit(0)
 
 

@@ -228,7 +228,7 @@ def test_progress_means_the_same_on_both_sides() -> None:
 
 
 def test_kubelet_asks_where_the_trainer_answers_and_misses_no_step_that_it_took() -> None:
-    board = progress.Board(progress.Progress(state="Training", stage="base", attempt=0))
+    board = progress.ProgressState(progress.Progress(state="Training", stage="base", attempt=0))
     port = free_port()
     Server("127.0.0.1", port, board)
     board.beat()

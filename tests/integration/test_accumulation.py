@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from resnetboost_trainer import config
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
-from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import NumericsError
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.metrics.record import StepRecord
+from resnetboost_trainer.optim.schedule import StepSchedule
 from support import thornetworks, trainerconfig
 
 BATCH = 12
@@ -35,13 +36,13 @@ class Trainee:
         converted = msgspec.convert(settings, config.Config, strict=False)
         self.program = Program(converted, self.network, Communicator(0, 1))
 
-    def step(self, step: int, images: NDArray[np.float32] | None = None) -> Outcome:
+    def step(self, step: int, images: NDArray[np.float32] | None = None) -> StepRecord:
         images = thornetworks.images(BATCH, seed=step) if images is None else images
         labels = np.roll(thornetworks.labels(BATCH), step)
         *before, last = zip(np.split(images, self.parts), np.split(labels, self.parts), strict=True)
         for some, theirs in before:
             self.program.accumulate(Tensor(some), Tensor(theirs))
-        return self.program.step(Tensor(last[0]), Tensor(last[1]), Moment(step, 0.1, 0.1), stop=False)
+        return self.program.step(Tensor(last[0]), Tensor(last[1]), StepSchedule(step, 0.1, 0.1), stop=False)
 
     def weights(self) -> Weights:
         return {parameter.name: parameter.asnumpy().copy() for parameter in self.network.trainable_params()}

@@ -10,12 +10,13 @@ from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config
-from resnetboost_trainer.checkpoint.state import MODEL, OPTIMIZER, Arrays, State, node_shard, shard
-from resnetboost_trainer.distributed.adasum.delta import Apply, Change
+from resnetboost_trainer.checkpoint.arrays import Arrays
+from resnetboost_trainer.checkpoint.state import MODEL, OPTIMIZER, State, node_shard, shard
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.train_step import Program
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.adasum import Apply, Change
+from resnetboost_trainer.optim.schedule import StepSchedule
 from support import thornetworks, trainerconfig
 
 ALONE = Communicator(0, 1)
@@ -35,7 +36,7 @@ def trained(**changes: Any) -> tuple[dict[str, NDArray[Any]], list[float]]:
     losses = []
     for step in range(4):
         images, labels = Tensor(thornetworks.images(8, seed=step)), Tensor(thornetworks.labels(8))
-        outcome = program.step(images, labels, Moment(step, 0.1, 0.1), stop=False)
+        outcome = program.step(images, labels, StepSchedule(step, 0.1, 0.1), stop=False)
         losses.append(outcome.loss)
     return {parameter.name: parameter.asnumpy() for parameter in network.trainable_params()}, losses
 

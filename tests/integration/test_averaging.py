@@ -15,8 +15,8 @@ from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.optim import ema
 from resnetboost_trainer.optim.ema import AVERAGE
-from resnetboost_trainer.optim.pca.descent import Basis
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.pca.subspace import Basis
+from resnetboost_trainer.optim.schedule import StepSchedule
 from support import pcareference, thornetworks, trainerconfig
 
 DECAY = 0.15
@@ -67,7 +67,7 @@ class Trainee:
     def step(self, step: int) -> Arrays:
         """Everything the network has after a step."""
         images, labels = thornetworks.images(8, seed=step), thornetworks.labels(8)
-        self.program.step(Tensor(images), Tensor(labels), Moment(step, 0.1, 0.1), stop=False)
+        self.program.step(Tensor(images), Tensor(labels), StepSchedule(step, 0.1, 0.1), stop=False)
         return self.contents()
 
     def contents(self) -> Arrays:

@@ -15,7 +15,7 @@ from resnetboost_trainer.checkpoint.resume import Source
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.failures import ConfigError, StorageError
 from resnetboost_trainer.optim.pca import basis as bases
-from resnetboost_trainer.optim.pca.descent import Basis
+from resnetboost_trainer.optim.pca.subspace import Basis
 from support import pcabases
 
 ALONE = Communicator(0, 1)

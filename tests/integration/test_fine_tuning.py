@@ -17,8 +17,8 @@ from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.models import freeze, key_map, resnet
-from resnetboost_trainer.optim.pca.descent import Basis
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.pca.subspace import Basis
+from resnetboost_trainer.optim.schedule import StepSchedule
 from support import onerank, pcareference, thornetworks, trainerconfig
 
 pytestmark = pytest.mark.slow
@@ -134,7 +134,7 @@ def test_no_algorithm_touches_what_is_frozen(changes: dict[str, Any]) -> None:
     program = Program(loaded, network, ALONE, basis if loaded.pca is not None else None)
     for number in range(2):
         images, labels = Tensor(thornetworks.images(8, seed=number)), Tensor(thornetworks.labels(8))
-        program.step(images, labels, Moment(number, 0.1, 0.1), stop=False)
+        program.step(images, labels, StepSchedule(number, 0.1, 0.1), stop=False)
     for name, value in network.parameters_and_names():
         assert (value.asnumpy().tobytes() == before[name].tobytes()) == (name in mine), name
     assert mine

@@ -18,14 +18,15 @@ from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.gradient import Gradient
 from resnetboost_trainer.engine.loss import CrossEntropy
-from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import NumericsError
 from resnetboost_trainer.kernels import library
+from resnetboost_trainer.metrics.record import StepRecord
 from resnetboost_trainer.models import resnet
 from resnetboost_trainer.models.arch import Large
 from resnetboost_trainer.models.init import TORCHVISION, initialise
 from resnetboost_trainer.models.layers.conv import Conv2d
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.schedule import StepSchedule
 from support import familygradients, onerank, trainerconfig
 
 pytestmark = pytest.mark.slow
@@ -141,8 +142,8 @@ def program(channels: int = 1, **changes: Any) -> Program:
     return Program(configured, trained, Communicator(0, 1))
 
 
-def step(trained: Program, images: Tensor, labels: Tensor, number: int = 1) -> Outcome:
-    return trained.step(images, labels, Moment(step=number, learning_rate=0.02, damping=0.1), stop=False)
+def step(trained: Program, images: Tensor, labels: Tensor, number: int = 1) -> StepRecord:
+    return trained.step(images, labels, StepSchedule(step=number, learning_rate=0.02, damping=0.1), stop=False)
 
 
 def test_steps_that_overflow_are_left_out_until_the_scale_fits_and_then_it_learns() -> None:

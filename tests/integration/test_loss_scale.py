@@ -14,15 +14,16 @@ from mindspore import Tensor
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
-from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import NumericsError
+from resnetboost_trainer.metrics.record import StepRecord
 from resnetboost_trainer.models import resnet
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.schedule import StepSchedule
 from support import onerank, trainerconfig
 
 pytestmark = pytest.mark.slow
 
-MOMENT = Moment(step=1, learning_rate=0.05, damping=0.0)
+MOMENT = StepSchedule(step=1, learning_rate=0.05, damping=0.0)
 
 
 def program(**changes: Any) -> Program:
@@ -33,7 +34,7 @@ def program(**changes: Any) -> Program:
     return Program(configured, network, Communicator(0, 1))
 
 
-def step(program: Program, images: Any) -> Outcome:
+def step(program: Program, images: Any) -> StepRecord:
     labels = Tensor((np.arange(8) % 10).astype(np.int32))
     return program.step(Tensor(images), labels, MOMENT, stop=False)
 
@@ -50,7 +51,7 @@ def test_a_step_that_overflows_is_left_out_and_the_next_ones_are_as_without_a_sc
     scaled = program(dynamicLossScale={"initial": 2.0**127, "growthSteps": 2})
     plain = program()
     begun = weights(scaled)
-    told: list[Outcome] = []
+    told: list[StepRecord] = []
     while not told or told[-1].left_out:
         assert all((now == before).all() for now, before in zip(weights(scaled), begun, strict=True))
         told.append(step(scaled, images(0)))

@@ -246,9 +246,9 @@ def test_cross_entropy_and_its_gradient(smoothing: float, over: SmoothedOver, la
 
 
 def test_it_is_told_which_labels_are_trained_with() -> None:
-    assert loss.told(0.1, "AllClasses", 10) == "labels are smoothed by 0.1 over all classes: 0.91 and 0.01"
-    assert loss.told(0.1, "OtherClasses", 11) == "labels are smoothed by 0.1 over the other classes: 0.9 and 0.01"
-    assert loss.told(0, "OtherClasses", 11) == "labels are not smoothed"
+    assert loss.described(0.1, "AllClasses", 10) == "labels are smoothed by 0.1 over all classes: 0.91 and 0.01"
+    assert loss.described(0.1, "OtherClasses", 11) == "labels are smoothed by 0.1 over the other classes: 0.9 and 0.01"
+    assert loss.described(0, "OtherClasses", 11) == "labels are not smoothed"
 
 
 def test_an_undefined_logit_makes_the_loss_undefined() -> None:

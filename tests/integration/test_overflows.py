@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from resnetboost_trainer.checkpoint.state import OPTIMIZER
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
-from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import NumericsError
+from resnetboost_trainer.metrics.record import StepRecord
 from resnetboost_trainer.optim.grad_scaler import MOST_IN_A_ROW
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.schedule import StepSchedule
 from support import onerank, overflowing, rankgang
 
 pytestmark = pytest.mark.slow
@@ -81,8 +82,8 @@ def test_an_update_of_the_curvature_is_made_at_the_next_good_step(gang: list[Arr
         assert rank[f"{case}.told"][:, UPDATES].tolist() == [0, 1, 0, 1]
 
 
-def step(program: Program, number: int, faint: bool = False) -> Outcome:
-    return program.step(*overflowing.batch(number, 0, faint), Moment(number, 0.1, 0.1), stop=False)
+def step(program: Program, number: int, faint: bool = False) -> StepRecord:
+    return program.step(*overflowing.batch(number, 0, faint), StepSchedule(number, 0.1, 0.1), stop=False)
 
 
 def test_statistics_of_all_micro_batches_of_a_step_are_put_back() -> None:
@@ -100,9 +101,9 @@ def test_a_fixed_scale_leaves_steps_out_and_fails_where_that_is_no_help() -> Non
     program = overflowing.program("PCA by BFGS", ALONE, lossScale=overflowing.SCALE)
     before = overflowing.everything(program)
     first = step(program, 0, faint=True)
-    assert (first.left_out, first.loss_scale, first.combined) == (True, overflowing.SCALE, None)
+    assert (first.left_out, first.loss_scale, first.update) == (True, overflowing.SCALE, None)
     good = step(program, 1)
-    assert not good.left_out and good.combined is not None
+    assert not good.left_out and good.update is not None
     for _ in range(MOST_IN_A_ROW):
         assert step(program, 2, faint=True).left_out
     with pytest.raises(NumericsError, match="use dynamicLossScale"):
@@ -114,7 +115,7 @@ def test_the_least_scale_fails_at_once_whatever_the_algorithm() -> None:
     program = overflowing.program("THOR", ALONE, dynamicLossScale={"initial": 1, "growthSteps": 9})
     images, labels = overflowing.batch(0, 0)
     with pytest.raises(NumericsError, match="another precision than Float16"):
-        program.step(images * 1e6, labels, Moment(0, 0.1, 0.1), stop=False)
+        program.step(images * 1e6, labels, StepSchedule(0, 0.1, 0.1), stop=False)
 
 
 def test_factors_are_those_without_a_scale() -> None:
@@ -142,7 +143,7 @@ def test_the_loss_is_of_labels_that_are_smoothed_as_the_job_says(caplog: pytest.
     entropies = np.log(np.exp(logits).sum(1, keepdims=True)) - logits
     expected = (np.where(own == 1, 0.7, 0.15) * entropies).sum(1).mean()
     for given in (labels, Tensor(own.astype(np.float32))):
-        outcome = program.step(images, given, Moment(0, 0.0, 0.1), stop=False)
+        outcome = program.step(images, given, StepSchedule(0, 0.0, 0.1), stop=False)
         assert outcome.loss == pytest.approx(expected, rel=1e-5)
 
 

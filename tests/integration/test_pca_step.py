@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
-from resnetboost_trainer.engine.train_step import Outcome, Program
-from resnetboost_trainer.optim.pca.descent import Searched
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.metrics.record import StepRecord
 from resnetboost_trainer.optim.pca.quasinewton import Rule
+from resnetboost_trainer.optim.pca.report import SubspaceStep
 from resnetboost_trainer.optim.pca.solver import Bfgs
-from resnetboost_trainer.optim.schedule import Moment
+from resnetboost_trainer.optim.schedule import StepSchedule
 from support import pcanetworks, pcareference
 from support.pcanetworks import NUMBERS, REFERENCE, Normed, Tanh
 from support.pcareference import Array, Function, Settings, Taken
@@ -44,13 +45,15 @@ class Trainee:
         config = pcanetworks.settings(len(components), rule, **changes)
         self.program: Program = pcanetworks.program(network, config, components, ALONE)
 
-    def step(self, step: int, rate: float = 0.1, scale: float = 1.0) -> Outcome:
+    def step(self, step: int, rate: float = 0.1, scale: float = 1.0) -> StepRecord:
         images, labels = pcanetworks.batch(SAMPLES, step)
-        return self.program.step(Tensor(images * np.float32(scale)), Tensor(labels), Moment(step, rate, 0.0), False)
+        return self.program.step(
+            Tensor(images * np.float32(scale)), Tensor(labels), StepSchedule(step, rate, 0.0), False
+        )
 
-    def searched(self, step: int, rate: float = 0.1, scale: float = 1.0) -> Searched:
-        found = self.step(step, rate, scale).combined
-        assert isinstance(found, Searched)
+    def searched(self, step: int, rate: float = 0.1, scale: float = 1.0) -> SubspaceStep:
+        found = self.step(step, rate, scale).update
+        assert isinstance(found, SubspaceStep)
         return found
 
     @property
@@ -63,7 +66,7 @@ class Trainee:
 
     @property
     def descent(self) -> Any:
-        return self.program.combination.descent  # type: ignore[attr-defined]
+        return self.program.update_rule.descent  # type: ignore[attr-defined]
 
 
 def function(step: int, decay: float = 0.0) -> Function:
@@ -71,7 +74,7 @@ def function(step: int, decay: float = 0.0) -> Function:
     return REFERENCE.objective(images.astype(np.float64), labels, decay)
 
 
-def same(found: Searched, expected: Taken, steps: int) -> None:
+def same(found: SubspaceStep, expected: Taken, steps: int) -> None:
     assert min(map(abs, expected.margins), default=1.0) > SURE, f"step {steps} is a close call: choose other numbers"
     assert found.length == pytest.approx(expected.length), steps
     assert found.evaluations == expected.evaluations, steps
@@ -94,7 +97,7 @@ def test_quasi_newton_steps_are_the_formulas(rule: Settings, decay: float) -> No
         np.testing.assert_allclose(trainee.weights, reference.weights, atol=TOLERANCE)
     inverse = trainee.descent.solver.memory["inverse"].asnumpy()
     np.testing.assert_allclose(inverse, reference.inverse, rtol=0.02, atol=0.02)
-    np.testing.assert_allclose(trainee.descent.outside.residual.asnumpy(), reference.residual, atol=TOLERANCE)
+    np.testing.assert_allclose(trainee.descent.residual.momentum_buffer.asnumpy(), reference.residual, atol=TOLERANCE)
 
 
 def test_more_than_two_lengths_are_tried() -> None:
@@ -274,8 +277,8 @@ def test_a_gradient_that_has_nothing_in_the_subspace_moves_the_weights_outside_o
     before = trainee.weights
     images, labels = pcanetworks.batch(SAMPLES, 0)
     images[:, 0] = 0
-    found = trainee.program.step(Tensor(images), Tensor(labels), Moment(0, 0.1, 0.0), False).combined
-    assert isinstance(found, Searched)
+    found = trainee.program.step(Tensor(images), Tensor(labels), StepSchedule(0, 0.1, 0.0), False).update
+    assert isinstance(found, SubspaceStep)
     assert found.share == 0
     assert trainee.weights[0] == before[0]
     assert np.isfinite(trainee.weights).all()

@@ -19,6 +19,7 @@ from resnetboost_trainer.config import Config, StartFrom
 from resnetboost_trainer.data import rng
 from resnetboost_trainer.data.rng import BY_SEED_ALONE
 from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import schedule_change
 from resnetboost_trainer.failures import ConfigError, StorageError
 from support.smallcheckpoints import keep, manifest, save, tree
 from support.trainerconfig import GOOD
@@ -59,7 +60,8 @@ def own(root: Path, step: int, value: float, **changes: Any) -> Path:
 
 def source(root: Path | None, rule: Rule = "Never", attempt: int = 1, **changes: Any) -> Source:
     ours = manifest(0, job_uid="ours", attempt=attempt, **changes.pop("ours", {}))
-    return Source(root=root, ours=ours, rule=rule, **{"start_from": None, "total": 88} | changes)
+    defaults = {"start_from": None, "total": 88, "taking_over": schedule_change.warn}
+    return Source(root=root, ours=ours, rule=rule, **defaults | changes)
 
 
 def begin(root: Path | None, rule: Rule, attempt: int = 1, **changes: Any) -> tuple[int, float]:

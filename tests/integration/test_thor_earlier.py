@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from resnetboost_trainer import config
-from resnetboost_trainer.checkpoint.state import OPTIMIZER, Arrays
+from resnetboost_trainer.checkpoint.arrays import Arrays
+from resnetboost_trainer.checkpoint.state import OPTIMIZER
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
-from resnetboost_trainer.engine.loss import CrossEntropy
+from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.optim import registry
-from resnetboost_trainer.optim.registry import Given, Parts
 from support import thornetworks, trainerconfig
 
 STAGES: dict[str, dict[str, Any]] = {
@@ -23,12 +22,12 @@ STAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def parts(stage: str) -> Parts:
+def program(stage: str) -> Program:
     device.prepare()
     settings = trainerconfig.GOOD | {"thor": trainerconfig.THOR} | STAGES[stage]
     network = thornetworks.Chain()
     configured = msgspec.convert(settings, config.Config)
-    return registry.parts(Given(configured, network, CrossEntropy(), Communicator(0, 1), None))
+    return Program(configured, network, Communicator(0, 1))
 
 
 def without(contents: dict[str, Arrays], name: str) -> dict[str, Arrays]:
@@ -37,7 +36,7 @@ def without(contents: dict[str, Arrays], name: str) -> dict[str, Arrays]:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_it_is_taken_and_all_layers_count_as_outdated(stage: str) -> None:
-    earlier, later = parts(stage), parts(stage)
+    earlier, later = program(stage), program(stage)
     assert earlier.curvature is not None
     assert later.curvature is not None
     contents = earlier.state.snapshot()
@@ -53,7 +52,7 @@ def test_it_is_taken_and_all_layers_count_as_outdated(stage: str) -> None:
 
 
 def test_nothing_else_may_be_missing() -> None:
-    contents = parts("THOR").state.snapshot()
+    contents = program("THOR").state.snapshot()
     assert contents is not None
     with pytest.raises(ConfigError, match=r"no parameter thor\.traces"):
-        parts("THOR").state.restore(without(contents, "thor.traces"))
+        program("THOR").state.restore(without(contents, "thor.traces"))

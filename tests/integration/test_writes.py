@@ -12,8 +12,8 @@ from resnetboost_trainer.checkpoint.state import State
 from resnetboost_trainer.config import DynamicLossScale, LineSearch, Momentum
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.models.assign import write
-from resnetboost_trainer.optim.ema import Averaging
-from resnetboost_trainer.optim.grad_scaler import Scaling
+from resnetboost_trainer.optim.ema import ModelEma
+from resnetboost_trainer.optim.grad_scaler import GradScaler
 from resnetboost_trainer.optim.pca.solver import Bfgs, Sgd, Solver
 
 Floats = NDArray[np.float32]
@@ -116,7 +116,7 @@ def test_a_graph_follows_the_statistics_of_an_evaluation_there_and_back() -> Non
 def test_a_graph_follows_the_average_there_and_back() -> None:
     network = Net()
     weights = {parameter.name: parameter for parameter in network.trainable_params()}
-    averaging = Averaging(weights, {}, 0.5, ALONE)
+    averaging = ModelEma(weights, {}, 0.5, ALONE)
     averaging.begin()
     for parameter in weights.values():
         write(parameter, parameter.asnumpy() + 1)
@@ -132,7 +132,7 @@ def test_a_graph_follows_the_average_there_and_back() -> None:
 
 
 def test_a_graph_follows_the_loss_scale() -> None:
-    scaling = Scaling(DynamicLossScale(initial=1024, growth_steps=2))
+    scaling = GradScaler(DynamicLossScale(initial=1024, growth_steps=2))
     graph = Graph(scaling.parameters)
     told = []
     for finite in (False, True, True, False):

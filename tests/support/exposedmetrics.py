@@ -11,6 +11,7 @@ from resnetboost_operator.controller.job_series import FAMILIES
 from resnetboost_operator.controller.metrics import Metrics as OperatorMetrics
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.metrics.prometheus import Metrics as TrainerMetrics
+from resnetboost_trainer.optim import registry
 from support.trainerconfig import GOOD, THOR
 
 JOB = frozenset({"job_name", "job_namespace"})
@@ -69,7 +70,7 @@ def operator() -> tuple[Metric, ...]:
 def trainer() -> tuple[Metric, ...]:
     """Of a rank of a stage that has everything a stage can have."""
     config = msgspec.convert(GOOD | _ALGORITHMS, Config)
-    return tuple(_registered(TrainerMetrics(config, 0, "GEMM").registry))
+    return tuple(_registered(TrainerMetrics(config, 0, "GEMM", registry.METRICS).registry))
 
 
 def _of_job(name: str) -> frozenset[str]:

@@ -14,7 +14,7 @@ from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.models.layers.conv import Conv2d
 from resnetboost_trainer.models.layers.norm import BatchNorm
 from resnetboost_trainer.optim.pca import subspace
-from resnetboost_trainer.optim.pca.descent import Basis
+from resnetboost_trainer.optim.pca.subspace import Basis
 from support import trainerconfig
 
 Arrays = dict[str, NDArray[Any]]

@@ -11,7 +11,7 @@ from resnetboost_trainer import config
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.optim.pca import subspace
-from resnetboost_trainer.optim.pca.descent import Basis
+from resnetboost_trainer.optim.pca.subspace import Basis
 from support import pcareference, trainerconfig
 
 Floats = NDArray[np.float32]

@@ -18,9 +18,10 @@ from resnetboost_trainer import config
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.gradient import Gradient
 from resnetboost_trainer.optim.thor.blocks import Blocks
-from resnetboost_trainer.optim.thor.curvature import Curvature, Update
 from resnetboost_trainer.optim.thor.host import Captured
+from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
 from resnetboost_trainer.optim.thor.layers import Form, Layer
+from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -67,7 +68,7 @@ class Subject:
         }
         thor = msgspec.convert(settings, config.Thor)
         self.network = network
-        self.curvature = Curvature(network, network.trainable_params(), thor, Communicator(0, 1))
+        self.curvature = KFACPreconditioner(network, network.trainable_params(), thor, Communicator(0, 1))
         self.layers: dict[str, Layer] = {layer.name: layer for layer in self.curvature.layers}
         parameters, probes = self.curvature.parameters, self.curvature.capture.probes
         self.loss_scale = loss_scale
@@ -84,7 +85,7 @@ class Subject:
         }
         return Pass(flat, tensors, captured, len(x), self.loss_scale)
 
-    def update(self, captured: Pass, damping: float) -> Update:
+    def update(self, captured: Pass, damping: float) -> CurvatureUpdate:
         return self.curvature.update(captured.tensors, captured.flat, captured.samples, captured.loss_scale, damping)
 
     def direction(self, flat: Tensor) -> dict[str, Floats]:

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor, ops
 
 from resnetboost_trainer.config import DynamicLossScale
-from resnetboost_trainer.optim.grad_scaler import LEAST, MOST, MOST_IN_A_ROW, Fixed, Scale, Scaling, after
+from resnetboost_trainer.optim.grad_scaler import LEAST, MOST, MOST_IN_A_ROW, FixedScale, GradScaler, Scale, after
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +48,7 @@ def test_it_stays_between_its_bounds() -> None:
 
 
 def test_steps_are_left_out_until_the_scale_is_the_least() -> None:
-    scaling = Scaling(DynamicLossScale(initial=4.0, growth_steps=100))
+    scaling = GradScaler(DynamicLossScale(initial=4.0, growth_steps=100))
     assert [scaling.leaves_out(finite) for finite in (True, False, False, False, True)] == [
         False,
         True,
@@ -60,7 +60,7 @@ def test_steps_are_left_out_until_the_scale_is_the_least() -> None:
 
 
 def test_steps_beyond_what_a_float32_counts_still_end() -> None:
-    scaling = Scaling(DynamicLossScale(initial=4.0, growth_steps=10**9))
+    scaling = GradScaler(DynamicLossScale(initial=4.0, growth_steps=10**9))
     scaling.parameters[1].set_data(Tensor(2**24 - 2, mindspore.float32))
     assert [scaling.leaves_out(finite=True) for _ in range(3)] == [False] * 3
     assert scaling.scale == Scale(8.0, 1)
@@ -68,7 +68,7 @@ def test_steps_beyond_what_a_float32_counts_still_end() -> None:
 
 def test_its_parameters_are_all_its_state() -> None:
     settings = DynamicLossScale(initial=2.0**16, growth_steps=4)
-    ours, resumed = Scaling(settings), Scaling(settings)
+    ours, resumed = GradScaler(settings), GradScaler(settings)
     for finite in (True, True, False, True, True, True):
         ours.leaves_out(finite)
     for theirs, own in zip(resumed.parameters, ours.parameters, strict=True):
@@ -100,7 +100,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_step_reads_what_it_needs_once_and_writes_what_has_changed(moved: list[str]) -> None:
     """Each of them waits for the device."""
-    scaling, fixed = Scaling(DynamicLossScale(initial=4.0, growth_steps=3)), Fixed(1024.0)
+    scaling, fixed = GradScaler(DynamicLossScale(initial=4.0, growth_steps=3)), FixedScale(1024.0)
     for finite, changed in ((True, ["steps"]), (False, ["factor", "steps"]), (False, ["factor"]), (False, [])):
         moved.clear()
         scaling.leaves_out(finite, scaling.now)
@@ -113,14 +113,14 @@ def test_a_step_reads_what_it_needs_once_and_writes_what_has_changed(moved: list
 
 
 def test_a_fixed_scale_stays_and_leaves_out_so_many_steps_in_a_row() -> None:
-    ours = Fixed(1024.0)
+    ours = FixedScale(1024.0)
     assert not ours.leaves_out(True)
     for _ in range(2):  # a step that fits begins the count anew
         assert [ours.leaves_out(finite) for finite in MOST_IN_A_ROW * [False] + [True]] == MOST_IN_A_ROW * [True] + [
             False
         ]
     assert [ours.leaves_out(False) for _ in range(MOST_IN_A_ROW - 1)] == (MOST_IN_A_ROW - 1) * [True]
-    resumed = Fixed(1024.0)
+    resumed = FixedScale(1024.0)
     resumed.parameters[0].set_data(Tensor(ours.parameters[0].asnumpy()))
     for scale in (ours, resumed):
         assert [scale.leaves_out(False) for _ in range(2)] == [True, False], "no scale helps: the step has to fail"

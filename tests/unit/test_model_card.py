@@ -26,7 +26,7 @@ def save(root: Path, step: int, **changes: Any) -> Path:
 
 def evaluated(attempt: Path, *rows: tuple[int, float]) -> None:
     """metrics.csv as the trainer writes it, with top-1 at those steps."""
-    told = csv_log.History(attempt / "metrics.csv")
+    told = csv_log.CsvLog(attempt / "metrics.csv")
     for step, top1 in rows:
         told.add(step=step, loss=1.0)
         told.add(step=step, top1=top1, top5=0.999, test_loss=0.25)

@@ -6,17 +6,17 @@ import msgspec
 from prometheus_client import generate_latest
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.metrics.csv_log import History
-from resnetboost_trainer.metrics.logger import Teller
-from resnetboost_trainer.metrics.progress import Board, Progress
+from resnetboost_trainer.metrics.csv_log import CsvLog
+from resnetboost_trainer.metrics.logger import MetricLogger
+from resnetboost_trainer.metrics.progress import Progress, ProgressState
 from resnetboost_trainer.metrics.prometheus import Metrics
 from support.trainerconfig import GOOD
 
 
-def started(config: Mapping[str, object] = GOOD) -> tuple[Metrics, Teller]:
+def started(config: Mapping[str, object] = GOOD) -> tuple[Metrics, MetricLogger]:
     metrics = Metrics(msgspec.convert(config, Config), 0, "GEMM")
-    board = Board(Progress(state="Starting", stage="base", attempt=0))
-    return metrics, Teller(board, metrics, History(None), total=66, per_epoch=22, batch=64, ranks=2)
+    board = ProgressState(Progress(state="Starting", stage="base", attempt=0))
+    return metrics, MetricLogger(board, metrics, CsvLog(None), total=66, per_epoch=22, batch=64, ranks=2)
 
 
 def series(metrics: Metrics) -> dict[str, float]:
@@ -36,8 +36,8 @@ def test_no_loss_is_told_before_there_is_one() -> None:
 
 
 def test_who_saves_tells_where_a_restart_would_go_on_also_before_its_first_checkpoint() -> None:
-    metrics, teller = started()
-    teller.saves(44, every_steps=20)
+    metrics, logger = started()
+    logger.saves(44, every_steps=20)
     found = series(metrics)
     assert (found["resnetboost_checkpoint_step"], found["resnetboost_checkpoint_every_steps"]) == (44, 20)
     assert found["resnetboost_checkpoint_seconds_count"] == 0, "rate() would miss the first checkpoint"
@@ -45,10 +45,10 @@ def test_who_saves_tells_where_a_restart_would_go_on_also_before_its_first_check
 
 
 def test_who_saves_nothing_has_no_times_of_saving() -> None:
-    metrics, teller = started(GOOD | {"snapshots": {"everyEpochs": 1, "from": 0, "keep": 5}})
+    metrics, logger = started(GOOD | {"snapshots": {"everyEpochs": 1, "from": 0, "keep": 5}})
     written = [f"resnetboost_{what}_seconds_{part}" for what in ("checkpoint", "snapshot") for part in ("sum", "count")]
     assert not series(metrics).keys() & {*written, "resnetboost_checkpoint_seconds_bucket"}
-    teller.saves(0, every_steps=20)
+    logger.saves(0, every_steps=20)
     assert set(written) <= series(metrics).keys()
 
 

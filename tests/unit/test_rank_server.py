@@ -7,17 +7,17 @@ import socket
 import pytest
 
 from resnetboost_trainer.metrics import progress
-from resnetboost_trainer.metrics.progress import Board, Progress
+from resnetboost_trainer.metrics.progress import Progress, ProgressState
 from resnetboost_trainer.metrics.server import Server
 
 
 @pytest.fixture
-def board() -> Board:
-    return Board(Progress(state="Starting", stage="base", attempt=0))
+def board() -> ProgressState:
+    return ProgressState(Progress(state="Starting", stage="base", attempt=0))
 
 
 @pytest.fixture
-def port(board: Board) -> int:
+def port(board: ProgressState) -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         number: int = free.getsockname()[1]
     Server("127.0.0.1", number, board)
@@ -34,7 +34,9 @@ def answer(port: int, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def test_kubelet_is_told_whether_the_rank_takes_steps(board: Board, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubelet_is_told_whether_the_rank_takes_steps(
+    board: ProgressState, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert answer(port, "/training")[0] == 503, "none yet, however long it compiles"
     board.beat()
     assert answer(port, "/training")[0] == 200
@@ -44,7 +46,7 @@ def test_kubelet_is_told_whether_the_rank_takes_steps(board: Board, port: int, m
     assert answer(port, "/training")[0] == 503, "words are no steps"
 
 
-def test_whoever_asks_is_told_where_the_rank_is(board: Board, port: int) -> None:
+def test_whoever_asks_is_told_where_the_rank_is(board: ProgressState, port: int) -> None:
     board.update(step=7)
     code, body = answer(port, "/progress?now")
     assert (code, json.loads(body)) == (200, {"state": "Starting", "stage": "base", "attempt": 0, "step": 7})

@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer.config import Damping, Thor, TraceRule
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.optim.thor.curvature import Curvature
+from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,12 +33,12 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield names
 
 
-def curvature() -> Curvature:
+def curvature() -> KFACPreconditioner:
     network = nn.Dense(3, 2)
     rule = TraceRule(update_above=0, stop_below=0, smoothing=0)
     damping = Damping(initial=0.1, decay=1, decay_epochs=1, split="Pi")
     settings = Thor(frequency=5, block_size=128, damping=damping, trace_rule=rule)
-    return Curvature(nn.SequentialCell(network), network.trainable_params(), settings, Communicator(0, 1))
+    return KFACPreconditioner(nn.SequentialCell(network), network.trainable_params(), settings, Communicator(0, 1))
 
 
 def test_whether_one_is_overdue_is_read_once_and_known_from_then_on(read: list[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from resnetboost_trainer import __main__ as process
 from resnetboost_trainer import config, failures
 from resnetboost_trainer.failures import Verdict
-from resnetboost_trainer.metrics.progress import Board, Progress
+from resnetboost_trainer.metrics.progress import Progress, ProgressState
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_last_words_have_the_last_figures_within_their_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RESNETBOOST_CONFIG", "config.yaml")
-    path, board = tmp_path / "termination-log", Board(Progress(state="Starting", stage="base", attempt=0))
+    path, board = tmp_path / "termination-log", ProgressState(Progress(state="Starting", stage="base", attempt=0))
     assert process._verdict(config.environment(), board, "ConfigError", "x", 10).loss is None
     board.update(step=44, total_steps=44, loss=0.02, accuracy=0.99)
     failures.write(process._verdict(config.environment(), board, "Succeeded", "é" * 4000, 0), path)

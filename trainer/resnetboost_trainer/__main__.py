@@ -1,4 +1,4 @@
-"""The trainer's process: config and environment in, verdict and exit code out; one sentence per failure."""
+"""Entry point of a rank: reads config and environment, trains, and writes the termination message and exit code."""
 
 from resnetboost_trainer.engine import early_signals
 
@@ -20,9 +20,9 @@ from resnetboost_trainer import __version__, config, failures
 from resnetboost_trainer.cli import commands
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.engine.signals import StopRequest
-from resnetboost_trainer.engine.startup import Start
+from resnetboost_trainer.engine.startup import StartupTimes
 from resnetboost_trainer.failures import CommunicationError, Interrupted, TrainingError, Verdict
-from resnetboost_trainer.metrics.progress import Board, Progress
+from resnetboost_trainer.metrics.progress import Progress, ProgressState
 
 log = logging.getLogger("resnetboost_trainer")
 
@@ -39,7 +39,7 @@ def main() -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no rank: it may be ended like any program
         _leave(commands.run(sys.argv[1], sys.argv[2:]))
     arguments = _arguments()
-    os.environ.setdefault("GLOG_v", "3")  # MindSpore: errors only; a warning per graph helps nobody
+    os.environ.setdefault("GLOG_v", "3")  # MindSpore: errors only; a warning per graph is noise
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         environment = config.environment()
@@ -63,84 +63,84 @@ def _arguments() -> argparse.Namespace:
 
 def _rank(environment: Environment) -> int:
     """Train, and turn every way to end into a termination message and an exit code."""
-    board = Board(Progress(state="Starting", stage="", attempt=0))
+    progress = ProgressState(Progress(state="Starting", stage="", attempt=0))
     try:
         settings = config.load(environment.config)
-        board.update(stage=settings.stage, attempt=settings.attempt, total_epochs=settings.epochs)
-        last = _train(settings, environment, board)
+        progress.update(stage=settings.stage, attempt=settings.attempt, total_epochs=settings.epochs)
+        last = _train(settings, environment, progress)
     except BaseException as error:
         failure = failures.classify(error)
         if type(failure) is TrainingError:
             log.exception("internal error")
         log.error("%s: %s", failure.name, failure)
-        last = _verdict(environment, board, failure.name, str(failure), failure.exit_code)
+        last = _verdict(environment, progress, failure.name, str(failure), failure.exit_code)
     failures.write(last, environment.termination_log)
     return last.exit_code
 
 
-def _train(settings: Config, environment: Environment, board: Board) -> Verdict:
-    """Everything that can fail quickly comes first; MindSpore takes seconds to import and is imported last."""
+def _train(settings: Config, environment: Environment, progress: ProgressState) -> Verdict:
+    """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
     from resnetboost_trainer.checkpoint import pretrained
     from resnetboost_trainer.data import checks, registry
     from resnetboost_trainer.distributed import ranktable
     from resnetboost_trainer.distributed.communicator import Rendezvous
     from resnetboost_trainer.metrics.server import Server
 
-    start, stop = Start(), StopRequest()
-    stop.install(lambda: _moves(board), lambda: _give_up(environment, board), lambda: _leave_early(environment))
-    server = Server(environment.bind_address, environment.metrics_port, board)
+    startup, stop = StartupTimes(), StopRequest()
+    stop.install(lambda: _moves(progress), lambda: _give_up(environment, progress), lambda: _leave_early(environment))
+    server = Server(environment.bind_address, environment.metrics_port, progress)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
     dataset = registry.load(settings.dataset, settings.model.num_classes)
     mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
     checks.check_batch(samples, environment.world_size, batch, mixes, accumulated)
     pretrained.check(settings, environment, dataset.channels)
-    start.done("data")
+    startup.done("data")
     environment = ranktable.place(environment)
     rendezvous = Rendezvous(environment)
-    start.done("rank table and coordinator")
+    startup.done("rank table and coordinator")
 
     from resnetboost_trainer.engine import device
     from resnetboost_trainer.engine.trainer import Training
 
     device.prepare(settings.device.type, settings.jit_level)
-    start.done("import")
-    result = Training(settings, environment, dataset, board, server, stop, start).run()
+    startup.done("import")
+    result = Training(settings, environment, dataset, progress, server, stop, startup).run()
     rendezvous.close()
     message = f"{settings.epochs} epochs; top-1 {result.top1:.2%} on the test set"
-    done = _verdict(environment, board, "Succeeded", message, 0)
+    done = _verdict(environment, progress, "Succeeded", message, 0)
     return msgspec.structs.replace(done, top1=result.top1, top5=result.top5, test_loss=result.loss)
 
 
-def _verdict(environment: Environment, board: Board, name: str, message: str, exit_code: int) -> Verdict:
-    progress = board.read()
-    if not progress.total_steps:  # it has not begun to count
-        saved = progress.checkpoint_step
-        return Verdict(name, message, environment.rank, exit_code, checkpoint_step=saved, skipped=board.skipped)
+def _verdict(environment: Environment, progress: ProgressState, name: str, message: str, exit_code: int) -> Verdict:
+    newest = progress.read()
+    if not newest.total_steps:  # it has not begun to count
+        saved = newest.checkpoint_step
+        return Verdict(name, message, environment.rank, exit_code, checkpoint_step=saved, skipped=progress.skipped)
     return Verdict(
         name,
         message,
         environment.rank,
         exit_code,
-        progress.step,
-        progress.checkpoint_step,
-        total_steps=progress.total_steps,
-        loss=progress.loss,
-        accuracy=progress.accuracy,
-        resumed_step=progress.resumed_step,
-        skipped=board.skipped,
+        newest.step,
+        newest.checkpoint_step,
+        total_steps=newest.total_steps,
+        loss=newest.loss,
+        accuracy=newest.accuracy,
+        resumed_step=newest.resumed_step,
+        skipped=progress.skipped,
     )
 
 
-def _moves(board: Board) -> object:
-    """What changes while a rank makes progress. Before the first step it compiles or waits for others, unobserved."""
-    progress = board.read()
-    waiting = progress.state in ("Starting", "Compiling")
-    return time.monotonic() if waiting else (progress.state, progress.heartbeat, progress.checkpoint_step)
+def _moves(progress: ProgressState) -> object:
+    """A value that changes while the rank makes progress. Before the first step progress cannot be observed."""
+    newest = progress.read()
+    waiting = newest.state in ("Starting", "Compiling")
+    return time.monotonic() if waiting else (newest.state, newest.heartbeat, newest.checkpoint_step)
 
 
 def _leave_early(environment: Environment) -> None:
-    """Asked to stop before the gang has met: nobody waits for this rank, and it has nothing to save."""
+    """Exit at once when asked to stop before the gang has met: no rank waits for this one, and nothing is to save."""
     error = Interrupted(early_signals.MESSAGE)
     last = Verdict(error.name, str(error), environment.rank, error.exit_code)
     failures.write(last, environment.termination_log)
@@ -148,15 +148,17 @@ def _leave_early(environment: Environment) -> None:
     os._exit(error.exit_code)
 
 
-def _give_up(environment: Environment, board: Board) -> None:
-    """Asked to stop long ago and still here: the collective this rank sits in will never end."""
+def _give_up(environment: Environment, progress: ProgressState) -> None:
+    """Exit when a rank asked to stop does not progress: the collective it waits in will never end."""
     error = CommunicationError("asked to stop, but the other ranks never finished the step")
-    failures.write(_verdict(environment, board, error.name, str(error), error.exit_code), environment.termination_log)
+    failures.write(
+        _verdict(environment, progress, error.name, str(error), error.exit_code), environment.termination_log
+    )
     os._exit(error.exit_code)
 
 
 def _leave(exit_code: int) -> NoReturn:
-    """Without MindSpore's teardown, which waits for ranks that may be gone; everything of ours is written by now."""
+    """Exit without MindSpore's teardown, which waits for ranks that may be gone."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

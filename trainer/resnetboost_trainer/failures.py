@@ -1,6 +1,7 @@
-"""How a rank ends: one exception and one exit code per failure class, and the termination message that says it.
+"""Failure classes, with an exception and an exit code each, and the termination message of a rank.
 
-The codes and class names are the contract with whoever started the process; a test holds them against the operator's.
+The codes and class names are the contract with the process that started the rank; a test compares them with the
+operator's.
 """
 
 import errno
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-# The message shares 4096 bytes per container with nobody, but 12 KiB per pod; half a page is enough for one sentence.
+# A container has 4096 bytes for its message, a pod 12 KiB for all of them.
 MESSAGE_LIMIT_BYTES = 2048
 
 
@@ -92,18 +93,18 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def classify(error: BaseException) -> TrainingError:
-    """The documented failure an arbitrary exception amounts to, keeping its text."""
+    """The documented failure that an exception stands for, with its text."""
     if isinstance(error, TrainingError):
         return error
-    if isinstance(error, MemoryError) or _tells_of_memory(error):
+    if isinstance(error, MemoryError) or _is_about_memory(error):
         return OutOfMemoryError(f"out of memory: {_first_line(error)}")
     if isinstance(error, OSError):
         return StorageError(_storage_sentence(error))
     return TrainingError(f"{type(error).__name__}: {_first_line(error)}")
 
 
-def _tells_of_memory(error: BaseException) -> bool:
-    """By MindSpore's words, without its C++ functions: any operator may fail in one named OnMemoryAllocFinish."""
+def _is_about_memory(error: BaseException) -> bool:
+    """Whether MindSpore's message is about memory. Its C++ call stack is ignored: it may name OnMemoryAllocFinish."""
     words = str(error).partition("C++ Call Stack")[0].lower()
     return "memory" in words and "alloc" in words
 
@@ -124,7 +125,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _shortened(message: str, excess: int) -> str:
-    """The message with so many bytes less: before the remedy, behind its last semicolon, if it stands there."""
+    """Shorten the message by so many bytes; the remedy after its last semicolon is kept."""
     problem, mark, remedy = message.rpartition("; ")
     if len(problem.encode()) <= excess:
         problem, mark, remedy = message, "", ""
@@ -132,7 +133,7 @@ def _shortened(message: str, excess: int) -> str:
 
 
 def write(verdict: Verdict, path: Path | None) -> None:
-    """Write the termination message whole, within its limit; never fails, since there is nobody left to tell."""
+    """Write the termination message within its limit. Never fails: the exit code says the same."""
     if path is None:
         return
     excess = len(msgspec.json.encode(verdict)) - MESSAGE_LIMIT_BYTES

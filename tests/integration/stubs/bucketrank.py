@@ -32,7 +32,7 @@ from resnetboost_trainer.models import (  # noqa: E402
     arch,
     resnet,
 )
-from resnetboost_trainer.optim.schedule import Moment  # noqa: E402
+from resnetboost_trainer.optim.schedule import StepSchedule  # noqa: E402
 from support import (  # noqa: E402
     pcanetworks,
     thornetworks,
@@ -108,7 +108,7 @@ def sums_differ(name: str, mode: str) -> bool:
 
 def take(program: Program, step: int, batch: tuple[Any, Any]) -> list[float]:
     images, labels = (Tensor(array[rank::ranks]) for array in batch)
-    outcome = program.step(images, labels, Moment(step, 0.1, 0.1), stop=False)
+    outcome = program.step(images, labels, StepSchedule(step, 0.1, 0.1), stop=False)
     return [outcome.loss, outcome.accuracy, outcome.gradient_norm]
 
 

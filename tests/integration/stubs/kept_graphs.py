@@ -16,9 +16,9 @@ from mindspore import Parameter, Tensor, nn, ops
 from resnetboost_trainer import config
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous
+from resnetboost_trainer.distributed.reduction import Reduction
 from resnetboost_trainer.engine import device, graph_key
 from resnetboost_trainer.engine.compile_cache import Graphs
-from resnetboost_trainer.engine.gradient import Reduction
 from support import trainerconfig
 
 

@@ -18,11 +18,9 @@ environment = config.environment()
 rendezvous = Rendezvous(environment)
 
 from resnetboost_trainer.engine import device  # noqa: E402
-from resnetboost_trainer.engine.train_step import (  # noqa: E402
-    Outcome,
-    Program,
-)
-from resnetboost_trainer.optim.schedule import Moment  # noqa: E402
+from resnetboost_trainer.engine.train_step import Program  # noqa: E402
+from resnetboost_trainer.metrics.record import StepRecord  # noqa: E402
+from resnetboost_trainer.optim.schedule import StepSchedule  # noqa: E402
 from support import overflowing  # noqa: E402  after the coordinator has begun to import MindSpore
 
 STEPS = 4
@@ -33,8 +31,8 @@ rank = communicator.rank
 left: dict[str, Any] = {}
 
 
-def step(program: Program, number: int, faint: bool = False) -> Outcome:
-    return program.step(*overflowing.batch(number, rank, faint), Moment(number, 0.1, 0.1), stop=False)
+def step(program: Program, number: int, faint: bool = False) -> StepRecord:
+    return program.step(*overflowing.batch(number, rank, faint), StepSchedule(number, 0.1, 0.1), stop=False)
 
 
 def keep(case: str, moment: str, program: Program) -> None:

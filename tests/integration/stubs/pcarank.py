@@ -20,7 +20,7 @@ from mindspore import Tensor, nn  # noqa: E402  after the coordinator has begun 
 
 from resnetboost_trainer.engine import device  # noqa: E402
 from resnetboost_trainer.optim.pca import basis as bases  # noqa: E402
-from resnetboost_trainer.optim.schedule import Moment  # noqa: E402
+from resnetboost_trainer.optim.schedule import StepSchedule  # noqa: E402
 from support import (  # noqa: E402
     pcabases,
     pcanetworks,
@@ -55,13 +55,13 @@ def train(name: str, network: nn.Cell, rule: Settings, **changes: Any) -> None:
     communicator.broadcasts.clear()
     for step in range(5):
         images, labels = (array[rank::ranks] for array in pcanetworks.batch(samples, step))
-        outcome = program.step(Tensor(images), Tensor(labels), Moment(step, 0.1, 0.0), stop=False)
-        found: Any = outcome.combined
+        outcome = program.step(Tensor(images), Tensor(labels), StepSchedule(step, 0.1, 0.0), stop=False)
+        found: Any = outcome.update
         told.append([outcome.loss, found.length, found.evaluations, found.share])
         weights.append(pcanetworks.vector(network))
     left[f"{name}.told"], left[f"{name}.weights"] = np.array(told), np.stack(weights)
     left[f"{name}.broadcasts"] = np.array(communicator.broadcasts)
-    for parameter in program.combination.descent.state():  # type: ignore[attr-defined]
+    for parameter in program.update_rule.descent.state():  # type: ignore[attr-defined]
         left[f"{name}.memory.{parameter.name}"] = parameter.asnumpy()
     for key, value in pcanetworks.statistics(network).items():
         left[f"{name}.statistics.{key}"] = value

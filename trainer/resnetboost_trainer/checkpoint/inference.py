@@ -6,20 +6,9 @@ from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 
 from resnetboost_trainer.checkpoint.trained import Trained
-from resnetboost_trainer.engine import device
-from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import resnet
 
 Floats = NDArray[np.float32]
-
-
-def on(kind: str) -> None:
-    """Compute on such a device; once in a process. Raises ConfigError where there is none."""
-    try:
-        device.prepare(kind)
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).partition(". ")[0].splitlines()[0]
-        raise ConfigError(f"--device: {kind} cannot be used here: {reason}; use CPU, or that device's image") from error
 
 
 def network(trained: Trained) -> nn.Cell:

@@ -14,14 +14,14 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from resnetboost_trainer.checkpoint import lookup, snapshots, state, store
+from resnetboost_trainer.checkpoint.arrays import Arrays
 from resnetboost_trainer.checkpoint.pretrained import Read
 from resnetboost_trainer.checkpoint.state import State
 from resnetboost_trainer.checkpoint.store import Found, Kind, Manifest
-from resnetboost_trainer.config import Config, StartFrom
+from resnetboost_trainer.config import StartFrom
 from resnetboost_trainer.data import rng
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.failures import ConfigError, StorageError
-from resnetboost_trainer.optim import schedule
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where checkpoints are (`root` is None where none are kept), and what this attempt's own would say.
 
     `rule` is about an earlier job's checkpoints; `total` is the number of steps of the stage. `weights` reads those
-    that a file has for a first stage, if it is to begin with them.
+    that a file has for a first stage, if it is to begin with them. `taking_over` is called at the leader with the
+    manifest of an earlier job's checkpoint that the stage continues from, and ours.
     """
 
     root: Path | None
@@ -44,6 +45,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     start_from: StartFrom | None
     total: int
     weights: Callable[[], Read] | None = None
+    taking_over: Callable[[Manifest, Manifest], None] = lambda theirs, ours: None
 
 
 class Begun(NamedTuple):
@@ -72,7 +74,7 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
         state_.restore(None if found is None else found.contents)
         log.info("resumed from the checkpoint of step %d", step)
         if found is not None and found.manifest.job_uid != source.ours.job_uid:
-            _tell_of_another_schedule(found.manifest, source.ours)
+            source.taking_over(found.manifest, source.ours)
         _adopt(source, found)
         return Begun(step, lineage, source.ours.weights)
     first = _first(source) if communicator.leads else None
@@ -142,19 +144,6 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
     return found
 
 
-def _tell_of_another_schedule(theirs: Manifest, ours: Manifest) -> None:
-    """A rate may be changed on purpose; more epochs change one that is laid out over them without being asked to."""
-    try:
-        before, now = (msgspec.convert(manifest.config, Config) for manifest in (theirs, ours))
-        step = schedule.first_other_rate(now, before, theirs.step, ours.steps_per_epoch)
-        rates = [schedule.rate(config, step or 0, ours.steps_per_epoch) for config in (before, now)]
-    except (msgspec.ValidationError, ArithmeticError, ValueError):
-        return  # one from before configs were kept, of fields that are no more, or of numbers that cannot be
-    if step is not None:
-        text = "those %d steps were made by another schedule: the learning rate of step %d was %g, and would be %g now"
-        log.warning(f"{text}; from here on it is this job's", theirs.step, step + 1, *rates)
-
-
 def _difference(manifest: Manifest, source: Source) -> str:
     """Why a stage cannot go on from that checkpoint; empty if it can."""
     for field in SAME:
@@ -208,14 +197,14 @@ def _adopt(source: Source, found: Found | None) -> None:
     _write(source.root, ours, found.contents)
 
 
-def _save(source: Source, contents: dict[str, state.Arrays] | None, begun: Begun) -> None:
+def _save(source: Source, contents: dict[str, Arrays] | None, begun: Begun) -> None:
     """Keep what another job's weights, or a file's, became: those may change, and a later attempt start elsewhere."""
     if source.root is not None and contents is not None:
         ours = msgspec.structs.replace(source.ours, lineage=begun.lineage, weights=begun.weights)
         _write(source.root, ours, contents)
 
 
-def _write(root: Path, ours: Manifest, contents: dict[str, state.Arrays]) -> None:
+def _write(root: Path, ours: Manifest, contents: dict[str, Arrays]) -> None:
     store.write(store.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt), ours, contents)
 
 

@@ -50,9 +50,10 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from resnetboost_trainer.checkpoint import inference
     from resnetboost_trainer.data.corrupt import Corrupt
     from resnetboost_trainer.distributed.communicator import Communicator
+    from resnetboost_trainer.engine import device
     from resnetboost_trainer.engine.evaluator import Evaluation
 
-    inference.on(arguments.device)
+    device.choose(arguments.device)
     batch = max(1, min(arguments.batch, len(dataset.test.labels)))
     corrupt = Corrupt(dataset.max_corrupt_images)
     evaluation = Evaluation(inference.network(network), dataset, Communicator(0, 1), batch, corrupt)

@@ -54,10 +54,10 @@ def _export(arguments: argparse.Namespace) -> int:
             partial.unlink(missing_ok=True)
         shape = f"(batch, {network.network.channels}, {size[0]}, {size[1]})"
     else:
-        from resnetboost_trainer.checkpoint import inference
         from resnetboost_trainer.checkpoint.formats import mindir
+        from resnetboost_trainer.engine import device
 
-        inference.on(arguments.device)
+        device.choose(arguments.device)
         batch = max(1, arguments.batch)
         mindir.write(target, network, size, batch, kind)
         shape = f"({batch}, {network.network.channels}, {size[0]}, {size[1]})"

@@ -63,8 +63,9 @@ def guesses(
 ) -> Iterator[tuple[Path, list[Guess]]]:
     """The most probable classes of each picture, in their order."""
     from resnetboost_trainer.checkpoint import inference
+    from resnetboost_trainer.engine import device
 
-    inference.on(device_type)
+    device.choose(device_type)
     batch = min(BATCH, len(pictures))
     classifier = inference.Classifier(network, batch)
     paths = list(pictures)

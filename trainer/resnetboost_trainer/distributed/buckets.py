@@ -1,7 +1,7 @@
-"""Gradients summed over the ranks while the backward pass still makes the others: which go together, and in what order.
+"""Sums gradients over the ranks in buckets during the backward pass: their plan and their graph.
 
 As in PyTorch's DistributedDataParallel (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
-Training", §3.2.3): a collective for each tensor wastes its start, one for all of them has to wait for the last.
+Training", §3.2.3): a collective per tensor costs too many starts, a single one has to wait for the last gradient.
 """
 
 from collections.abc import Sequence

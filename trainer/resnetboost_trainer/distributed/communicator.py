@@ -1,7 +1,7 @@
-"""The gang as one rank sees it: joining it and the few collectives training needs; it knows nothing of networks.
+"""Joins the gang and provides the few collectives that training needs, on NumPy arrays.
 
-Only operators every MindSpore backend has are used (the CPU has no Send, Receive or ReduceScatter), and tensors are
-fused into flat buffers before they get here: a collective costs about a millisecond whatever its size.
+Only operators every MindSpore backend has are used (the CPU has no Send, Receive or ReduceScatter), and callers
+fuse tensors into flat buffers: a collective costs about a millisecond whatever its size.
 """
 
 import atexit
@@ -36,7 +36,7 @@ GROUP_NAME_LIMIT = 127  # HCCL's
 
 
 class Rendezvous:
-    """Where the gang meets. Started before MindSpore is imported, since rank 0's child needs as long to import it."""
+    """The gang's meeting point. Start it before importing MindSpore: rank 0's child process imports it meanwhile."""
 
     def __init__(self, environment: Environment) -> None:
         """Resolve the coordinator's name (MindSpore takes addresses only) and, as rank 0, start it."""
@@ -60,14 +60,14 @@ class Rendezvous:
             atexit.register(self.close)
 
     def close(self) -> None:
-        """End the coordinator; whoever is left has no collective before it."""
+        """End the coordinator. No rank may have another collective."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
 
 def resolve(host: str, timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS) -> str:
-    """Address of the coordinator. Its name appears only when rank 0's pod has an address, so it is asked again.
+    """Address of the coordinator. Retries, since its name resolves only once rank 0's pod has an address.
 
     Raises CommunicationError naming the host when it stays unknown.
     """
@@ -83,7 +83,7 @@ def resolve(host: str, timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS) -> str:
 
 
 def await_coordinator(timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS) -> None:
-    """Return when the coordinator accepts connections: MindSpore, refused once, waits half a minute to ask again.
+    """Return when the coordinator accepts connections: MindSpore waits half a minute after a refusal.
 
     Raises CommunicationError naming its address.
     """
@@ -105,7 +105,7 @@ class Communicator:
     def __init__(self, rank: int, size: int, joined: bool = False, leader: int = 0) -> None:
         """Join the gang (blocks until every rank is there), unless this process has. Raises CommunicationError.
 
-        What only one rank does is done by the `leader`, who has the checkpoints.
+        The `leader` has the checkpoints, and does what only one rank does.
         """
         self.rank, self.size, self.leader = rank, size, leader
         self._groups: dict[tuple[int, ...], Group] = {}
@@ -116,7 +116,7 @@ class Communicator:
 
     @classmethod
     def present(cls) -> "Communicator":
-        """Of the gang this process has joined by `mindspore.communication.init()`; alone, if it has not called it."""
+        """The gang that this process joined by `mindspore.communication.init()`; a gang of one if it did not."""
         from mindspore.communication import GlobalComm, get_group_size, get_rank
 
         return cls(get_rank(), get_group_size(), joined=True) if GlobalComm.INITED else cls(0, 1)
@@ -165,16 +165,16 @@ class Communicator:
         return values[None] if self.size == 1 else _run(self._all_gather, values[None])
 
     def group(self, ranks: Sequence[int]) -> "Group":
-        """Some of the ranks, this one among them, ascending. A collective among them, the first time."""
+        """A group of ascending ranks that includes this one. A collective of the group, the first time."""
         key = tuple(ranks)
         if key not in self._groups:
             self._groups[key] = Group(self, key)
         return self._groups[key]
 
     def leave(self) -> None:
-        """Wait for the others once more, then do without them: no collective may follow.
+        """Wait for the others a last time; no collective may follow.
 
-        Never fails. The work is done, and a rank that is gone without an answer tells its own fate by its own exit.
+        Never fails: the work is done, and a rank that does not answer reports its failure itself.
         """
         try:
             self.sum(np.zeros(1, np.float32))
@@ -188,7 +188,7 @@ class Group:
     """Collectives among some ranks of a gang, on numpy arrays; among one they are the identity."""
 
     def __init__(self, communicator: Communicator, ranks: tuple[int, ...]) -> None:
-        """`ranks` ascend and have this rank among them. Raises CommunicationError."""
+        """`ranks` ascend and include this rank. Raises CommunicationError."""
         self.ranks, self.size, self.place = ranks, len(ranks), ranks.index(communicator.rank)
         self._gather: Callable[[Floats], Floats] = self._placed
         self._rows: dict[int, Floats] = {}  # by size: zeros but for this rank's row
@@ -214,7 +214,7 @@ class Group:
             self._gather = lambda values: _run(all_gather, values[None])
 
     def _placed(self, values: Floats) -> Floats:
-        """The CPU gathers in no group but the whole gang; a sum with zeros is exact, for twice the traffic."""
+        """Gather by a sum with zeros: exact, at twice the traffic. The CPU gathers in the whole gang only."""
         rows = self._rows.get(values.size)
         if rows is None:  # kept, since the first touch of fresh memory costs more than the sum of two ranks
             rows = self._rows[values.size] = np.zeros((self.size, values.size), np.float32)
@@ -223,7 +223,7 @@ class Group:
 
     @property
     def gathers(self) -> bool:
-        """Whether `gather` is one in fact, and not a sum with twice the traffic."""
+        """Whether `gather` is a real gather, not a sum at twice the traffic."""
         return self._gather != self._placed
 
     def sum(self, values: Floats) -> Floats:
@@ -261,7 +261,7 @@ def _run(operator: Callable[[Any], Any], values: Floats) -> Floats:
 
 
 def lost(error: RuntimeError) -> CommunicationError:
-    """The failure a collective's error amounts to: almost always another rank has died."""
+    """The failure that a collective's error stands for: almost always another rank has died."""
     return CommunicationError(f"a collective failed, another rank has probably died: {_brief(error)}")
 
 

@@ -1,4 +1,4 @@
-"""MindSpore's rendezvous process (MS_SCHED), a child of rank 0; it trains nothing and dies with its parent.
+"""MindSpore's rendezvous process (MS_SCHED): a child process of rank 0 that ends with its parent.
 
 A child instead of a sidecar: one container per pod, and kubelet cannot restart it behind the gang's back.
 """

@@ -1,4 +1,4 @@
-"""Makes of the flat buffers of a step's micro batches the one that their whole batch has; it knows no gradients."""
+"""Gradient accumulation: averages the flat buffers of a step's micro batches."""
 
 import mindspore
 from mindspore import Tensor, nn, ops
@@ -16,15 +16,15 @@ class Accumulation:
 
     @property
     def begun(self) -> bool:
-        """Whether a buffer waits for the last one."""
+        """Whether a buffer has been added since the last mean."""
         return self._sum is not None
 
     def add(self, flat: Tensor) -> None:
-        """Take in a buffer before the last one."""
+        """Add a buffer before the last one."""
         self._sum = flat if self._sum is None else self._add(self._sum, flat)
 
     def mean(self, flat: Tensor) -> Tensor:
-        """Of all that were added since the last mean, and this one; a single one is its own mean."""
+        """Mean of this buffer and all added since the last mean."""
         total, self._sum = self._sum, None
         return flat if total is None else self._mean(total, flat)
 

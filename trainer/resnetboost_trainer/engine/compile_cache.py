@@ -83,7 +83,7 @@ class Graphs:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _compiling(self, part: str, cell: nn.Cell, plain: Callable[..., None]) -> Callable[..., None]:
-        """MindSpore asks a cell to compile before each run of it; `part` tells what it is for."""
+        """Wrap the cell's `compile`, which MindSpore calls before each run; `part` names its purpose."""
         seen: set[tuple[object, ...]] = set()
 
         def compile(*arguments: Any, **named: Any) -> None:

@@ -1,8 +1,10 @@
-"""Chooses the device and the execution mode of this process, once, before anything else of MindSpore is used."""
+"""Sets the device and the execution mode of this process, once, before MindSpore is used."""
 
 import gc
 
 import mindspore
+
+from resnetboost_trainer.failures import ConfigError
 
 
 def prepare(kind: str = "CPU", jit_level: str | None = None) -> None:
@@ -19,3 +21,12 @@ def prepare(kind: str = "CPU", jit_level: str | None = None) -> None:
         mindspore.set_context(enable_graph_kernel=True)
     # MindSpore collects garbage before it compiles a graph. Without its own objects that is a third of the work.
     gc.freeze()
+
+
+def choose(kind: str) -> None:
+    """Prepare the device that a command's `--device` names. Raises ConfigError where it cannot be used."""
+    try:
+        prepare(kind)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).partition(". ")[0].splitlines()[0]
+        raise ConfigError(f"--device: {kind} cannot be used here: {reason}; use CPU, or that device's image") from error

@@ -1,6 +1,6 @@
 """Listens for SIGTERM from the trainer's first moment on, before anything that takes time is imported.
 
-A container's process 1 has no default actions: the kernel drops a signal that nobody listens for, and the pod would
+A container's process 1 has no default actions: the kernel drops a signal without a handler, and the pod would
 then live for its whole grace.
 """
 
@@ -18,12 +18,12 @@ def listen() -> None:
 
 
 def _leave(number: int, frame: object) -> None:
-    """The verdict without `verdict`, which may be half imported."""
+    """Write the verdict without `failures`, which may be half imported."""
     rank = os.environ.get("RESNETBOOST_RANK") or os.environ.get("RESNETBOOST_INDEX") or "0"
-    told = {"class": "Interrupted", "message": MESSAGE, "rank": int(rank) if rank.isdigit() else 0}
+    verdict = {"class": "Interrupted", "message": MESSAGE, "rank": int(rank) if rank.isdigit() else 0}
     try:
         with open(os.environ.get("RESNETBOOST_TERMINATION_LOG") or os.devnull, "w", encoding="utf-8") as file:
-            json.dump(told | {"exitCode": INTERRUPTED_EXIT_CODE}, file)
+            json.dump(verdict | {"exitCode": INTERRUPTED_EXIT_CODE}, file)
     except OSError:
         pass
     os._exit(INTERRUPTED_EXIT_CODE)

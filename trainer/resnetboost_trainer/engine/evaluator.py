@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
@@ -14,14 +13,7 @@ from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator, as_bytes, from_bytes
 from resnetboost_trainer.engine.loss import SampleCrossEntropy
 from resnetboost_trainer.failures import DataError
-
-
-class Result(msgspec.Struct, frozen=True):
-    """Top-1 and top-5 accuracy (0..1) and mean cross entropy over the test set."""
-
-    top1: float
-    top5: float
-    loss: float
+from resnetboost_trainer.metrics.record import EvaluationRecord
 
 
 class Scores(nn.Cell):
@@ -68,7 +60,7 @@ class Evaluation:
         self.slices = list(sampler.evaluation_slices(len(dataset.test.labels), size, rank, batch_size))
         self.feed = DataLoader(dataset.test, corrupt or Corrupt(0), dataset.workers)
 
-    def run(self, beat: Callable[[], None]) -> Result:
+    def run(self, beat: Callable[[], None]) -> EvaluationRecord:
         """Result over the whole test set, the same on every rank. A collective. `beat` is called for each batch."""
         self.scores.set_train(False)
         sums = np.zeros(4, np.float64)
@@ -80,7 +72,7 @@ class Evaluation:
         loss, top1, top5, count = self._over_the_gang(sums)
         if not count:
             raise DataError("no image of the test set can be used; the logs of the ranks name them")
-        return Result(top1=top1 / count, top5=top5 / count, loss=loss / count)
+        return EvaluationRecord(top1=top1 / count, top5=top5 / count, loss=loss / count)
 
     def _over_the_gang(self, sums: NDArray[np.float64]) -> tuple[float, int, int, int]:
         """The loss as a float32, which is what a collective takes, and the three counts to the last sample."""

@@ -1,36 +1,24 @@
-"""The compiled graphs a training step is made of: gradient, reduction, and (in optimizers/) update.
+"""The compiled graph of a step's gradient: forward and backward pass over a local batch.
 
-On the CPU they are separate graphs, so that compute and collective time can be told apart; between them travels one
-flat float32 buffer: [gradients ..., loss, accuracy, tail ...]. The tail carries what ranks tell each other in passing.
-With buckets the gradient's graph has the all-reduces too, and the buffer comes summed from it.
+Gradient, reduction (`distributed.reduction`) and update (`optim`) are separate graphs, so that compute time and
+collective time can be measured separately; a flat buffer connects them. With buckets the all-reduces are part of the
+gradient's graph, which then returns the buffer summed over the ranks.
 """
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import mindspore
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from resnetboost_trainer.distributed.buckets import Buckets
 
-# Places in the scalars of a reduction; from TAIL on it is what the ranks told each other.
-NORM_SQUARED, LOSS, ACCURACY, TAIL = range(4)
-
-
-class Batch(NamedTuple):
-    """A rank's images (n, c, h, w) and labels (n,), and the gang's mean loss on the global batch they are part of."""
-
-    images: Tensor
-    labels: Tensor
-    loss: float
-
 
 class Gradient(nn.Cell):
     """Forward and backward over a local batch: (images, labels, tail) -> the flat buffer, gradients by the probes.
 
-    The loss is multiplied by `loss_scale` for the backward pass, what is in the buffer divided by it again. Gradients
-    by `probes`, parameters that nothing reads, are whatever the network's taps make of them; they stay scaled.
+    The loss is multiplied by `loss_scale` for the backward pass, and the buffer is divided by it again. `probes` are
+    parameters that nothing reads; the network's taps define their gradients, which stay scaled.
     """
 
     def __init__(
@@ -42,7 +30,7 @@ class Gradient(nn.Cell):
         probes: Sequence[Parameter] = (),
         buckets: Buckets | None = None,
     ) -> None:
-        """A loss scale that is a parameter may change from step to step; `buckets` make the buffer the ranks' sum."""
+        """A loss scale that is a Parameter may change from step to step. `buckets` sum the buffer over the ranks."""
         super().__init__()
         self.varies = isinstance(loss_scale, Parameter)
         self.network = network
@@ -53,7 +41,7 @@ class Gradient(nn.Cell):
         self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        """Mean loss of the local batch, scaled, and the logits; with a scale that varies also the loss itself."""
+        """The scaled mean loss of the local batch and the logits; with a varying scale also the unscaled loss."""
         logits = self.network(images)
         loss = self.loss(logits, labels)
         if self.varies:
@@ -68,39 +56,18 @@ class Gradient(nn.Cell):
             (_, logits, loss), gradients = self.gradient(images, labels)
         else:
             (loss, logits), gradients = self.gradient(images, labels)
-        labels = labels.argmax(1).astype(mindspore.int32) if labels.ndim == 2 else labels  # mixed: the largest share
+        labels = (
+            labels.argmax(1).astype(mindspore.int32) if labels.ndim == 2 else labels
+        )  # mixed labels: the largest share
         correct = ops.equal(logits.argmax(1).astype(labels.dtype), labels).astype(loss.dtype).mean()
         pieces = [gradient.reshape(-1) for gradient in gradients[: self.count]]
         if self.buckets is not None:
             loss = loss if self.varies else loss / self.loss_scale
             scalars = ops.concat([loss.reshape(1), correct.reshape(1), tail])
             return self.buckets(pieces, scalars), gradients[self.count :]
-        if self.varies:  # the loss itself was never scaled: should it not be finite, no scale helps
+        if self.varies:  # the unscaled loss: if it is not finite, no scale helps
             unscaled = ops.concat([ops.concat(pieces) / self.loss_scale, loss.reshape(1)])
             return ops.concat([unscaled, correct.reshape(1), tail]), gradients[self.count :]
         scaled = ops.concat([*pieces, loss.reshape(1)])
         unscaled = scaled if self.loss_scale == 1 else scaled / self.loss_scale
         return ops.concat([unscaled, correct.reshape(1), tail]), gradients[self.count :]
-
-
-class Reduction(nn.Cell):
-    """Mean over the ranks: flat buffer -> (mean gradients, [squared gradient norm, loss, accuracy, summed tail ...]).
-
-    The squared norm doubles as the finite check: one infinite or undefined gradient makes it so.
-    """
-
-    def __init__(self, parameters: Sequence[Parameter], world_size: int, summed: bool = False) -> None:
-        """`summed`: the buffer is the ranks' sum already."""
-        super().__init__()
-        self.count = sum(math.prod(parameter.shape) for parameter in parameters)
-        self.scale = 1.0 / world_size
-        self.reduce = ops.AllReduce() if world_size > 1 and not summed else None
-
-    def construct(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Shape (parameters + 2 + t,) -> (parameters,), (3 + t,)."""
-        if self.reduce is not None:
-            flat = self.reduce(flat)
-        mean = flat[: self.count + 2] * self.scale
-        gradients = mean[: self.count]
-        norm = ops.square(gradients).sum().reshape(1)
-        return gradients, ops.concat([norm, mean[self.count :], flat[self.count + 2 :]])

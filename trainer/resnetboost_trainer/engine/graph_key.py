@@ -1,8 +1,8 @@
 """What a compiled graph depends on, as digests: only a graph of the same one may take its place.
 
-MindSpore's own compile cache (2.10) checks no more than the files that the script imports, and not those of an
-installed package; so everything that may come into a graph is told here: code, versions, the stage's configuration,
-and of a cell its structure, its constants and the shapes it is called with. Weights come in by name alone.
+MindSpore's own compile cache (2.10) checks only the files that the script imports, and not those of an installed
+package. So everything that may come into a graph is part of the key: code, versions, the stage's configuration, and of
+a cell its structure, its constants and the shapes it is called with. Of weights only the names are part of it.
 """
 
 import functools
@@ -48,9 +48,9 @@ def environment(config: Config, world_size: int) -> str:
 def of_cell(part: str, cell: nn.Cell, arguments: Sequence[Any]) -> str:
     """Digest of what the graph of a cell, called with such arguments, depends on beside the environment.
 
-    `part` tells it from other cells of the program: functions within, which no digest shows, may be all that differs.
+    `part` distinguishes it from other cells of the program, which may differ in functions alone; no digest shows those.
     """
-    return _digest([part, *_told(list(arguments), by_value=False), *_structure(cell)])
+    return _digest([part, *_described(list(arguments), by_value=False), *_structure(cell)])
 
 
 def _digest(pieces: Sequence[str]) -> str:
@@ -79,13 +79,13 @@ def _structure(cell: nn.Cell) -> Iterator[str]:
         for attribute, value in sorted(vars(part).items()):
             if attribute not in _own_to_cells() and not attribute.startswith("_cell_init"):
                 yield attribute
-                yield from _told(value)
+                yield from _described(value)
     for parameter in cell.get_parameters():
-        yield from _told(parameter)
+        yield from _described(parameter)
 
 
-def _told(value: Any, by_value: bool = True) -> Iterator[str]:
-    """A value in words. Of a tensor its numbers, since it becomes a constant of the graph; not of a parameter."""
+def _described(value: Any, by_value: bool = True) -> Iterator[str]:
+    """Describe a value; a tensor with its numbers, since it becomes a constant of the graph, unlike a parameter."""
     if isinstance(value, Parameter):
         yield f"{value.name} {value.shape} {value.dtype} {value.requires_grad}"
     elif isinstance(value, Tensor):
@@ -95,14 +95,14 @@ def _told(value: Any, by_value: bool = True) -> Iterator[str]:
     elif isinstance(value, Mapping):
         for key in sorted(value, key=str):
             yield str(key)
-            yield from _told(value[key], by_value)
+            yield from _described(value[key], by_value)
     elif isinstance(value, list | tuple):
         yield f"{_type(value)} {len(value)}"
         for part in value:
-            yield from _told(part, by_value)
+            yield from _described(part, by_value)
     elif isinstance(value, Primitive):
         yield value.name
-        yield from _told(value.attrs)
+        yield from _described(value.attrs)
     elif value is None or isinstance(value, bool | int | float | str | bytes):
         yield repr(value)
     else:

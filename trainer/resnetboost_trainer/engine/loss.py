@@ -1,4 +1,4 @@
-"""Cross entropy with label smoothing, as a graph; it must not look at more than one rank's logits."""
+"""Cross entropy with label smoothing, over one rank's logits."""
 
 from mindspore import Tensor, nn, ops
 
@@ -13,8 +13,8 @@ def kept_and_spread(smoothing: float, over: SmoothedOver, classes: int) -> tuple
     return 1.0 - smoothing - spread, spread
 
 
-def told(smoothing: float, over: SmoothedOver, classes: int) -> str:
-    """Which labels the loss is of, in half a sentence."""
+def described(smoothing: float, over: SmoothedOver, classes: int) -> str:
+    """The label smoothing in words, for the log."""
     if smoothing == 0:
         return "labels are not smoothed"
     kept, spread = kept_and_spread(smoothing, over, classes)

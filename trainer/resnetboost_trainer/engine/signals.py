@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM and SIGINT raise a flag that all ranks agree on; nothing is interrupted by them."""
+"""Handles SIGTERM and SIGINT: they set a flag that all ranks agree on and interrupt nothing."""
 
 import os
 import signal

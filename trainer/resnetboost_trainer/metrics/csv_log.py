@@ -1,8 +1,9 @@
-"""metrics.csv: one row a step, written by rank 0 beside its checkpoints, for reports; it interprets nothing."""
+"""metrics.csv: one row a step, written by the leader beside its checkpoints, for reports."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-COLUMNS = (
+STEP_COLUMNS = (
     "step",
     "epoch",
     "time",
@@ -16,45 +17,26 @@ COLUMNS = (
     "images_per_second",
     "loss_scale",
     "left_out",
-    "damping",
-    "thor_update_seconds",
-    "layers_updated",
-    "layers_kept",
-    "layers_stopped",
-    "layers_failed",
-    "adasum_cosine",
-    "adasum_cosine_min",
-    "adasum_gain",
-    "adasum_seconds",
-    "pca_explained_variance",
-    "pca_step_length",
-    "pca_evaluations",
-    "pca_gradient_share",
-    "pca_seconds",
-    "top1",
-    "top5",
-    "test_loss",
-    "ema_top1",
-    "ema_top5",
-    "ema_test_loss",
 )
+EVALUATION_COLUMNS = ("top1", "top5", "test_loss", "ema_top1", "ema_top5", "ema_test_loss")
 
 
-class History:
-    """Appends rows to a file that is flushed by the line, so that a killed rank leaves what it had told."""
+class CsvLog:
+    """Appends rows to a file and flushes each, so that a killed rank leaves all of them."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Begin a file; without a path nothing is kept. Raises OSError."""
+    def __init__(self, path: Path | None, algorithm_columns: Sequence[str] = ()) -> None:
+        """Begin a file; without a path rows are dropped. Raises OSError."""
         self._file = None
+        self._columns = (*STEP_COLUMNS, *algorithm_columns, *EVALUATION_COLUMNS)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w", buffering=1)
-            self._file.write(",".join(COLUMNS) + "\n")
+            self._file.write(",".join(self._columns) + "\n")
 
     def add(self, **values: float | None) -> None:
-        """One row; a missing value is an empty cell."""
+        """Append a row; a missing value is an empty cell."""
         if self._file is not None:
-            self._file.write(",".join(_cell(values.get(column)) for column in COLUMNS) + "\n")
+            self._file.write(",".join(_cell(values.get(column)) for column in self._columns) + "\n")
 
     def close(self) -> None:
         """Close the file."""
@@ -63,7 +45,7 @@ class History:
 
 
 def _cell(value: float | None) -> str:
-    """Seven digits are what float32 holds; times and counts are larger and stay whole."""
+    """Seven digits, which is what float32 holds; larger times and counts are written in full."""
     if value is None:
         return ""
     return f"{value:.7g}" if abs(value) < 1e6 else f"{value}"

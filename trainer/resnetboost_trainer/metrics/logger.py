@@ -1,20 +1,13 @@
-"""Tells what training does - to Prometheus, to /progress, to metrics.csv and to the log - and decides nothing."""
+"""Reports what training does to Prometheus, /progress, metrics.csv and the log."""
 
 import logging
 import math
 import time
 
-import msgspec
-
-from resnetboost_trainer.checkpoint.store import Manifest
-from resnetboost_trainer.distributed.adasum.adaptive_sum import Summed
-from resnetboost_trainer.engine.evaluator import Result
-from resnetboost_trainer.metrics import algorithms
-from resnetboost_trainer.metrics.csv_log import History
-from resnetboost_trainer.metrics.progress import Board, Window
+from resnetboost_trainer.metrics.csv_log import CsvLog
+from resnetboost_trainer.metrics.progress import ProgressState, Window
 from resnetboost_trainer.metrics.prometheus import Metrics
-from resnetboost_trainer.optim.pca.descent import Searched
-from resnetboost_trainer.optim.thor.curvature import Update
+from resnetboost_trainer.metrics.record import EvaluationRecord, Row, StepRecord
 
 LOG_SECONDS = 5.0
 WINDOW_STEPS = 50
@@ -22,139 +15,103 @@ WINDOW_STEPS = 50
 log = logging.getLogger(__name__)
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished step. `step` counts finished steps; times are this rank's, the rest is the gang's mean."""
-
-    step: int
-    learning_rate: float
-    loss: float
-    accuracy: float
-    gradient_norm: float
-    step_seconds: float
-    data_wait_seconds: float
-    compute_seconds: float
-    collective_seconds: float
-    slowest_rank: int | None
-    slowest_compute_seconds: float | None
-    compiled: bool
-    curvature: Update | None
-    combined: Summed | Searched | None
-    left_out: bool
-    loss_scale: float
-
-
-class Teller:
-    """One rank's voice. Rows of metrics.csv wait for `settle`, so that an evaluation can join its step's row."""
+class MetricLogger:
+    """Reports the steps of one rank. A row of metrics.csv waits for `settle`, so that an evaluation can join it."""
 
     def __init__(
-        self, board: Board, metrics: Metrics, history: History, *, total: int, per_epoch: int, batch: int, ranks: int
+        self,
+        progress: ProgressState,
+        metrics: Metrics,
+        csv_log: CsvLog,
+        *,
+        total: int,
+        per_epoch: int,
+        batch: int,
+        ranks: int,
     ) -> None:
-        self.board, self.metrics, self.history = board, metrics, history
+        self.progress, self.metrics, self.csv_log = progress, metrics, csv_log
         self.total, self.per_epoch, self.batch, self.ranks = total, per_epoch, batch, ranks
         self._window, self._durations = Window(min(WINDOW_STEPS, per_epoch)), Window(min(WINDOW_STEPS, per_epoch))
-        self._row: dict[str, float | None] = {}
-        self._logged = -math.inf  # the first step is always told: somebody waits to see that it runs
+        self._row: Row = {}
+        self._logged = -math.inf  # log the first step at once: users wait to see that it runs
         metrics.total_steps.set(total)
-        board.update(total_steps=total)
+        progress.update(total_steps=total)
 
     def state(self, name: str) -> None:
-        """Starting, Compiling, Training, Evaluating or Finished."""
-        self.board.update(state=name)
+        """Enter a state: Starting, Compiling, Training, Evaluating or Finished."""
+        self.progress.update(state=name)
 
     def resumed(self, step: int) -> None:
-        """Training begins after that step."""
-        self.board.update(step=step, resumed_step=step, epoch=self._epoch(step), percent=self._percent(step))
+        """Training starts after that step."""
+        self.progress.update(step=step, resumed_step=step, epoch=self._epoch(step), percent=self._percent(step))
 
     def saves(self, step: int, every_steps: int) -> None:
-        """This rank writes checkpoints; training goes on from that step, as it would after a restart."""
+        """This rank writes the checkpoints; a restart would go on from that step."""
         self.metrics.saves(step, every_steps)
 
-    def step(self, step: Step) -> None:
-        """A step is done. The one that compiled is no sample of anything and stays out of the histograms."""
+    def step(self, step: StepRecord) -> None:
+        """A step is done."""
         self.settle()
-        algorithms.observe(self.metrics, step.curvature, step.compiled)
-        algorithms.observe(self.metrics, step.combined, step.compiled)
+        self.metrics.observe_step(step, self.ranks)
+        self.metrics.images.inc(self.batch / self.ranks)
+        self.metrics.epoch.set(step.step / self.per_epoch)
+        if step.left_out:
+            log.info("step %d is left out: its gradient overflows at loss scale %g", step.step, step.loss_scale)
         if not step.compiled:
-            self._observe(step)
             self._durations.add(step.step_seconds)
         self._window.add(step.loss, step.accuracy)
-        self._show(step)
+        self._update_progress(step)
         self._row = self._csv(step)
         if time.monotonic() - self._logged >= LOG_SECONDS or step.step == self.total:
             self._log(step)
 
-    def evaluated(self, result: Result, seconds: float) -> None:
-        """An evaluation after the last told step is done."""
-        self.metrics.evaluation_seconds.observe(seconds)
-        self.metrics.top1.set(result.top1)
-        self.metrics.top5.set(result.top5)
-        self.metrics.test_loss.set(result.loss)
-        self.board.update(top1=result.top1, top5=result.top5, test_loss=result.loss)
-        self._row |= {"top1": result.top1, "top5": result.top5, "test_loss": result.loss}
+    def evaluated(self, result: EvaluationRecord, seconds: float) -> None:
+        """An evaluation after the last step is done."""
+        self.metrics.observe_evaluation(result, seconds)
+        self.progress.update(top1=result.top1, top5=result.top5, test_loss=result.loss)
+        self._row |= result.row()
         log.info("test: top-1 %.2f %%, top-5 %.2f %%, loss %.4f", result.top1 * 100, result.top5 * 100, result.loss)
 
-    def evaluated_average(self, result: Result) -> None:
-        """An evaluation of the averaged weights after the last told step is done."""
-        self.metrics.ema_top1.set(result.top1)
-        self.metrics.ema_top5.set(result.top5)
-        self.metrics.ema_loss.set(result.loss)
-        self._row |= {"ema_top1": result.top1, "ema_top5": result.top5, "ema_test_loss": result.loss}
+    def evaluated_average(self, result: EvaluationRecord) -> None:
+        """An evaluation of the averaged weights after the last step is done."""
+        self.metrics.observe_ema_evaluation(result)
+        self._row |= result.row("ema_")
         text = "test of the averaged weights: top-1 %.2f %%, top-5 %.2f %%, loss %.4f"
         log.info(text, result.top1 * 100, result.top5 * 100, result.loss)
 
     def stalled(self, seconds: float) -> None:
-        """Training stood still that long for a checkpoint."""
+        """Training waited so long for a checkpoint."""
         self.metrics.checkpoint_stall_seconds.observe(seconds)
 
-    def saved(self, manifest: Manifest, size_bytes: int, seconds: float) -> None:
+    def saved(self, step: int, size_bytes: int, seconds: float) -> None:
         """A checkpoint is on disk. Called from the writer's thread."""
         self.metrics.checkpoint_seconds.observe(seconds)
         self.metrics.checkpoint_bytes.set(size_bytes)
-        self.metrics.checkpoint_step.set(manifest.step)
+        self.metrics.checkpoint_step.set(step)
         self.metrics.checkpoint_time.set(time.time())
-        self.board.update(checkpoint_step=manifest.step)
-        log.info("checkpoint of step %d: %.1f MB in %.2f s", manifest.step, size_bytes / 1e6, seconds)
+        self.progress.update(checkpoint_step=step)
+        log.info("checkpoint of step %d: %.1f MB in %.2f s", step, size_bytes / 1e6, seconds)
 
-    def snapshot_saved(self, manifest: Manifest, size_bytes: int, seconds: float) -> None:
+    def snapshot_saved(self, step: int, size_bytes: int, seconds: float) -> None:
         """A snapshot is on disk. Called from the writer's thread."""
         self.metrics.snapshot_seconds.observe(seconds)
-        self.metrics.snapshot_step.set(manifest.step)
-        log.info("snapshot of step %d: %.1f MB in %.2f s", manifest.step, size_bytes / 1e6, seconds)
+        self.metrics.snapshot_step.set(step)
+        log.info("snapshot of step %d: %.1f MB in %.2f s", step, size_bytes / 1e6, seconds)
 
     def close(self) -> None:
-        """Write what is still waiting."""
+        """Write the last row and close the file."""
         self.settle()
-        self.history.close()
+        self.csv_log.close()
 
     def settle(self) -> None:
-        """Nothing more belongs to the row of the last step: from its checkpoint on, nobody would tell it again."""
+        """Write the row of the last step. Call it before its checkpoint: a resumed run does not repeat the step."""
         if self._row:
-            self.history.add(**self._row)
+            self.csv_log.add(**self._row)
             self._row = {}
 
-    def _observe(self, step: Step) -> None:
-        self.metrics.step_seconds.observe(step.step_seconds)
-        self.metrics.data_wait_seconds.observe(step.data_wait_seconds)
-        self.metrics.compute_seconds.observe(step.compute_seconds)
-        if self.ranks > 1:  # one rank has no collective: its series stays empty instead of showing zeros
-            self.metrics.collective_seconds.observe(step.collective_seconds)
-
-    def _show(self, step: Step) -> None:
-        metrics = self.metrics
-        metrics.images.inc(self.batch / self.ranks)
-        metrics.loss.set(step.loss)
-        metrics.accuracy.set(step.accuracy)
-        metrics.loss_scale.set(step.loss_scale)
-        if step.left_out:
-            metrics.steps_left_out.inc()
-            log.info("step %d is left out: its gradient overflows at loss scale %g", step.step, step.loss_scale)
-        else:
-            metrics.gradient_norm.set(step.gradient_norm)
-        metrics.learning_rate.set(step.learning_rate)
-        metrics.step.set(step.step)
-        metrics.epoch.set(step.step / self.per_epoch)
+    def _update_progress(self, step: StepRecord) -> None:
         loss, accuracy = self._window.means()
-        self.board.update(
+        self.progress.update(
             state="Training",
             step=step.step,
             epoch=self._epoch(step.step),
@@ -168,20 +125,18 @@ class Teller:
         if not step.compiled:
             (seconds,) = self._durations.means()
             speed, eta = round(self.batch / seconds, 1), round(seconds * (self.total - step.step))
-            self.board.update(step_seconds=round(seconds, 5), images_per_second=speed, eta_seconds=eta)
-        self.board.beat()
+            self.progress.update(step_seconds=round(seconds, 5), images_per_second=speed, eta_seconds=eta)
+        self.progress.beat()
 
-    def _csv(self, step: Step) -> dict[str, float | None]:
-        apart = ("compiled", "curvature", "combined")
-        row = {name: getattr(step, name) for name in step.__struct_fields__ if name not in apart}
-        row |= algorithms.columns(step.curvature) | algorithms.columns(step.combined)
-        speed = self.batch / step.step_seconds
-        return row | {"epoch": step.step / self.per_epoch, "time": round(time.time(), 3), "images_per_second": speed}
+    def _csv(self, step: StepRecord) -> Row:
+        epoch, speed = step.step / self.per_epoch, self.batch / step.step_seconds
+        here: Row = {"epoch": epoch, "time": round(time.time(), 3), "images_per_second": speed}
+        return step.row() | self.metrics.row(step) | here
 
-    def _log(self, step: Step) -> None:
+    def _log(self, step: StepRecord) -> None:
         self._logged = time.monotonic()
         loss, accuracy = self._window.means()
-        progress = self.board.read()
+        progress = self.progress.read()
         text = "step %d/%d, epoch %.2f: loss %.4f, accuracy %.4f, learning rate %.4g, %s images/s"
         speed = progress.images_per_second or "compiled; no"
         log.info(text, step.step, self.total, progress.epoch, loss, accuracy, step.learning_rate, speed)

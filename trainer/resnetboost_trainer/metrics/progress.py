@@ -1,4 +1,4 @@
-"""What a rank tells about itself while it runs: one immutable snapshot, replaced by the loop, read by the server."""
+"""A rank's progress: one immutable snapshot, replaced by the training loop, read by the HTTP server."""
 
 import collections
 import threading
@@ -35,15 +35,14 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     heartbeat: int = 0
 
 
-# A rank that moved within so long takes steps, as far as kubelet is told; it asks every 10 s, and for how long none may
-# be taken is for it to count.
+# A rank that moved within this time counts as training. Kubelet asks every 10 s and counts the failures itself.
 FRESH_SECONDS = 30.0
 
 
-class Board:
+class ProgressState:
     """Holds the newest Progress; the training thread and the checkpoint writer change it, the server reads it.
 
-    `skipped` tells apart the images that were skipped, as `Corrupt.marks` has them.
+    `skipped` has a mark of each image that was skipped, as `Corrupt.marks` returns them.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -58,13 +57,13 @@ class Board:
             self._progress = msgspec.structs.replace(self._progress, **changes)
 
     def beat(self) -> None:
-        """Say that something moved: a step, an evaluation batch."""
+        """Record that something moved: a step, an evaluation batch."""
         with self._lock:
             self._progress = msgspec.structs.replace(self._progress, heartbeat=self._progress.heartbeat + 1)
             self._moved_at = time.monotonic()
 
     def moves(self) -> bool:
-        """Whether something moved a moment ago."""
+        """Whether something moved within `FRESH_SECONDS`."""
         return time.monotonic() - self._moved_at < FRESH_SECONDS
 
     def read(self) -> Progress:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.metrics.progress import Board
+from resnetboost_trainer.metrics.progress import ProgressState
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +28,11 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class Server:
-    """Serves from a thread of its own from the moment it exists: who asks early learns that the rank is starting."""
+    """HTTP server in a thread of its own. It serves from its creation on, while the rank is still starting."""
 
-    def __init__(self, address: str, port: int, board: Board) -> None:
+    def __init__(self, address: str, port: int, progress: ProgressState) -> None:
         """Bind. Raises ConfigError naming the address if it is taken or not ours."""
-        self._board = board
+        self._state = progress
         self._registry = CollectorRegistry()
         routes = {
             "/progress": self._progress,
@@ -51,13 +51,13 @@ class Server:
         self._registry = registry
 
     def _progress(self) -> "Answer":
-        return 200, "application/json", msgspec.json.encode(self._board.read())
+        return 200, "application/json", msgspec.json.encode(self._state.read())
 
     def _metrics(self) -> "Answer":
         return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
     def _training(self) -> "Answer":
-        return (200, "text/plain", b"ok\n") if self._board.moves() else (503, "text/plain", b"no step a moment ago\n")
+        return (200, "text/plain", b"ok\n") if self._state.moves() else (503, "text/plain", b"no step a moment ago\n")
 
 
 # HTTP status, content type and body.

@@ -1,4 +1,4 @@
-"""Keeps what an optimizer is given no longer than a norm (Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063)."""
+"""Clips the norm of the gradient that an optimizer takes (Pascanu, Mikolov & Bengio 2013, arXiv 1211.5063)."""
 
 import mindspore
 from mindspore import Tensor, nn, ops

@@ -1,4 +1,4 @@
-"""The loss scale: a factor on the loss, against gradients that vanish, and what is done about those that overflow.
+"""The loss scale: a factor on the loss that keeps gradients from vanishing; steps that overflow are left out.
 
 A step whose gradient is not finite is left out (Micikevicius et al. 2018, §3.2), whatever the algorithm: everything but
 the scale and the count of steps stays as it was. It halves a dynamic scale, which so many steps without one double; a
@@ -25,16 +25,16 @@ MOST_IN_A_ROW = 24
 
 
 class LossScale(Protocol):
-    """A program's scale."""
+    """The loss scale of a program."""
 
     @property
     def factor(self) -> float | Parameter:
-        """What the graph multiplies by."""
+        """The factor in the graph."""
         ...
 
     @property
     def parameters(self) -> Sequence[Parameter]:
-        """What a checkpoint has to hold."""
+        """State for checkpoints."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class LossScale(Protocol):
         ...
 
     def leaves_out(self, finite: bool, now: float | None = None) -> bool:
-        """Whether a step with such a gradient is left out; where that has been no help, it is not. Call it once.
+        """Whether to leave a step with such a gradient out; not where that did not help before. Call it once a step.
 
         `now` is the step's factor, where it is known: reading it waits for the device.
         """
@@ -60,8 +60,8 @@ class Scale(NamedTuple):
 def of(config: Config) -> LossScale | None:
     """The scale of a stage that leaves steps out: a dynamic one, or a fixed one of Float16."""
     if config.dynamic_loss_scale is not None:
-        return Scaling(config.dynamic_loss_scale)
-    return Fixed(config.loss_scale) if config.precision == "Float16" and config.loss_scale > LEAST else None
+        return GradScaler(config.dynamic_loss_scale)
+    return FixedScale(config.loss_scale) if config.precision == "Float16" and config.loss_scale > LEAST else None
 
 
 def after(scale: Scale, finite: bool, growth_steps: int) -> Scale:
@@ -73,8 +73,8 @@ def after(scale: Scale, finite: bool, growth_steps: int) -> Scale:
     return Scale(min(scale.factor * FACTOR, max(scale.factor, MOST)), 0)
 
 
-class Scaling:
-    """A dynamic one."""
+class GradScaler:
+    """A dynamic loss scale."""
 
     def __init__(self, settings: DynamicLossScale) -> None:
         self.growth_steps = min(settings.growth_steps, MOST_STEPS)
@@ -101,8 +101,8 @@ class Scaling:
         return not finite and before.factor > LEAST
 
 
-class Fixed:
-    """One that stays."""
+class FixedScale:
+    """A loss scale that never changes."""
 
     def __init__(self, factor: float) -> None:
         self.factor = self.now = factor

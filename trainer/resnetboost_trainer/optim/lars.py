@@ -46,5 +46,5 @@ class Lars(nn.Cell):
         return rate * (gradient + self.decay * weights)
 
     def state(self) -> list[Parameter]:
-        """What a checkpoint has to hold of this optimizer."""
+        """State for checkpoints."""
         return self.momentum.state()

@@ -67,7 +67,7 @@ class Momentum(nn.Cell):
         return direction
 
     def state(self) -> list[Parameter]:
-        """What a checkpoint has to hold of this optimizer."""
+        """State for checkpoints."""
         return list(self.velocity)
 
 

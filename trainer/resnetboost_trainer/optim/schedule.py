@@ -1,4 +1,7 @@
-"""Learning rate and damping of every step, as pure functions of the config; they must not remember earlier steps.
+"""Learning rate schedules and damping, as pure functions of the config and the step.
+
+To add a learning rate schedule: write a function of a `Position`, list it in `SCHEDULES`, and add its name to the
+field learningRate.schedule of the job.
 
 Convention, for step s (0-based within the stage) with n steps an epoch:
     W = warmupEpochs * n,  T = scheduleEpochs * n   (the stage's epochs where scheduleEpochs is not given)
@@ -19,14 +22,24 @@ Polynomial, peak 0.05803, power 4.0839, scheduleEpochs 53, milestones [39, 40], 
 """
 
 import math
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from resnetboost_trainer.config import Config, LearningRate
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """Which step it is, 0-based within the stage, and what the schedules say for it; damping is 0 without THOR.
+class Position(msgspec.Struct, frozen=True):
+    """Where a step is in the schedule: all in steps, but `steps_per_epoch`."""
+
+    step: int
+    steps_per_epoch: int
+    warmup: float
+    total: float
+
+
+class StepSchedule(msgspec.Struct, frozen=True):
+    """A step, 0-based within the stage, with its scheduled values; damping is 0 without THOR.
 
     The learning rate is 1 where a line search finds the length of each step.
     """
@@ -36,10 +49,10 @@ class Moment(msgspec.Struct, frozen=True):
     damping: float
 
 
-def moment(config: Config, step: int, steps_per_epoch: int) -> Moment:
-    """All that changes from step to step by itself."""
+def at(config: Config, step: int, steps_per_epoch: int) -> StepSchedule:
+    """The values of a step, 0-based within the stage."""
     damped = damping(config, step, steps_per_epoch) if config.thor is not None else 0.0
-    return Moment(step, rate(config, step, steps_per_epoch), damped)
+    return StepSchedule(step, rate(config, step, steps_per_epoch), damped)
 
 
 def rate(config: Config, step: int, steps_per_epoch: int) -> float:
@@ -49,7 +62,7 @@ def rate(config: Config, step: int, steps_per_epoch: int) -> float:
 
 
 def first_other_rate(ours: Config, theirs: Config, steps: int, steps_per_epoch: int) -> int | None:
-    """The first of so many steps, to a thousandth of them, whose rates are not the same; None if there is none."""
+    """The first of so many steps whose rates differ, to a thousandth of them; None if there is none."""
     for step in range(0, steps, max(1, steps // 1000)):
         if rate(ours, step, steps_per_epoch) != rate(theirs, step, steps_per_epoch):
             return step
@@ -57,17 +70,12 @@ def first_other_rate(ours: Config, theirs: Config, steps: int, steps_per_epoch: 
 
 
 def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
-    """Learning rate of a step, 0-based within the stage; behind scheduleEpochs it stays at the end value."""
+    """Learning rate of a step, 0-based within the stage; after scheduleEpochs it stays at the end value."""
     rate = config.learning_rate
     total = (rate.schedule_epochs or config.epochs) * steps_per_epoch
     warmup = rate.warmup_epochs * steps_per_epoch
     factor = min(1.0, (step + 1) / warmup) if warmup else 1.0
-    if rate.schedule == "Step":
-        return factor * rate.peak * _drops(rate, step / steps_per_epoch)
-    if rate.schedule == "Polynomial":
-        ahead = step + 1
-        return factor * _polynomial(rate, _progress(ahead, warmup, total)) * _drops(rate, ahead / steps_per_epoch)
-    return factor * _annealed(rate, _progress(step, warmup, total))
+    return SCHEDULES[rate.schedule](rate, factor, Position(step, steps_per_epoch, warmup, total))
 
 
 def damping(config: Config, step: int, steps_per_epoch: int) -> float:
@@ -77,23 +85,44 @@ def damping(config: Config, step: int, steps_per_epoch: int) -> float:
     return schedule.initial * math.pow(schedule.decay, (step + 1) / steps_per_epoch / schedule.decay_epochs)
 
 
-def _progress(step: float, warmup: float, total: float) -> float:
-    """How far a step is on the way from the end of the warm-up to the end of the schedule, 0 to 1."""
-    return min((step - warmup) / (total - warmup), 1.0) if warmup < min(step, total) else 0.0
+def _constant(rate: LearningRate, factor: float, at: Position) -> float:
+    return factor * rate.peak
+
+
+def _linear(rate: LearningRate, factor: float, at: Position) -> float:
+    return factor * (rate.peak + (rate.final - rate.peak) * _progress(at.step, at))
+
+
+def _cosine(rate: LearningRate, factor: float, at: Position) -> float:
+    progress = _progress(at.step, at)
+    return factor * (rate.final + (rate.peak - rate.final) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def _step(rate: LearningRate, factor: float, at: Position) -> float:
+    return factor * rate.peak * _drops(rate, at.step / at.steps_per_epoch)
+
+
+def _polynomial(rate: LearningRate, factor: float, at: Position) -> float:
+    ahead = at.step + 1
+    value = rate.final + (rate.peak - rate.final) * math.pow(1 - _progress(ahead, at), rate.power)
+    return factor * value * _drops(rate, ahead / at.steps_per_epoch)
+
+
+# By the field learningRate.schedule: the learning rate from the settings, the warm-up's factor and the position.
+SCHEDULES: Mapping[str, Callable[[LearningRate, float, Position], float]] = {
+    "Constant": _constant,
+    "Linear": _linear,
+    "Cosine": _cosine,
+    "Step": _step,
+    "Polynomial": _polynomial,
+}
+
+
+def _progress(step: float, at: Position) -> float:
+    """Progress of a step from the end of the warm-up to the end of the schedule, 0 to 1."""
+    return min((step - at.warmup) / (at.total - at.warmup), 1.0) if at.warmup < min(step, at.total) else 0.0
 
 
 def _drops(rate: LearningRate, epoch: float) -> float:
     passed = sum(epoch >= milestone for milestone in rate.milestones)
     return rate.gamma**passed
-
-
-def _polynomial(rate: LearningRate, progress: float) -> float:
-    return rate.final + (rate.peak - rate.final) * math.pow(1 - progress, rate.power)
-
-
-def _annealed(rate: LearningRate, progress: float) -> float:
-    if rate.schedule == "Linear":
-        return rate.peak + (rate.final - rate.peak) * progress
-    if rate.schedule == "Cosine":
-        return rate.final + (rate.peak - rate.final) * (1 + math.cos(math.pi * progress)) / 2
-    return rate.peak

@@ -1,4 +1,4 @@
-"""The operators that MindSpore's own profiler saw run, on the host's clock; it knows nothing of steps."""
+"""Records operators with MindSpore's profiler and reads their times on the host's clock."""
 
 import contextlib
 import csv

@@ -21,7 +21,7 @@ _BUCKETS = "buckets-Buckets"  # a cell, but not of the network: it sums gradient
 
 
 class Executed(Protocol):
-    """One operator run once, as `trace` tells of it."""
+    """One run of an operator, as `op_trace` returns it."""
 
     @property
     def name(self) -> str: ...
@@ -135,7 +135,7 @@ def _is_forward(name: str) -> bool:
 
 
 def placed(windows: Sequence[Window], executions: Iterable[Executed]) -> Sequence[tuple[Window, Executed]]:
-    """Each operator with the window it began in; those between windows are nobody's. `windows` one after another."""
+    """Each operator with the window it began in; those between windows are left out. `windows` one after another."""
     found = []
     for execution in executions:
         place = bisect.bisect_right(windows, execution.begun_ns, key=lambda window: window.begun_ns) - 1

@@ -1,4 +1,4 @@
-"""Trains with a clock at every border between the parts of a step; it keeps no weights and tells nobody."""
+"""Trains a stage and measures the parts of each step, for `profile`; weights and metrics are dropped."""
 
 import time
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import DataLoader
-from resnetboost_trainer.distributed.adasum.adaptive_sum import Summed
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.engine.train_step import Outcome, Program
+from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.metrics.record import StepRecord
 from resnetboost_trainer.models import resnet
 from resnetboost_trainer.optim import schedule
 from resnetboost_trainer.profiling.step_times import DATA, GRADIENT, OPTIMIZER, REDUCTION, Step, Window
 
 
 class TimedSteps:
-    """Of a stage, from its first step on, on fresh weights. Collectives: every rank takes as many, `total` at most."""
+    """Makes and measures the first steps of a stage, on fresh weights. Collectives: all ranks take the same number."""
 
     def __init__(self, config: Config, dataset: registry.Dataset, communicator: Communicator, total: int) -> None:
         """A collective."""
@@ -45,7 +45,7 @@ class TimedSteps:
 
     def _step(self) -> Step:
         windows: list[Window] = []
-        moment = schedule.moment(self.config, self._done, self.share.per_epoch)
+        now = schedule.at(self.config, self._done, self.share.per_epoch)
         begun = time.perf_counter()
         images, labels, waited = self._batch()
         for _ in range(self.share.parts - 1):
@@ -55,11 +55,11 @@ class TimedSteps:
             images, labels, seconds = self._batch()
             waited += seconds
         started = time.time_ns()
-        outcome = self.program.step(images, labels, moment, stop=False)
+        record = self.program.step(images, labels, now, stop=False)
         ended = time.perf_counter()
-        windows += _windows(outcome, started, sum(window.seconds for window in windows))
+        windows += _windows(record, started, sum(window.seconds for window in windows))
         self._done += 1
-        return Step(ended - begun, _parts(outcome, waited), windows, outcome.curvature is not None)
+        return Step(ended - begun, _parts(record, waited), windows, record.curvature is not None)
 
     def _batch(self) -> tuple[Tensor, Tensor, float]:
         """(images, labels, seconds waited)."""
@@ -69,22 +69,22 @@ class TimedSteps:
         return images, labels, time.perf_counter() - started
 
 
-def _parts(outcome: Outcome, waited: float) -> dict[str, float]:
+def _parts(record: StepRecord, waited: float) -> dict[str, float]:
     return {
         DATA: waited,
-        GRADIENT: outcome.gradient_seconds,
-        REDUCTION: outcome.collective_seconds,
-        OPTIMIZER: outcome.update_seconds,
+        GRADIENT: record.gradient_seconds,
+        REDUCTION: record.collective_seconds,
+        OPTIMIZER: record.update_seconds,
     }
 
 
-def _windows(outcome: Outcome, started_ns: int, accumulated: float) -> list[Window]:
+def _windows(record: StepRecord, started_ns: int, accumulated: float) -> list[Window]:
     """One after another from the call of the step on; of the gradient's time a part was before it."""
-    across = outcome.combined.across_seconds if isinstance(outcome.combined, Summed) else 0.0
+    across = record.update_collective_seconds
     seconds = (
-        (GRADIENT, outcome.gradient_seconds - accumulated),
-        (REDUCTION, outcome.collective_seconds - across),
-        (OPTIMIZER, outcome.update_seconds + across),
+        (GRADIENT, record.gradient_seconds - accumulated),
+        (REDUCTION, record.collective_seconds - across),
+        (OPTIMIZER, record.update_seconds + across),
     )
     windows = []
     for part, lasting in seconds:

@@ -1,4 +1,4 @@
-"""An adaptive sum of a flat vector over the nodes of a gang, top to bottom; who, where and how much is in the others.
+"""The adaptive sum of a flat vector over the nodes of a gang; `topology`, `layout` and `host` have its parts.
 
     Adasum(a, b) = (1 - <a, b> / (2 |a|^2)) a + (1 - <a, b> / (2 |b|^2)) b          for each tensor by itself
     Adasum(g_[0,n)) = Adasum(Adasum(g_[0,n/2)), Adasum(g_[n/2,n)))                  for n = 2^k nodes
@@ -21,15 +21,16 @@ from resnetboost_trainer.distributed.adasum.layout import Layout
 from resnetboost_trainer.distributed.adasum.topology import Pair
 from resnetboost_trainer.distributed.communicator import Communicator, Floats
 
-# What a pair's first rank tells of it: [sum of the cosines, how many, the least of them, gain]; and all other ranks.
+# Statistics of a pair that its first rank reports: [sum of the cosines, their count, the least, gain]; and those of
+# all other ranks.
 COSINES, COUNT, LEAST, GAIN = range(4)
-Telling = tuple[float, float, float, float]
-NOTHING: Telling = (0.0, 0.0, 1.0, 0.0)
-UNFOLDED: Telling = (0.0, 0.0, 1.0, 1.0)
+PairStatistics = tuple[float, float, float, float]
+NO_PAIR: PairStatistics = (0.0, 0.0, 1.0, 0.0)
+UNFOLDED: PairStatistics = (0.0, 0.0, 1.0, 1.0)
 
 
 class Summed(msgspec.Struct, frozen=True):
-    """How an adaptive sum went, the same on every rank but for the times, which are this rank's, by level.
+    """Statistics of an adaptive sum, the same on every rank but for the times, which are this rank's, by level.
 
     Cosines are between the two vectors of a pair, by tensor: their mean and their least over tensors, pairs and levels
     (undefined, nan, where everything is zero). `gain`: a pair's adaptive sum over its mean, in norms, averaged over a
@@ -44,7 +45,7 @@ class Summed(msgspec.Struct, frozen=True):
 
     @property
     def across_seconds(self) -> float:
-        """Of everything but the mean inside of the node."""
+        """Time of everything but the mean within the node."""
         return sum(seconds for level, seconds in self.seconds.items() if level != "node")
 
 
@@ -66,7 +67,7 @@ class AdaptiveSum:
         share = self.layout.share
         self._rows, self._whole = np.zeros((self.way.rows, share), np.float32), np.empty(self.layout.length, np.float32)
         self._swap = np.empty(-(-(self.way.stop - self.way.start) // 2) * share + 2 * len(sizes), np.float32)
-        self._row = np.zeros(share + (1 + self.levels) * len(NOTHING), np.float32)
+        self._row = np.zeros(share + (1 + self.levels) * len(NO_PAIR), np.float32)
         self._seconds: dict[str, float] = {}
 
     def node_mean(self, values: Floats) -> Floats:
@@ -88,31 +89,31 @@ class AdaptiveSum:
         self.layout.spread(values, self._rows)
         piece = self._rows[self.way.start : self.way.stop]
         # In a folding, a node without an extra one counts as a pair of gain 1.
-        told = [UNFOLDED if self.folds and self.communicator.rank == self.way.node[0] else NOTHING]
+        statistics = [UNFOLDED if self.folds and self.communicator.rank == self.way.node[0] else NO_PAIR]
         if self.way.fold is not None:
-            piece, said = self._folded(piece, self.way.fold)
-            told = [said]
+            piece, found = self._folded(piece, self.way.fold)
+            statistics = [found]
         for pair in self.way.levels:
-            piece, said = self._halved(piece, pair)
-            told.append(said)
-        return self._gathered(piece, told)
+            piece, found = self._halved(piece, pair)
+            statistics.append(found)
+        return self._gathered(piece, statistics)
 
-    def _folded(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
+    def _folded(self, piece: Floats, pair: Pair) -> tuple[Floats, PairStatistics]:
         """Each of both ranks combines a half; then both have the whole, and the extra one is done."""
         began = time.perf_counter()
-        half, said = self._combined(piece, pair)
+        half, found = self._combined(piece, pair)
         whole = self.communicator.group(pair.ranks).gather(half.reshape(-1)).reshape(piece.shape)
         self._seconds[pair.name] = time.perf_counter() - began
-        return whole.copy(), said
+        return whole.copy(), found
 
-    def _halved(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
+    def _halved(self, piece: Floats, pair: Pair) -> tuple[Floats, PairStatistics]:
         began = time.perf_counter()
         result = self._combined(piece, pair)
         self._seconds[pair.name] = time.perf_counter() - began
         return result
 
-    def _combined(self, piece: Floats, pair: Pair) -> tuple[Floats, Telling]:
-        """The half of the pair's adaptive sum that this rank keeps, written over its own, and what to tell of it."""
+    def _combined(self, piece: Floats, pair: Pair) -> tuple[Floats, PairStatistics]:
+        """The half of the pair's adaptive sum that this rank keeps, written over its own, and its statistics."""
         half = len(piece) // 2
         first, second = piece[:half], piece[half:]
         kept, given = (first, second) if pair.left else (second, first)
@@ -124,13 +125,13 @@ class AdaptiveSum:
         scalars = self._total(own, pair)
         left, right = (kept, received) if pair.left else (received, kept)
         host.combine(left, right, self.layout.blocks(half), host.coefficients(scalars), result=kept)
-        return kept, self._telling(scalars, pair)
+        return kept, self._statistics(scalars, pair)
 
     def _products(self, left: Floats, right: Floats) -> Doubles:
         return host.products(left, right, self.layout.blocks(len(left)), len(self.layout.sizes))
 
     def _swapped(self, given: Floats, squares: Doubles, pair: Pair) -> Floats:
-        """What the other one gives for that.
+        """Exchange halves with the other rank of the pair.
 
         A CPU has no other collective among two than a sum. With each rank's part of a tensor scaled to a norm from 1/2
         to 1, the sum less one's own is the other's to the rounding of float32, whatever both were; a sum with zeros
@@ -152,9 +153,9 @@ class AdaptiveSum:
         host.scaled(numbers, self.layout.columns(theirs), numbers)
         return numbers
 
-    def _telling(self, scalars: Doubles, pair: Pair) -> Telling:
+    def _statistics(self, scalars: Doubles, pair: Pair) -> PairStatistics:
         if self.communicator.rank != pair.members[0]:
-            return NOTHING
+            return NO_PAIR
         cosines = host.cosines(scalars)
         return float(cosines.sum()), float(len(cosines)), float(cosines.min(initial=1.0)), host.gain(scalars)
 
@@ -164,14 +165,14 @@ class AdaptiveSum:
         total: Doubles = _unpacked(every).sum(0).reshape(own.shape)
         return total
 
-    def _gathered(self, piece: Floats, told: Sequence[Telling]) -> tuple[Floats, Summed]:
+    def _gathered(self, piece: Floats, statistics: Sequence[PairStatistics]) -> tuple[Floats, Summed]:
         """The whole sum and its summary from the shares of all ranks: one collective."""
         began = time.perf_counter()
         share, lines = self.layout.share, 1 + self.levels
         row, whole = self._row, self._whole
         if not self.way.extra:
             row[:share] = piece[0]
-        row[share:] = np.array([*told, *[NOTHING] * (lines - len(told))], np.float32).reshape(-1)
+        row[share:] = np.array([*statistics, *[NO_PAIR] * (lines - len(statistics))], np.float32).reshape(-1)
         rows = self.communicator.gather(row)
         self.layout.collect(rows[:, :share], whole)
         self._seconds["gather"] = time.perf_counter() - began
@@ -181,7 +182,7 @@ class AdaptiveSum:
 
 
 def _summary(lines: Doubles, seconds: dict[str, float]) -> Summed:
-    """From what every rank told, (ranks, levels, 4): each pair is told of once."""
+    """Summary of all ranks' statistics, (ranks, levels, 4); each pair is reported once."""
     count = lines[:, :, COUNT].sum()
     gains, pairs = lines[:, :, GAIN].sum(0), (lines[:, :, GAIN] > 0).sum(0)
     return Summed(

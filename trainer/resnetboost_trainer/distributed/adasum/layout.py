@@ -1,4 +1,4 @@
-"""How tensors lie in the rows that a sum is dealt out in; pure.
+"""Layout of tensors in the rows that an adaptive sum is distributed in.
 
 Every row has an equal part of every tensor, at the same place: two rows of one vector, or the same of two, differ in
 nothing but which part it is. Padding, less than a number for each tensor and row, is zero.

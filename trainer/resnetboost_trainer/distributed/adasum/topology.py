@@ -1,4 +1,4 @@
-"""Who exchanges what with whom for an adaptive sum at any number of nodes; pure, it moves and computes nothing.
+"""Which ranks exchange which pieces in an adaptive sum over any number of nodes.
 
 A node's vector lies in pieces on its ranks. Recursive halving (vector halving, distance doubling, as Horovod's): two
 nodes swap the halves of their pieces that the other one keeps, so that a level moves half of what is left and the next

@@ -25,8 +25,8 @@ from resnetboost_trainer.checkpoint.store import Manifest
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.optim.pca import gram, subspace
-from resnetboost_trainer.optim.pca.descent import Basis
 from resnetboost_trainer.optim.pca.gram import Components, Doubles
+from resnetboost_trainer.optim.pca.subspace import Basis
 
 # Beside the jobs' folders: inner products by what they are of, whoever computed them.
 PRODUCTS = ".products"

@@ -1,7 +1,6 @@
-"""The two ways to a step within the subspace: BFGS with a line search, and Momentum SGD; neither knows of networks.
+"""Solvers of a step within the subspace: BFGS with a line search, and Momentum SGD.
 
-What they remember lies in parameters, as float32, so that a checkpoint has all of it: a resumed run goes on from the
-same bits.
+Their state is in float32 parameters, so that a run resumed from a checkpoint continues from the same bits.
 """
 
 from collections.abc import Callable
@@ -25,18 +24,18 @@ class Direction(msgspec.Struct, frozen=True):
 
 
 class Solver(Protocol):
-    """Asked twice a step: for a direction, and how far to go."""
+    """Finds the direction of a step, then its length."""
 
     def direction(self, gradient: Doubles, learning_rate: float) -> Direction:
-        """By the gradient (k,) within the subspace."""
+        """The direction for the gradient (k,) within the subspace."""
         ...
 
     def length(self, taken: Direction, loss: float, evaluate: Callable[[float], float]) -> Search:
-        """How far to go in the direction that is taken, from where the loss is that."""
+        """The length of the step along the direction taken, from a point with that loss."""
         ...
 
     def state(self) -> list[Parameter]:
-        """What a checkpoint has to hold."""
+        """State for checkpoints."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The principal subspace of a gang as graphs: into it by a sum over the ranks, out of it by gathering their parts.
+"""Graphs that project onto the principal subspace (a sum over the ranks) and back (gathering their parts).
 
 Each rank has a range of columns of P (k, M), all ranges of one width, the last ones padded with zeros: any number of
 ranks will do. What goes in and comes out is whole and the same bits on every rank.
@@ -7,6 +7,7 @@ ranks will do. What goes in and comes out is whole and the same bits on every ra
 import math
 
 import mindspore
+import msgspec
 from mindspore import Parameter, Tensor, nn, ops
 
 from resnetboost_trainer.distributed.communicator import Floats
@@ -15,6 +16,14 @@ from resnetboost_trainer.distributed.communicator import Floats
 def width(numbers: int, ranks: int) -> int:
     """Columns that a rank has of P, with those of padding."""
     return math.ceil(numbers / ranks)
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """This rank's columns (k, width) of the components of snapshots of M `numbers`, and what they explain (0..1)."""
+
+    columns: Floats
+    numbers: int
+    explained: float
 
 
 class Columns(nn.Cell):

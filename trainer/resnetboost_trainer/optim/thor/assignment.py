@@ -1,4 +1,4 @@
-"""Which rank inverts which block: longest processing time first; it only sees costs, not blocks or ranks at work."""
+"""Assigns blocks to the ranks that invert them, by cost: longest processing time first."""
 
 import heapq
 from collections.abc import Sequence

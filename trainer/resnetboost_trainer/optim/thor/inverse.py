@@ -1,7 +1,7 @@
 """Inverses of damped blocks by Cholesky on the host, and how damping is shared by two factors; never raises.
 
 On the host on every device: the blocks of ResNet-50 at size 128 take 1.34 GFLOP, nothing beside the steps between two
-updates, and LAPACK tells exactly which block is not positive definite.
+updates, and LAPACK reports exactly which block is not positive definite.
 """
 
 import math

@@ -112,7 +112,7 @@ def _below(name: str, exclude: Sequence[str]) -> bool:
 
 
 def _unfit(cell: nn.Cell) -> str | None:
-    """Why a cell is not preconditioned: None if it is, empty if nobody would expect it."""
+    """Why a cell is not preconditioned: None if it is, empty if no user would expect it."""
     weights = _weights(cell)
     if not weights or not all(weight.requires_grad for weight in weights):
         return ""

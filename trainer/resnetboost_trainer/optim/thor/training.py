@@ -1,4 +1,4 @@
-"""THOR for anybody's MindSpore script: `THOR(network, ...)` and a training cell; the trainer itself does not use it.
+"""THOR for any MindSpore script: `THOR(network, ...)` and a training cell; the trainer itself does not use it.
 
 thor = THOR(network, learning_rate=0.02, damping=0.1)
 train = thor.training_cell(nn.CrossEntropyLoss())
@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer import config
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.engine.gradient import Reduction
+from resnetboost_trainer.distributed.reduction import Reduction
 from resnetboost_trainer.models.assign import write
 from resnetboost_trainer.optim.grad_scaler import MOST_IN_A_ROW
 from resnetboost_trainer.optim.momentum import Momentum
-from resnetboost_trainer.optim.thor.curvature import Curvature, Update
+from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
+from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 
 # Of a loss, between a batch and the same one taken twice, for it to be a mean: half precision stays below it.
 MEAN_WITHIN = 0.01
@@ -95,7 +96,7 @@ class THOR:
             trace_rule=_rule(trace_rule),
             clip_norm=clip_norm,
         )
-        self.curvature = Curvature(network, network.trainable_params(), settings, self.communicator, exclude)
+        self.curvature = KFACPreconditioner(network, network.trainable_params(), settings, self.communicator, exclude)
         sgd = config.Momentum(momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
         self.optimizer = self.curvature.optimizer(Momentum(self.curvature.parameters, sgd))
 
@@ -129,7 +130,7 @@ class TrainingCell(nn.Cell):
         self._compile()
         self._written = list(self.get_parameters())
         self._places: list[int] | None = None
-        self.last_update: Update | None = None
+        self.last_update: CurvatureUpdate | None = None
         self.skipped = self._skipped_in_a_row = 0
 
     def _compile(self) -> None:
@@ -141,7 +142,7 @@ class TrainingCell(nn.Cell):
         self.update = _Compiled(thor.optimizer)
 
     def _follow(self) -> None:
-        """Compile again if somebody has loaded parameters since the last step: `writing.write` says why."""
+        """Compile again if somebody has loaded parameters since the last step: `models.assign.write` explains why."""
         places = [parameter.data_ptr() for parameter in self._written]
         if self._places is not None and places != self._places:
             log.info("THOR compiles its graphs again, since parameters were loaded after a step")
@@ -151,8 +152,8 @@ class TrainingCell(nn.Cell):
         """One step; `last_update` says what the newest update of the curvature did.
 
         A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing but
-        running statistics: it is told in the log and counted in `skipped`, and what it was to update of the curvature
-        the next step does. Raises FloatingPointError after so many in a row that none will be finite.
+        running statistics: it is logged and counted in `skipped`, and the next step makes its update of the
+        curvature. Raises FloatingPointError after so many in a row that none will be finite.
         """
         graph_mode = mindspore.get_context("mode") == mindspore.GRAPH_MODE  # where graphs follow by themselves
         if not graph_mode:
@@ -264,7 +265,7 @@ class _Doubled(nn.Cell):
 
 
 def _check_mean(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> bool:
-    """Refuse a loss that is a sum over the batch, and tell of another that is no mean: those have other curvature.
+    """Refuse a loss that is a sum over the batch, and warn of another that is no mean: their curvature differs.
 
     Returns whether this batch could say which it is.
     """
@@ -275,10 +276,10 @@ def _check_mean(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> bo
         return False
     if math.isclose(once, twice, rel_tol=MEAN_WITHIN):
         return True
-    told = f"{once:.4g} for this batch and {twice:.4g} for the same batch taken twice"
+    values = f"{once:.4g} for this batch and {twice:.4g} for the same batch taken twice"
     if math.isclose(2 * once, twice, rel_tol=MEAN_WITHIN):
-        raise ValueError(f"THOR: the loss is {told}, a sum; use a mean over the batch, as reduction='mean' makes it")
-    log.warning("THOR: the loss is %s; the curvature is right only for a mean over the batch", told)
+        raise ValueError(f"THOR: the loss is {values}, a sum; use a mean over the batch, as reduction='mean' makes it")
+    log.warning("THOR: the loss is %s; the curvature is right only for a mean over the batch", values)
     return True
 
 

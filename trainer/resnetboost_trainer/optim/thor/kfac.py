@@ -1,4 +1,4 @@
-"""An update of the curvature, top to bottom: traces, decision, factors, inverses; each in a module of its own.
+"""The K-FAC preconditioner of THOR, and its update: traces, decision, factors, inverses.
 
 Across ranks: traces and factors are averaged, never inverses (the mean of inverses is not the inverse of the mean: it
 makes steps too long), each block is inverted once in the whole gang and its inverse shared. Every rank decides from
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import mindspore
-import msgspec
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from resnetboost_trainer.optim.thor.capture import Capture
 from resnetboost_trainer.optim.thor.exchange import Damped
 from resnetboost_trainer.optim.thor.host import Captured
 from resnetboost_trainer.optim.thor.precondition import Preconditioned, Preconditioner
+from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 from resnetboost_trainer.optim.thor.trace_rule import Decision
 
 Floats = NDArray[np.float32]
@@ -34,21 +34,6 @@ UNEXPLAINED = (
 )
 
 log = logging.getLogger(__name__)
-
-
-class Update(msgspec.Struct, frozen=True):
-    """What a candidate update did, in numbers of layers. `failed` ones were due and keep their old inverses.
-
-    `damping` is that of the updated layers; in all other inverses it is within `trace.DAMPING_WITHIN` of it, but for
-    failed layers and those whose trace was not finite. `stopped` are those that were left alone because of it.
-    """
-
-    damping: float
-    seconds: float
-    updated: int
-    kept: int
-    stopped: int
-    failed: int
 
 
 class Due(NamedTuple):
@@ -67,7 +52,7 @@ class _Statistics(Protocol):
     def factors(self, captured: Captured) -> list[Floats]: ...
 
 
-class Curvature:
+class KFACPreconditioner:
     """The factors of a network's layers, kept as inverses in `preconditioner`, the same bits on every rank."""
 
     def __init__(
@@ -102,17 +87,17 @@ class Curvature:
         return Preconditioned(self.preconditioner, optimizer, self.settings.clip_norm)
 
     def state(self) -> list[Parameter]:
-        """What a checkpoint has to hold."""
+        """State for checkpoints."""
         return [self.traces, *self.preconditioner.state()]
 
-    def newer_state(self) -> list[Parameter]:
-        """What it has to hold too, and those of older releases do not: a damping of 0 counts as outdated."""
+    def optional_state(self) -> list[Parameter]:
+        """State that checkpoints of older releases lack: a damping of 0 counts as outdated."""
         return [self.dampings, self.overdue]
 
     def due(self, step: int) -> bool:
-        """Whether that step, 0-based, is a candidate for an update, or follows one that was: its graph captures.
+        """Whether a step, 0-based, is a candidate for an update or has to make up for one; its graph captures.
 
-        Stopped layers need it too, where the damping has changed; whether it has, the ranks say together in `update`.
+        Stopped layers need one too when the damping has changed, which the ranks decide together in `update`.
         """
         if step % self.settings.frequency != 0 and not self._is_overdue():
             return False
@@ -120,15 +105,15 @@ class Curvature:
         return not bool(left_out.all())
 
     def postpone(self) -> None:
-        """The step that was to update is left out: the next one is to."""
+        """Postpone an update to the next step, since its step is left out."""
         self._set_overdue(True)
 
     def forget(self) -> None:
-        """Look at the parameters themselves again: somebody else may have loaded others."""
+        """Read the parameters again at the next step: other values may have been loaded."""
         self._overdue = None
 
     def _is_overdue(self) -> bool:
-        """As the parameter says; it is read once, for reading waits for the device, and nobody else sets it."""
+        """The value of the parameter, read once, since reading waits for the device."""
         if self._overdue is None:
             self._overdue = bool(self.overdue.asnumpy() > 0)
         return self._overdue
@@ -140,7 +125,7 @@ class Curvature:
 
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
-    ) -> Update:
+    ) -> CurvatureUpdate:
         """Bring the inverses up to date. A collective, but for a gang of one.
 
         `captured` is what the probes' gradients were, of a local batch of `samples` and a loss times `loss_scale`;
@@ -166,7 +151,7 @@ class Curvature:
         write(self.traces, trace_rule.updated(state, renewed))
         write(self.dampings, dampings)
         self._set_overdue(False)
-        return Update(
+        return CurvatureUpdate(
             damping=damping,
             seconds=time.perf_counter() - started,
             updated=len(due) - len(failed),

@@ -1,0 +1,78 @@
+"""Named parameters as named arrays and as one flat vector, and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mindspore import Parameter
+
+from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.models.assign import write
+
+Floats = npt.NDArray[np.float32]
+Arrays = dict[str, Floats]
+
+
+def count(parameters: Mapping[str, Parameter]) -> int:
+    """How many numbers the parameters have."""
+    return sum(parameter.size for parameter in parameters.values())
+
+
+def copy(parameters: Mapping[str, Parameter]) -> Arrays:
+    """Copies of the values: training goes on while they are written."""
+    return {name: parameter.asnumpy().copy() for name, parameter in parameters.items()}
+
+
+def flatten(parameters: Mapping[str, Parameter]) -> Floats:
+    """The values as one vector, in the order of the mapping."""
+    return _concatenated([parameter.asnumpy().reshape(-1) for parameter in parameters.values()])
+
+
+def unflatten(flat: Floats, parameters: Mapping[str, Parameter]) -> Arrays:
+    """Copies of the parts of a vector that `flatten` returned, in the shapes of the parameters."""
+    arrays, start = {}, 0
+    for name, parameter in parameters.items():
+        arrays[name] = flat[start : start + parameter.size].reshape(parameter.shape).copy()
+        start += parameter.size
+    return arrays
+
+
+def assign_flat(flat: Floats, parameters: Mapping[str, Parameter]) -> None:
+    """Write a vector that `flatten` returned into the parameters."""
+    for name, array in unflatten(flat, parameters).items():
+        write(parameters[name], array)
+
+
+def assign(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> None:
+    """Write the arrays of those names into the parameters. Raises ConfigError as `pick`."""
+    _check(arrays, parameters)
+    for name, parameter in parameters.items():
+        write(parameter, arrays[name])
+
+
+def pick(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Floats:
+    """The arrays of those names as one vector. Raises ConfigError when one is missing or has another shape."""
+    _check(arrays, parameters)
+    return _concatenated([arrays[name].reshape(-1) for name in parameters])
+
+
+def mean(rows: Sequence[Floats] | Floats) -> Floats:
+    """Mean of rows (n, values): a single row bit for bit, an empty vector for none."""
+    if len(rows) == 0:
+        return np.zeros(0, np.float32)
+    found: Floats = rows[0] if len(rows) == 1 else np.sum(rows, axis=0) / np.float32(len(rows))
+    return found
+
+
+def _concatenated(pieces: Sequence[Floats]) -> Floats:
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)  # all of BN may be frozen
+
+
+def _check(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> None:
+    for name, parameter in parameters.items():
+        if name not in arrays:
+            raise ConfigError(f"the checkpoint is of another model: it has no parameter {name}")
+        if arrays[name].shape != tuple(parameter.shape):
+            ours, theirs = tuple(parameter.shape), arrays[name].shape
+            raise ConfigError(f"the checkpoint is of another model: {name} has shape {theirs}, this job's has {ours}")

@@ -1,0 +1,36 @@
+"""Averages gradients over the ranks: one all-reduce of the flat buffer that a step's gradient graph returns.
+
+The buffer is float32: [gradients ..., loss, accuracy, tail ...]. Ranks exchange small numbers in its tail, which is
+summed and not averaged.
+"""
+
+import math
+from collections.abc import Sequence
+
+from mindspore import Parameter, Tensor, nn, ops
+
+# Indices of the scalars that a reduction returns; the summed tail starts at TAIL.
+NORM_SQUARED, LOSS, ACCURACY, TAIL = range(4)
+
+
+class Reduction(nn.Cell):
+    """Mean over the ranks: flat buffer -> (mean gradients, [squared gradient norm, loss, accuracy, summed tail ...]).
+
+    The squared norm doubles as the finite check: it is not finite if any gradient is not.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], world_size: int, summed: bool = False) -> None:
+        """`summed`: the buffer already holds the sum over the ranks."""
+        super().__init__()
+        self.count = sum(math.prod(parameter.shape) for parameter in parameters)
+        self.scale = 1.0 / world_size
+        self.reduce = ops.AllReduce() if world_size > 1 and not summed else None
+
+    def construct(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Shape (parameters + 2 + t,) -> (parameters,), (3 + t,)."""
+        if self.reduce is not None:
+            flat = self.reduce(flat)
+        mean = flat[: self.count + 2] * self.scale
+        gradients = mean[: self.count]
+        norm = ops.square(gradients).sum().reshape(1)
+        return gradients, ops.concat([norm, mean[self.count :], flat[self.count + 2 :]])

@@ -1,0 +1,94 @@
+"""What an optimization algorithm consists of: its module defines an `Algorithm`, `registry` lists them all."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from mindspore import Parameter, nn
+
+from resnetboost_trainer.checkpoint.resume import Source
+from resnetboost_trainer.config import Config
+from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
+from resnetboost_trainer.optim.schedule import StepSchedule
+from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
+from resnetboost_trainer.optim.update_rule import UpdateRule
+
+
+class BuildContext(msgspec.Struct, frozen=True):
+    """What an algorithm is built from. `prepared` is what its `prepare` returned, if it has one."""
+
+    config: Config
+    network: nn.Cell
+    loss: Callable[..., Any]
+    communicator: Communicator
+    prepared: object = None
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """The trained parameters, in the network's order."""
+        return list(self.network.trainable_params())
+
+    @property
+    def summed(self) -> bool:
+        """Whether buckets sum the gradients over the ranks during the backward pass."""
+        return self.config.all_reduce_fusion is not None
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an algorithm builds for a stage.
+
+    `parameters` are in the order of the flat gradient. `advice` says what helps when numbers of a step are not finite.
+    `state` goes into checkpoints and is the same on every rank; each node of `ranks_per_node` neighbouring ranks has a
+    `node_state` of its own; `optional_state` may be missing in older checkpoints. `curvature` rescales the gradients
+    and needs a pass that captures the layers' inputs.
+    """
+
+    parameters: Sequence[Parameter]
+    update_rule: UpdateRule
+    advice: Callable[[StepSchedule], str]
+    state: Sequence[Parameter]
+    node_state: Sequence[Parameter] = ()
+    ranks_per_node: int = 1
+    optional_state: Sequence[Parameter] = ()
+    curvature: KFACPreconditioner | None = None
+
+
+class PrepareContext(msgspec.Struct, frozen=True):
+    """What an algorithm may prepare itself from before the stage begins.
+
+    `numbers` counts those of all trained weights, and `layout` names their order. `source` is where checkpoints are.
+    """
+
+    config: Config
+    source: Source
+    numbers: int
+    layout: str
+    communicator: Communicator
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What `prepare` returned, and at the leader a digest of what it was made from, for the manifest."""
+
+    value: object = None
+    digest: str = ""
+
+
+class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of the job's field `algorithm`.
+
+    `build` is a collective. `state_of` names what the state in a checkpoint belongs to: another algorithm cannot resume
+    from it. `metrics` are all columns and series it may add. `prepare`, a collective too, runs before the network is
+    compiled.
+    """
+
+    build: Callable[[BuildContext], Parts]
+    state_of: Callable[[Config], str]
+    metrics: tuple[type[AlgorithmMetrics], ...] = ()
+    prepare: Callable[[PrepareContext], Prepared] | None = None
+
+
+def lower_rate(now: StepSchedule) -> str:
+    """Advice of algorithms that only have a learning rate."""
+    rate = f"at learning rate {now.learning_rate:.4g}"
+    return f"{rate}; lower learningRate.peak or lengthen learningRate.warmupEpochs"
