@@ -25,8 +25,8 @@ from bench import thor, trainer
 from bench.entries import Entry, ratio
 from bench.networks import ThreeConvolutions
 from resnetboost_trainer import config
-from resnetboost_trainer.data import sampler
-from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.data import registry, sampler
+from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.evaluator import Evaluation
@@ -141,7 +141,7 @@ class Trial:
         """`changes` of `trainer.settings`."""
         self.task, self.changes = task, changes
         first = self._config(rate=0.1, seed=0)
-        self.dataset: Dataset = sampler.load(first.dataset, 10)
+        self.dataset: Dataset = registry.load(first.dataset, 10)
         self.per_epoch = len(self.dataset.x_train) // self.batch
         communicator = Communicator(0, 1)
         self.program = Program(first, task.network(0), communicator)

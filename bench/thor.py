@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 
 from bench import trainer
 from bench.entries import Entry, figure, ratio, share
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.optim import schedule
@@ -57,7 +57,7 @@ class _Cycles:
     def __init__(self, **changes: Any) -> None:
         self.configured = trainer.configuration(epochs=EPOCHS, learningRate=_cosine(), **changes)
         self.program, self.step = trainer.program(1, **changes), 0
-        self.dataset = sampler.load(self.configured.dataset, 10)
+        self.dataset = registry.load(self.configured.dataset, 10)
         self.updates: list[CurvatureUpdate] = []
         self.run()
         self.updates.clear()

@@ -28,7 +28,7 @@ from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import snapshots
 from resnetboost_trainer.checkpoint.arrays import Arrays
 from resnetboost_trainer.checkpoint.state import MODEL, shard
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.distributed.communicator import Communicator, Floats
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.evaluator import Evaluation
@@ -108,7 +108,7 @@ class Trial:
         self.make, self.settings = make, {"dataset": dataset}
         self.network, self.communicator = make(0), Communicator(0, 1)
         first = self._config(0, 0.1, SCHEDULE)
-        self.dataset = sampler.load(first.dataset, 10)
+        self.dataset = registry.load(first.dataset, 10)
         self.per_epoch = len(self.dataset.x_train) // trainer.BATCH
         self.weights = list(self.network.trainable_params())
         self.numbers = sum(weight.size for weight in self.weights)

@@ -81,13 +81,13 @@ def _training(folder: Path, name: str, communicator: Communicator) -> Callable[[
     from mindspore import Tensor
 
     from bench.networks import ThreeConvolutions
-    from resnetboost_trainer.data import sampler
+    from resnetboost_trainer.data import registry, sampler
     from resnetboost_trainer.engine.train_step import Program
     from resnetboost_trainer.optim import schedule
 
     configured = config.load(folder / f"{name}.yaml")
     program = Program(configured, ThreeConvolutions(configured.seed), communicator)
-    dataset = sampler.load(configured.dataset, configured.model.num_classes)
+    dataset = registry.load(configured.dataset, configured.model.num_classes)
     ranks, size = communicator.size, len(dataset.x_train)
     batch = ranks * configured.local_batch_size
     done = 0

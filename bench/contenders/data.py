@@ -24,15 +24,15 @@ def ours(folder: str) -> Callable[[int], Iterator[Any]]:
     from resnetboost_trainer.data import transforms as photos
     from resnetboost_trainer.data.augmentation import ResizedCrop
     from resnetboost_trainer.data.corrupt import Corrupt
-    from resnetboost_trainer.data.image_dataset import PhotoSplit
-    from resnetboost_trainer.data.loader import Feed
+    from resnetboost_trainer.data.image_dataset import ImageDataset
+    from resnetboost_trainer.data.loader import DataLoader
     from resnetboost_trainer.data.sources.imagefolder import FolderContents
 
     crop = ResizedCrop(min_scale=0.08, max_scale=1, min_ratio=0.75, max_ratio=4 / 3)
     contents = FolderContents(Path(folder), sorted(os.listdir(folder)))
-    split = PhotoSplit(contents, photos.Augmented(crop, 0.5, None), recipe.IMAGE_SIZE)
-    feed = Feed(split, Corrupt(0), WORKERS)
-    share = sampler.Share(0, BATCH, 0, 1, len(split.labels))
+    split = ImageDataset(contents, photos.Augmented(crop, 0.5, None), recipe.IMAGE_SIZE)
+    feed = DataLoader(split, Corrupt(0), WORKERS)
+    share = sampler.DistributedSampler(0, BATCH, 0, 1, len(split.labels))
     return lambda epoch: feed.batches(share.steps(epoch * share.per_epoch, (epoch + 1) * share.per_epoch))
 
 

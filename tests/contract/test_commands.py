@@ -5,6 +5,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -88,3 +89,22 @@ def test_the_trainers_help_names_its_commands(
     with pytest.raises(SystemExit):
         __main__.main()
     assert f"Commands: {', '.join(commands.ALL)};" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("word", ["evla", "to_mind-record"])
+def test_the_trainer_answers_an_unknown_command_with_their_names(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["resnetboost_trainer", word])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    answer = " ".join(capsys.readouterr().err.split())
+    assert f"{word} is neither a command nor a config file; the commands are {', '.join(commands.ALL)}" in answer
+
+
+def test_a_config_file_of_the_trainer_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job").touch()
+    assert commands.unknown("job") is None
+    assert commands.unknown("missing/config.json") is None

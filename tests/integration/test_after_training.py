@@ -15,15 +15,15 @@ from mindspore import Tensor, load, nn
 from PIL import Image
 
 from resnetboost_trainer import config
-from resnetboost_trainer.checkpoint import trained
+from resnetboost_trainer.checkpoint import inference, trained
 from resnetboost_trainer.checkpoint.formats import onnx_file, weights
+from resnetboost_trainer.checkpoint.state_dict import Network
 from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.cli import eval as evaluating
 from resnetboost_trainer.cli import export
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry
 from resnetboost_trainer.engine import device
-from resnetboost_trainer.models import arch, inference
-from resnetboost_trainer.models.state_dict import Network
+from resnetboost_trainer.models import arch
 from resnetboost_trainer.optim import ema
 from support import onerank, photographs, smallcheckpoints
 
@@ -60,7 +60,7 @@ def test_an_evaluation_has_the_figures_of_the_training(run: Path) -> None:
 
 
 def test_pictures_of_digits_are_taken_for_what_they_are(run: Path, tmp_path: Path) -> None:
-    digits = sampler.load(config.Dataset(name="digits"), 10)
+    digits = registry.load(config.Dataset(name="digits"), 10)
     assert digits.preparation is not None
     ((mean,), (deviation,)), chosen = digits.preparation.channels, range(20)
     paths = [tmp_path / f"{number}.png" for number in chosen]
@@ -112,7 +112,7 @@ def test_onnx_gives_the_networks_outputs_for_any_batch(name: str, tmp_path: Path
 
 
 def test_what_is_exported_of_a_run_gives_the_networks_outputs(run: Path, tmp_path: Path) -> None:
-    images = sampler.load(config.Dataset(name="digits"), 10).x_test[:4]
+    images = registry.load(config.Dataset(name="digits"), 10).x_test[:4]
     expected = inference.network(trained.read(run))(Tensor(images)).asnumpy()
     done = resnetboost("export", run, tmp_path / "digits.onnx")
     assert done.returncode == 0, done.stderr
@@ -136,7 +136,7 @@ def photographed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A checkpoint of a network for the photographs, and their folder."""
     root = photographs.folder(tmp_path_factory.mktemp("photographs"))
     dataset = config.Dataset(name="ImageFolder", path=str(root), image_size=32, evaluation_resize=36)
-    found = sampler.load(dataset, 2)
+    found = registry.load(dataset, 2)
     path = smallcheckpoints.save(
         tmp_path_factory.mktemp("checkpoints"),
         4,
@@ -155,7 +155,9 @@ def test_photographs_are_evaluated_as_they_were_in_training(
     path, root = photographed
     assert evaluating.main([str(path), "-o", "json", "--batch", "4"]) == 0
     found = json.loads(capsys.readouterr().out)
-    test = sampler.load(config.Dataset(name="ImageFolder", path=str(root), image_size=32, evaluation_resize=36), 2).test
+    test = registry.load(
+        config.Dataset(name="ImageFolder", path=str(root), image_size=32, evaluation_resize=36), 2
+    ).test
     images = np.empty((len(test.labels), *test.shape), np.float32)
     test.fill(images, np.arange(len(test.labels)), None)
     logits = inference.network(trained.read(path))(Tensor(images)).asnumpy()

@@ -14,7 +14,7 @@ from mindspore.dataset import MindDataset
 from mindspore.mindrecord import FileWriter
 
 from resnetboost_trainer import config
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry
 from resnetboost_trainer.data.sources import mindrecord
 from resnetboost_trainer.data.sources.mindrecord import MindRecordContents
 from resnetboost_trainer.failures import DataError, StorageError
@@ -57,8 +57,8 @@ def test_mindspore_reads_what_our_command_writes(source: Path, target: Path) -> 
 
 def test_we_read_the_images_of_the_folder_in_its_order(source: Path, target: Path) -> None:
     """So that training from either is the same to the bit."""
-    folder = sampler.load(config.Dataset(name="ImageFolder", path=str(source), image_size=24), 2)
-    records = sampler.load(config.Dataset(name="MindRecord", path=str(target), image_size=24), 2)
+    folder = registry.load(config.Dataset(name="ImageFolder", path=str(source), image_size=24), 2)
+    records = registry.load(config.Dataset(name="MindRecord", path=str(target), image_size=24), 2)
     for part in ("train", "test"):
         ours, theirs = getattr(records, part), getattr(folder, part)
         np.testing.assert_array_equal(ours.labels, theirs.labels)

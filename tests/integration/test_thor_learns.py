@@ -9,7 +9,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from resnetboost_trainer import config
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry
 from resnetboost_trainer.optim.thor.training import THOR
 from support import onerank
 
@@ -52,7 +52,7 @@ def test_three_convolutions_of_a_script(pi: bool, damping: float) -> None:
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     mindspore.set_device("CPU")
     mindspore.set_seed(1)
-    digits = sampler.load(config.Dataset(name="digits"), 10)
+    digits = registry.load(config.Dataset(name="digits"), 10)
     network = ThreeConvolutions()
     thor = THOR(network, learning_rate=0.02, damping=damping, frequency=10, pi=pi)
     cell = thor.training_cell(nn.CrossEntropyLoss())

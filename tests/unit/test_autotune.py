@@ -13,8 +13,8 @@ from resnetboost_trainer.data import autotune
 from resnetboost_trainer.data.autotune import LEAST_AHEAD, MOST_AHEAD, Observation, Setting, Take
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.dataset import Images, Indices
-from resnetboost_trainer.data.loader import Feed, Wanted
-from resnetboost_trainer.data.rng import Draws
+from resnetboost_trainer.data.loader import BatchRequest, DataLoader
+from resnetboost_trainer.data.rng import SampleRNG
 from resnetboost_trainer.data.tuner import WINDOW, Tuner
 
 MOST = 8
@@ -131,7 +131,7 @@ class Counted:
     def name(self, index: int) -> str:
         return f"sample {index}"
 
-    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+    def fill(self, out: Images, indices: Indices, rng: SampleRNG | None) -> None:
         with self._lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
@@ -141,14 +141,14 @@ class Counted:
             self.inside -= 1
 
 
-def asked(batches: int, size: int = 4) -> list[Wanted]:
-    return [Wanted(np.arange(4096), number * size, size) for number in range(batches)]
+def asked(batches: int, size: int = 4) -> list[BatchRequest]:
+    return [BatchRequest(np.arange(4096), number * size, size) for number in range(batches)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_as_many_threads_work_as_are_set_and_no_more(workers: int) -> None:
     split = Counted(together=workers)
-    feed = Feed(split, Corrupt(0), workers=4)
+    feed = DataLoader(split, Corrupt(0), workers=4)
     feed.set(Setting(workers, LEAST_AHEAD))
     found = [batch.images[:, 0, 0, 0].tolist() for batch in feed.batches(asked(8))]
     feed.close()
@@ -164,18 +164,18 @@ class Held(Counted):
         self.begun = threading.Event()
         self.order: list[int] = []
 
-    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+    def fill(self, out: Images, indices: Indices, rng: SampleRNG | None) -> None:
         assert self.begun.wait(timeout=60)
         self.order.append(int(indices[0]))
-        super().fill(out, indices, draws)
+        super().fill(out, indices, rng)
 
 
 def test_threads_that_may_not_work_hold_back_nothing_of_the_batch_that_is_waited_for() -> None:
     split = Held()
-    feed = Feed(split, Corrupt(0), workers=8)
+    feed = DataLoader(split, Corrupt(0), workers=8)
     feed.set(Setting(1, MOST_AHEAD))
 
-    def wanted() -> Iterator[Wanted]:
+    def wanted() -> Iterator[BatchRequest]:
         for number, item in enumerate(asked(MOST_AHEAD + 1)):
             if number == MOST_AHEAD:
                 split.begun.set()  # by now every thread has been given something to do
@@ -188,7 +188,7 @@ def test_threads_that_may_not_work_hold_back_nothing_of_the_batch_that_is_waited
 
 
 def test_a_feed_gives_back_threads_that_training_does_not_need() -> None:
-    feed = Feed(Counted(), Corrupt(0), workers=4, autotune=True)
+    feed = DataLoader(Counted(), Corrupt(0), workers=4, autotune=True)
     matrix = np.ones((256, 256), np.float32)
     for _ in feed.batches(asked(1024)):
         for _ in range(4):

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnetboost_trainer import config
-from resnetboost_trainer.data import rng, sampler
+from resnetboost_trainer.data import arrays as memory
+from resnetboost_trainer.data import checks, registry, rng, sampler
+from resnetboost_trainer.data.sources import digits as digits_source
 from resnetboost_trainer.data.sources import npz
 from resnetboost_trainer.failures import ConfigError, DataError
 from support.examples import examples
@@ -30,8 +32,8 @@ def arrays(*shape: int) -> Arrays:
     return {"x_train": train["x"], "y_train": train["y"], "x_test": test["x"], "y_test": test["y"]}
 
 
-def load(path: Path, classes: int = 3) -> sampler.Dataset:
-    return sampler.load(config.Dataset(name="npz", path=str(path)), classes)
+def load(path: Path, classes: int = 3) -> registry.Dataset:
+    return registry.load(config.Dataset(name="npz", path=str(path)), classes)
 
 
 def saved(tmp_path: Path, content: Mapping[str, Any]) -> Path:
@@ -41,18 +43,18 @@ def saved(tmp_path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def test_classes_that_no_image_has_are_told() -> None:
-    told = sampler.advice(sampler.load(DIGITS, 12))
+    told = checks.advice(registry.load(DIGITS, 12))
     assert told is not None
     assert told.startswith("model.numClasses: 12 classes, and the highest label of the data set is 9: the others are")
     assert "; use 10, or more only" in told
-    assert sampler.advice(sampler.load(DIGITS, 10)) is None
+    assert checks.advice(registry.load(DIGITS, 10)) is None
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     source = load_digits()
-    ours = sampler._digits(10)
+    ours = digits_source.read(DIGITS, 10)
     mine = np.concatenate([ours.x_train, ours.x_test]).reshape(-1, 64)
     labels = np.concatenate([ours.y_train, ours.y_test])
     theirs = np.column_stack([source.data, source.target])
@@ -60,28 +62,28 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
 
 def test_digits_are_split_alike_in_every_class_and_by_chance() -> None:
-    loaded = sampler.load(DIGITS, 10)
+    loaded = registry.load(DIGITS, 10)
     train, test = np.bincount(loaded.y_train), np.bincount(loaded.y_test)
     assert (train.sum(), test.sum(), loaded.channels, loaded.classes) == (1437, 360, 1, 10)
     assert np.abs(test - (train + test) / 5).max() < 1
-    mask = sampler._stratified(np.zeros(1000, np.uint8), 5, sampler.DIGITS_SPLIT_SEED)
+    mask = digits_source.stratified(np.zeros(1000, np.uint8), 5, digits_source.SPLIT_SEED)
     assert not mask.reshape(-1, 5).all(axis=0).any()  # not every fifth of the file
 
 
 def test_digits_are_the_same_every_time() -> None:
-    first, second = sampler.load(DIGITS, 10), sampler.load(DIGITS, 12)
+    first, second = registry.load(DIGITS, 10), registry.load(DIGITS, 12)
     assert first.fingerprint == second.fingerprint
     assert (first.x_test.tobytes(), first.y_test.tobytes()) == (second.x_test.tobytes(), second.y_test.tobytes())
 
 
 def test_too_few_classes_for_digits() -> None:
     with pytest.raises(ConfigError, match=r"model\.numClasses: 9 is too few for digits; use at least 10"):
-        sampler.load(DIGITS, 9)
+        registry.load(DIGITS, 9)
 
 
 def test_an_npz_without_a_path() -> None:
     with pytest.raises(ConfigError, match=r"dataset\.path: missing"):
-        sampler.load(config.Dataset(name="npz"), 3)
+        registry.load(config.Dataset(name="npz"), 3)
 
 
 @pytest.mark.parametrize("shape", [(6, 7), (6, 7, 1), (6, 7, 3), (1, 1, 4)], ids=str)
@@ -112,7 +114,7 @@ def test_a_constant_channel_becomes_zero(tmp_path: Path) -> None:
 def test_more_samples_than_are_worked_on_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = arrays(4, 4, 3)
     whole = load(saved(tmp_path, content))
-    monkeypatch.setattr(sampler, "_CHUNK", 5)
+    monkeypatch.setattr(memory, "_CHUNK", 5)
     np.testing.assert_allclose(load(saved(tmp_path, content)).x_train, whole.x_train, atol=1e-6)
     content["x_train"] = content["x_train"].astype(np.float32)
     content["x_test"] = content["x_test"].astype(np.float32)
@@ -346,7 +348,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 )
 def test_more_than_there_are_samples(world_size: int, local: int, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        sampler.check_batch(1437, world_size, local)
+        checks.check_batch(1437, world_size, local)
     assert str(caught.value) == says
 
 
@@ -365,13 +367,13 @@ def test_more_than_there_are_samples(world_size: int, local: int, says: str) -> 
 )
 def test_more_in_micro_batches_than_there_are_samples(local: int, parts: int, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        sampler.check_batch(1437, 2, local, accumulation_steps=parts)
+        checks.check_batch(1437, 2, local, accumulation_steps=parts)
 
 
 def test_as_many_as_there_are_samples() -> None:
-    sampler.check_batch(1437, 1437, 1)
-    sampler.check_batch(1437, 3, 59, accumulation_steps=8)
-    sampler.check_batch(1437, 1, 1437)
+    checks.check_batch(1437, 1437, 1)
+    checks.check_batch(1437, 3, 59, accumulation_steps=8)
+    checks.check_batch(1437, 1, 1437)
 
 
 seeds = st.integers(0, 2**31 - 1)

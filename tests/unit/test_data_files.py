@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from resnetboost_trainer import config
-from resnetboost_trainer.data import recipe, sampler
+from resnetboost_trainer.data import checks, recipe, registry
 from resnetboost_trainer.data.dataset import ArraySplit
-from resnetboost_trainer.data.sources import labelled
+from resnetboost_trainer.data.sources import byte_file
 from resnetboost_trainer.failures import ConfigError, DataError, TrainingError
 from support import photographs
 
@@ -21,17 +21,17 @@ Name = Literal["digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "Ima
 AUGMENTATION = config.Augmentation()
 
 
-def load(name: Name, path: Path | None = None, classes: int = 10, **changes: Any) -> sampler.Dataset:
-    return sampler.load(config.Dataset(name=name, path=None if path is None else str(path), **changes), classes)
+def load(name: Name, path: Path | None = None, classes: int = 10, **changes: Any) -> registry.Dataset:
+    return registry.load(config.Dataset(name=name, path=None if path is None else str(path), **changes), classes)
 
 
-def pixels(found: sampler.Dataset) -> Any:
+def pixels(found: registry.Dataset) -> Any:
     """What the training images were before they are normalised, (n, c, h, w)."""
     assert isinstance(found.train, ArraySplit)
     return found.train.pixels
 
 
-def filled(found: sampler.Dataset, count: int) -> Any:
+def filled(found: registry.Dataset, count: int) -> Any:
     out = np.empty((count, *found.train.shape), np.float32)
     found.train.fill(out, np.arange(count), None)
     return out
@@ -112,7 +112,9 @@ def test_a_border_is_black_also_where_images_are_kept_normalised(tmp_path: Path)
     ],
 )
 def test_what_is_done_where_the_job_does_not_say(name: Name, crop: str, flip: float, size: int) -> None:
-    found = recipe.recipe(config.Dataset(name=name, path="/data", augmentation=AUGMENTATION), 10)
+    found = recipe.recipe(
+        config.Dataset(name=name, path="/data", augmentation=AUGMENTATION), 10, registry.SOURCES[name]
+    )
     arrays = (found.arrays.padding, found.arrays.flip) if found.arrays is not None else (0, 0)
     assert arrays == {"RandomResized": (0, 0.5), "Padded": (4, 0.5), "Central": (0, 0)}[crop]
     assert found.augmented.flip == flip
@@ -338,7 +340,7 @@ def test_a_gzip_file_that_is_cut_off(tmp_path: Path) -> None:
 def test_a_small_gzip_file_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photographs.mnist(tmp_path, packed=True)
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(5 << 20)))
-    monkeypatch.setattr(labelled, "_MOST_UNPACKED", 3 << 20)
+    monkeypatch.setattr(byte_file, "_MOST_UNPACKED", 3 << 20)
     with pytest.raises(DataError, match=r"idx3-ubyte\.gz: more than 3145728 bytes when unpacked; fetch it again"):
         load("MNIST", tmp_path)
 
@@ -360,11 +362,11 @@ def said(fingerprints: list[str]) -> list[str]:
         return row[None]
 
     for fingerprint in fingerprints:
-        sampler.check_same(fingerprint, alone)
+        checks.check_same(fingerprint, alone)
     told = []
     for fingerprint in fingerprints:
         try:
-            sampler.check_same(fingerprint, lambda _: np.stack(rows))
+            checks.check_same(fingerprint, lambda _: np.stack(rows))
             told.append("")
         except DataError as error:
             told.append(str(error))
@@ -385,7 +387,7 @@ def test_ranks_with_other_data_than_rank_0_are_named_on_every_rank(tmp_path: Pat
 
 
 def test_pairs_cannot_be_mixed_in_an_odd_batch() -> None:
-    sampler.check_batch(100, 2, 32, mixing=True)
-    sampler.check_batch(100, 2, 33, mixing=False)
+    checks.check_batch(100, 2, 32, mixing=True)
+    checks.check_batch(100, 2, 33, mixing=False)
     with pytest.raises(ConfigError, match="localBatchSize: 33 is odd, and mixup and cutmix mix pairs; use an even one"):
-        sampler.check_batch(100, 2, 33, mixing=True)
+        checks.check_batch(100, 2, 33, mixing=True)

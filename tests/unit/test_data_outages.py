@@ -11,7 +11,7 @@ import pytest
 
 from resnetboost_trainer import config
 from resnetboost_trainer.cli import to_mindrecord
-from resnetboost_trainer.data import read_errors, sampler
+from resnetboost_trainer.data import read_errors, registry
 from resnetboost_trainer.failures import DataError, OutOfMemoryError, StorageError, TrainingError
 from support import openfiles, photographs
 
@@ -51,8 +51,8 @@ def test_an_error_of_ours_about_what_is_in_a_file_is_no_outage() -> None:
     assert not read_errors.is_outage(ValueError("EIO"))
 
 
-def load(name: Name, path: Path) -> sampler.Dataset:
-    return sampler.load(config.Dataset(name=name, path=str(path)), 2 if name == "ImageFolder" else 10)
+def load(name: Name, path: Path) -> registry.Dataset:
+    return registry.load(config.Dataset(name=name, path=str(path)), 2 if name == "ImageFolder" else 10)
 
 
 def npz(root: Path) -> None:

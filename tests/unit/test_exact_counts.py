@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mindspore import nn
 
 from resnetboost_trainer import config
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry
 from resnetboost_trainer.distributed.communicator import Communicator, as_bytes, from_bytes
 from resnetboost_trainer.engine.evaluator import Evaluation
 
@@ -30,7 +30,7 @@ def test_most_ranks_there_can_be_are_summed_exactly() -> None:
 
 
 def test_every_sample_of_a_large_test_set_counts() -> None:
-    digits = sampler.load(config.Dataset(name="digits"), 10)
+    digits = registry.load(config.Dataset(name="digits"), 10)
     evaluation = Evaluation(nn.Dense(2, 10), digits, Communicator(0, 1), 90)
     sums = np.array([0.5, 2**24 + 1, 2**53 - 1, 2**53], np.float64)
     assert evaluation._over_the_gang(sums) == (0.5, 2**24 + 1, 2**53 - 1, 2**53)

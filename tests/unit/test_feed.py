@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from resnetboost_trainer import config
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.data.autotune import Setting
 from resnetboost_trainer.data.corrupt import Corrupt
-from resnetboost_trainer.data.image_dataset import PhotoSplit
-from resnetboost_trainer.data.loader import Batch, Feed, Wanted, cores
+from resnetboost_trainer.data.image_dataset import ImageDataset
+from resnetboost_trainer.data.loader import Batch, BatchRequest, DataLoader, cores
 from resnetboost_trainer.data.mixup import Mixing
-from resnetboost_trainer.data.rng import Draws, descended
-from resnetboost_trainer.data.sampler import Share
+from resnetboost_trainer.data.rng import SampleRNG, descended
+from resnetboost_trainer.data.sampler import DistributedSampler
 from resnetboost_trainer.data.transforms import Evaluated
 from resnetboost_trainer.failures import DataError, OutOfMemoryError, StorageError, TrainingError
 from support import photographs
@@ -38,21 +38,21 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photographs.folder(tmp_path_factory.mktemp("photographs"), TRAIN)
 
 
-def dataset(root: Path, **changes: Any) -> sampler.Dataset:
+def dataset(root: Path, **changes: Any) -> registry.Dataset:
     plain = {"brightness": 0, "contrast": 0, "saturation": 0, "hue": 0, "mixup_alpha": 0, "cutmix_alpha": 0}
     crop = {"min_scale": 0.08, "max_scale": 1, "min_ratio": 0.75, "max_ratio": 4 / 3, "padding": 4}
     augmentation = config.Augmentation(**{**plain, **crop, **changes})
-    return sampler.load(
+    return registry.load(
         config.Dataset(name="ImageFolder", path=str(root), image_size=16, augmentation=augmentation), classes=2
     )
 
 
 def train(
-    found: sampler.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2, parts: int = 1
+    found: registry.Dataset, rank: int = 0, ranks: int = 1, first: int = 0, workers: int = 2, parts: int = 1
 ) -> list[Batch]:
-    feed = Feed(found.train, Corrupt(100), workers, found.mixing)
+    feed = DataLoader(found.train, Corrupt(100), workers, found.mixing)
     try:
-        share = Share(5, GLOBAL, rank, ranks, len(found.train.labels), parts)
+        share = DistributedSampler(5, GLOBAL, rank, ranks, len(found.train.labels), parts)
         return list(feed.batches(share.steps(first, STEPS)))
     finally:
         feed.close()
@@ -95,7 +95,8 @@ def test_the_micro_batches_of_a_step_are_the_bits_of_its_whole_batch(ranks: int,
 def test_an_image_is_augmented_anew_in_every_epoch(root: Path) -> None:
     found = dataset(root)
     first, second = (
-        {index: found_image(found, index, Draws(0, epoch, "augmentation")) for index in range(4)} for epoch in (0, 1)
+        {index: found_image(found, index, SampleRNG(0, epoch, "augmentation")) for index in range(4)}
+        for epoch in (0, 1)
     )
     assert all(first[index] != second[index] for index in first)
     assert len(set(first.values())) == 4
@@ -104,28 +105,30 @@ def test_an_image_is_augmented_anew_in_every_epoch(root: Path) -> None:
 def test_a_later_stage_crops_flips_and_mixes_anew(root: Path) -> None:
     """Besides choosing other images: what is drawn for one and the same image, or place in the epoch, is another."""
     found, lineage = dataset(root), descended(0, "fine")
-    crops = [[found_image(found, index, Draws(0, 0, "augmentation", of)) for index in range(4)] for of in (0, lineage)]
+    crops = [
+        [found_image(found, index, SampleRNG(0, 0, "augmentation", of)) for index in range(4)] for of in (0, lineage)
+    ]
     assert all(first != second for first, second in zip(*crops, strict=True))
-    shares = [Draws(0, 0, "mixing", of).of(0).random() for of in (0, lineage)]
+    shares = [SampleRNG(0, 0, "mixing", of).of(0).random() for of in (0, lineage)]
     assert shares[0] != shares[1]
     mixed = dataset(root, mixup_alpha=0.2, cutmix_alpha=1)
-    feed = Feed(mixed.train, Corrupt(0), 2, mixed.mixing)
-    share = Share(5, GLOBAL, 0, 1, TRAIN)
+    feed = DataLoader(mixed.train, Corrupt(0), 2, mixed.mixing)
+    share = DistributedSampler(5, GLOBAL, 0, 1, TRAIN)
     stages = [bits(feed.batches(share._replace(lineage=of).steps(0, STEPS))) for of in (0, lineage)]
     feed.close()
     assert not set(stages[0]) & set(stages[1])
     assert stages[0] == bits(train(mixed)), "a first stage draws as it always did"
 
 
-def found_image(found: sampler.Dataset, index: int, draws: Draws) -> bytes:
+def found_image(found: registry.Dataset, index: int, rng: SampleRNG) -> bytes:
     out = np.empty((1, *found.train.shape), np.float32)
-    found.train.fill(out, np.array([index]), draws)
+    found.train.fill(out, np.array([index]), rng)
     return out.tobytes()
 
 
 def test_labels_are_those_of_the_images(root: Path) -> None:
     found = dataset(root, crop="Central", horizontal_flip=0.0)
-    (batch,) = Feed(found.test, Corrupt(0), 2).batches([Wanted(np.arange(10), 0, 10)])
+    (batch,) = DataLoader(found.test, Corrupt(0), 2).batches([BatchRequest(np.arange(10), 0, 10)])
     for number, (piece, label) in enumerate(photographs.pieces(10, 96, 72, seed=1)):
         assert found.test.labels[place(found, number)] == label
         file = io.BytesIO()
@@ -136,7 +139,7 @@ def test_labels_are_those_of_the_images(root: Path) -> None:
     assert (batch.usable == 1).all()
 
 
-def place(found: sampler.Dataset, number: int) -> int:
+def place(found: registry.Dataset, number: int) -> int:
     """Index of the test image of that file name."""
     return next(index for index in range(10) if found.test.name(index).endswith(f"{number:04}.jpg"))
 
@@ -162,7 +165,7 @@ def test_images_that_cannot_be_used_are_named_and_others_of_their_batch_take_the
     corrupt = Corrupt(2)
     corrupt.counted = lambda: counted.append(None)
     found = dataset(tmp_path)
-    batch = next(Feed(found.train, corrupt, 2).batches(Share(5, GLOBAL, 0, 1, TRAIN).steps(0, 1)))
+    batch = next(DataLoader(found.train, corrupt, 2).batches(DistributedSampler(5, GLOBAL, 0, 1, TRAIN).steps(0, 1)))
     for bad in (3, 4):
         np.testing.assert_array_equal(batch.images[bad], whole[0].images[5])
         assert batch.labels[bad] == whole[0].labels[5]
@@ -180,8 +183,10 @@ def test_images_that_cannot_be_used_are_named_and_others_of_their_batch_take_the
 @examples(20)
 def test_threads_and_batches_ahead_may_change_at_any_time(root: Path, changes: list[Setting]) -> None:
     found = dataset(root, **CHANGES, mixup_alpha=0.2)
-    feed, made = Feed(found.train, Corrupt(0), 4, found.mixing), []
-    for batch, setting in zip(feed.batches(Share(5, GLOBAL, 0, 1, TRAIN).steps(0, STEPS)), changes, strict=True):
+    feed, made = DataLoader(found.train, Corrupt(0), 4, found.mixing), []
+    for batch, setting in zip(
+        feed.batches(DistributedSampler(5, GLOBAL, 0, 1, TRAIN).steps(0, STEPS)), changes, strict=True
+    ):
         feed.set(setting)
         made.append(batch)
     feed.close()
@@ -192,24 +197,24 @@ def test_more_than_the_limit_of_them_end_the_training(tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     spoil(tmp_path, 1, 2, 3)
     with pytest.raises(DataError, match=r"it is image 3 that cannot be used, and dataset.maxCorruptImages is 2; mend"):
-        list(Feed(found.train, Corrupt(2), 2).batches(Share(0, GLOBAL, 0, 1, TRAIN).steps(0, 2)))
+        list(DataLoader(found.train, Corrupt(2), 2).batches(DistributedSampler(0, GLOBAL, 0, 1, TRAIN).steps(0, 2)))
 
 
 def test_a_batch_without_any_image_that_can_be_used(tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     spoil(tmp_path, *range(TRAIN))
     with pytest.raises(DataError, match="no image of its whole global batch can be used"):
-        list(Feed(found.train, Corrupt(100), 2).batches(Share(0, GLOBAL, 0, 1, TRAIN).steps(0, 1)))
+        list(DataLoader(found.train, Corrupt(100), 2).batches(DistributedSampler(0, GLOBAL, 0, 1, TRAIN).steps(0, 1)))
 
 
 def test_a_file_that_went_away_is_one_that_cannot_be_used(tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     Path(found.test.name(2)).unlink()
-    (batch,) = Feed(found.test, Corrupt(1), 2).batches([Wanted(np.arange(10), 0, 10)])
+    (batch,) = DataLoader(found.test, Corrupt(1), 2).batches([BatchRequest(np.arange(10), 0, 10)])
     assert batch.usable.tolist() == [1, 1, 0, *[1] * 7]
     assert not batch.images[2].any()
     with pytest.raises(DataError, match=r"it cannot be read: No such file or directory; it is image 1 that"):
-        list(Feed(found.test, Corrupt(0), 2).batches([Wanted(np.arange(10), 0, 10)]))
+        list(DataLoader(found.test, Corrupt(0), 2).batches([BatchRequest(np.arange(10), 0, 10)]))
 
 
 class Outage:
@@ -239,10 +244,10 @@ class Outage:
 )
 def test_an_outage_ends_the_attempt_by_the_name_of_the_file(number: int, kind: type[TrainingError]) -> None:
     """As a corrupt image it would end the job for good, or train with other images than another run."""
-    split = PhotoSplit(Outage(number), Evaluated(16, 16), 16)
-    for draws in (None, Draws(0, 0, "augmentation")):
+    split = ImageDataset(Outage(number), Evaluated(16, 16), 16)
+    for rng in (None, SampleRNG(0, 0, "augmentation")):
         with pytest.raises(kind, match=f"file 0: cannot be read: {os.strerror(number)}; "):
-            list(Feed(split, Corrupt(100), 2).batches([Wanted(np.arange(8), 0, 4, draws)]))
+            list(DataLoader(split, Corrupt(100), 2).batches([BatchRequest(np.arange(8), 0, 4, rng)]))
 
 
 def special(path: Path, kind: str) -> None:
@@ -265,14 +270,19 @@ def test_what_is_no_file_of_an_image_is_one_that_cannot_be_used(kind: str, tmp_p
     found = dataset(photographs.folder(tmp_path, TRAIN))
     special(Path(found.test.name(2)), kind)
     found = dataset(tmp_path)
-    (batch,) = Feed(found.test, Corrupt(1), 2).batches([Wanted(np.arange(10), 0, 10)])
+    (batch,) = DataLoader(found.test, Corrupt(1), 2).batches([BatchRequest(np.arange(10), 0, 10)])
     assert batch.usable.tolist() == [1, 1, 0, *[1] * 7]
 
 
 def test_a_feed_that_is_closed_leaves_no_thread_behind(root: Path) -> None:
     before = set(threading.enumerate())  # some of other tests may end meanwhile
-    feed = Feed(dataset(root).train, Corrupt(0), 3)
-    assert next(feed.batches(Share(5, GLOBAL, 0, 1, TRAIN).steps(0, STEPS))).images.shape == (GLOBAL, 3, 16, 16)
+    feed = DataLoader(dataset(root).train, Corrupt(0), 3)
+    assert next(feed.batches(DistributedSampler(5, GLOBAL, 0, 1, TRAIN).steps(0, STEPS))).images.shape == (
+        GLOBAL,
+        3,
+        16,
+        16,
+    )
     feed.close()
     assert set(threading.enumerate()) <= before
 
@@ -295,7 +305,7 @@ def test_mixup_is_a_mixture_of_neighbours_with_labels_of_the_same_shares(
 ) -> None:
     labels = np.arange(len(original), dtype=np.int32)
     mixed = original.copy()
-    shares = Mixing(alpha, 0, 10).apply(mixed, labels, Draws(seed, 0, "mixing"), 0)
+    shares = Mixing(alpha, 0, 10).apply(mixed, labels, SampleRNG(seed, 0, "mixing"), 0)
     np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-6)
     np.testing.assert_array_equal(shares.argmax(1), labels)
     np.testing.assert_allclose(np.einsum("nk,kchw->nchw", shares[:, : len(original)], original), mixed, atol=1e-6)
@@ -306,7 +316,7 @@ def test_mixup_is_a_mixture_of_neighbours_with_labels_of_the_same_shares(
 def test_cutmix_swaps_a_box_and_shares_labels_by_its_area(original: np.ndarray[Any, Any], seed: int) -> None:
     labels = np.arange(len(original), dtype=np.int32)
     mixed = original.copy()
-    shares = Mixing(0, 1, 10).apply(mixed, labels, Draws(seed, 0, "mixing"), 0)
+    shares = Mixing(0, 1, 10).apply(mixed, labels, SampleRNG(seed, 0, "mixing"), 0)
     for sample in range(len(original)):
         other = sample ^ 1
         own = (mixed[sample] == original[sample]).all(0)
@@ -322,7 +332,7 @@ def test_pairs_are_mixed_each_by_a_share_of_its_own_and_by_both_ways() -> None:
     original = np.random.default_rng(0).random((400, 1, 8, 8), np.float32)
     labels = np.arange(400, dtype=np.int32)
     mixed = original.copy()
-    shares = Mixing(1, 1, 400).apply(mixed, labels, Draws(0, 0, "mixing"), 0)
+    shares = Mixing(1, 1, 400).apply(mixed, labels, SampleRNG(0, 0, "mixing"), 0)
     own = shares[np.arange(400), labels]
     np.testing.assert_array_equal(own[::2], own[1::2])
     assert len(set(own[::2])) > 100

@@ -13,14 +13,15 @@ from PIL import Image
 
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import store, trained
+from resnetboost_trainer.checkpoint.state_dict import Network
 from resnetboost_trainer.cli import image_options, predict
-from resnetboost_trainer.data import preprocessing, sampler, transforms
+from resnetboost_trainer.data import preprocessing, registry, transforms
 from resnetboost_trainer.data.dataset import Unreadable
 from resnetboost_trainer.data.preprocessing import Preparation
+from resnetboost_trainer.data.sources import digits as digits_source
 from resnetboost_trainer.data.transforms import Evaluated
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch, key_map
-from resnetboost_trainer.models.state_dict import Network
 from support import smallcheckpoints, trainerconfig
 
 GREY = Preparation(height=8, width=8, mean=(5.0,), deviation=(2.0,), white=16.0, classes=("zero", "one"))
@@ -162,7 +163,7 @@ def picture(folder: Path, pixels: Any) -> bytes:
 
 
 def test_a_picture_of_a_digit_becomes_what_the_data_set_has_of_it(tmp_path: Path) -> None:
-    digits = sampler.load(config.Dataset(name="digits"), 10)
+    digits = registry.load(config.Dataset(name="digits"), 10)
     assert digits.preparation is not None
     assert digits.preparation.classes == tuple("0123456789")
     (mean,), (deviation,) = digits.preparation.mean, digits.preparation.deviation
@@ -173,12 +174,12 @@ def test_a_picture_of_a_digit_becomes_what_the_data_set_has_of_it(tmp_path: Path
 
 
 def test_arrays_of_another_scale_become_what_the_network_was_trained_on(tmp_path: Path) -> None:
-    digits = sampler.load(config.Dataset(name="digits"), 10)
-    arrays = sampler._digits(10)._asdict()
+    digits = registry.load(config.Dataset(name="digits"), 10)
+    arrays = digits_source.read(config.Dataset(name="digits"), 10)._asdict()
     bright = {name: array * np.float32(10) if name[0] == "x" else array for name, array in arrays.items()}
     bright["x_train"], bright["y_train"] = bright["x_train"][:99], bright["y_train"][:99]  # of another mean
     np.savez(tmp_path / "bright.npz", **bright)
-    found = sampler.load(config.Dataset(name="npz", path=str(tmp_path / "bright.npz")), 10, digits.preparation)
+    found = registry.load(config.Dataset(name="npz", path=str(tmp_path / "bright.npz")), 10, digits.preparation)
     np.testing.assert_allclose(found.x_test, digits.x_test, atol=1e-5)
 
 

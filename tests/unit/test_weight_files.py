@@ -14,14 +14,14 @@ import pytest
 import safetensors.numpy
 from hypothesis import strategies
 
-from resnetboost_trainer.checkpoint import pretrained
+from resnetboost_trainer.checkpoint import pretrained, state_dict
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
+from resnetboost_trainer.checkpoint.state_dict import Array
 from resnetboost_trainer.cli import convert
 from resnetboost_trainer.config import Model, Weights
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.models import arch, key_map, state_dict
-from resnetboost_trainer.models.state_dict import Array
+from resnetboost_trainer.models import arch, key_map
 from support import smallcheckpoints, torchfiles, trainerconfig
 from support.examples import examples
 

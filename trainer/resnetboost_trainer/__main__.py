@@ -55,7 +55,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m resnetboost_trainer", description=__doc__, epilog=EPILOG)
     parser.add_argument("config", nargs="?", help="config file (default: $RESNETBOOST_CONFIG)")
     parser.add_argument("--version", action="version", version=__version__)
-    return parser.parse_args()
+    found = parser.parse_args()
+    if found.config and (problem := commands.unknown(found.config)):
+        parser.error(problem)
+    return found
 
 
 def _rank(environment: Environment) -> int:
@@ -78,7 +81,7 @@ def _rank(environment: Environment) -> int:
 def _train(settings: Config, environment: Environment, progress: ProgressState) -> Verdict:
     """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
     from resnetboost_trainer.checkpoint import pretrained
-    from resnetboost_trainer.data import sampler
+    from resnetboost_trainer.data import checks, registry
     from resnetboost_trainer.distributed import ranktable
     from resnetboost_trainer.distributed.communicator import Rendezvous
     from resnetboost_trainer.metrics.server import Server
@@ -87,10 +90,10 @@ def _train(settings: Config, environment: Environment, progress: ProgressState) 
     stop.install(lambda: _moves(progress), lambda: _give_up(environment, progress), lambda: _leave_early(environment))
     server = Server(environment.bind_address, environment.metrics_port, progress)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
-    dataset = sampler.load(settings.dataset, settings.model.num_classes)
+    dataset = registry.load(settings.dataset, settings.model.num_classes)
     mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
-    sampler.check_batch(samples, environment.world_size, batch, mixes, accumulated)
+    checks.check_batch(samples, environment.world_size, batch, mixes, accumulated)
     pretrained.check(settings, environment, dataset.channels)
     startup.done("data")
     environment = ranktable.place(environment)

@@ -8,13 +8,12 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from resnetboost_trainer.checkpoint import store
+from resnetboost_trainer.checkpoint import state_dict, store
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
+from resnetboost_trainer.checkpoint.state_dict import Array, Fit, Network
 from resnetboost_trainer.config import Config, Environment, Model, Weights
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.models import state_dict
-from resnetboost_trainer.models.state_dict import Array, Fit, Network
 
 FIELD = "model.weights.path"
 

@@ -49,7 +49,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begun(NamedTuple):
-    """How many steps of the stage are done, and of which lineage its batches are: datasets.draws.
+    """How many steps of the stage are done, and of which lineage its batches are: data/rng.py.
 
     `weights` is the fingerprint of the file that the run's first weights came from, at the leader.
     """

@@ -50,7 +50,7 @@ class File(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What a checkpoint is of. Randomness is counter-based (a function of seed, lineage and position), so that these,
-    step and batch sizes are the whole state of the random number generators and of the data order: datasets.draws.
+    step and batch sizes are the whole state of the random number generators and of the data order: data/rng.py.
 
     A checkpoint without its job's namespace and name, as they were written once, is found by its uid alone. `written`
     is in unix seconds. `layout` is of a snapshot's flat vector; `basis` tells in which subspace a state is one;

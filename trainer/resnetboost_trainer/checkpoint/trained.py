@@ -1,4 +1,4 @@
-"""A network that was trained: found in a run's folder, a checkpoint or a file of weights, and held against the family.
+"""Finds and reads a trained network: from a run's folder, a checkpoint or a file of weights.
 
 Everything in it is untrusted. What is found is numbers and names; it needs no framework and runs nothing.
 """
@@ -9,15 +9,15 @@ from typing import Literal
 
 import msgspec
 
-from resnetboost_trainer.checkpoint import store
+from resnetboost_trainer.checkpoint import state_dict, store
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from resnetboost_trainer.checkpoint.formats.weights import File
+from resnetboost_trainer.checkpoint.state_dict import Array, Network
 from resnetboost_trainer.checkpoint.store import Damaged, Manifest
 from resnetboost_trainer.data.preprocessing import Preparation, readable
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.models import arch, state_dict
-from resnetboost_trainer.models.state_dict import Array, Network
+from resnetboost_trainer.models import arch
 
 _INPUT = "a run's folder, a checkpoint's, or a file of weights"
 

@@ -6,11 +6,19 @@ has a command's name is given as ./NAME.
 
 import importlib
 from collections.abc import Sequence
+from pathlib import Path
 
-_MODULES = {"tomindrecord": "to_mindrecord"}
-ALL = ("card", "convert", "eval", "export", "predict", "profile", "tomindrecord")
+_MODULES = {"tomindrecord": "to_mindrecord", "to-mindrecord": "to_mindrecord"}
+ALL = ("card", "convert", "eval", "export", "predict", "profile", "to-mindrecord", "tomindrecord")
 
 
 def run(command: str, words: Sequence[str]) -> int:
-    """The exit code of that command, which alone is imported."""
+    """Import the module of that command, run it and return its exit code."""
     return int(importlib.import_module(f"resnetboost_trainer.cli.{_MODULES.get(command, command)}").main(words))
+
+
+def unknown(word: str) -> str | None:
+    """Return what is wrong with a first argument that is neither a command nor a config file."""
+    if Path(word).exists() or not word.replace("-", "").replace("_", "").isalpha():
+        return None  # a path that is missing is reported when it is read
+    return f"{word} is neither a command nor a config file; the commands are {', '.join(ALL)}"

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from resnetboost_trainer.checkpoint import store, trained
+from resnetboost_trainer.checkpoint import state_dict, store, trained
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from resnetboost_trainer.checkpoint.formats.weights import COUNTER, File, Layout
+from resnetboost_trainer.checkpoint.state_dict import Array, Fit
 from resnetboost_trainer.checkpoint.trained import Weights
 from resnetboost_trainer.cli import options
 from resnetboost_trainer.failures import ConfigError, classify
-from resnetboost_trainer.models import arch, key_map, state_dict
-from resnetboost_trainer.models.state_dict import Array, Fit
+from resnetboost_trainer.models import arch, key_map
 
 EPILOG = """IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it), a checkpoint's
 folder or its model.safetensors, or a run's folder; what is in it says which, and OUT becomes the other.

@@ -14,10 +14,9 @@ from resnetboost_trainer.checkpoint import trained
 from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.cli import image_options
 from resnetboost_trainer.cli import options as commandline
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry
 from resnetboost_trainer.data.preprocessing import readable
-from resnetboost_trainer.data.recipe import PHOTOS
-from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.failures import ConfigError, DataError
 
 BATCH = 64
@@ -49,11 +48,11 @@ def parser() -> argparse.ArgumentParser:
 def _evaluate(arguments: argparse.Namespace) -> int:
     network = trained.read(arguments.source, arguments.model, arguments.weights)
     dataset = load(network, chosen(network, arguments))
+    from resnetboost_trainer.checkpoint import inference
     from resnetboost_trainer.data.corrupt import Corrupt
     from resnetboost_trainer.distributed.communicator import Communicator
     from resnetboost_trainer.engine import device
     from resnetboost_trainer.engine.evaluator import Evaluation
-    from resnetboost_trainer.models import inference
 
     device.choose(arguments.device)
     batch = max(1, min(arguments.batch, len(dataset.test.labels)))
@@ -126,10 +125,16 @@ def _alone(dataset: config.Dataset) -> config.Dataset:
 def load(network: Trained, dataset: config.Dataset) -> Dataset:
     """The data, normalised as the network's were. Raises ConfigError or DataError where they do not fit."""
     known = network.preparation
-    found = sampler.load(dataset, network.network.classes, known)
+    found = registry.load(dataset, network.network.classes, known)
     image_options.check_channels(network, dataset.name, found.channels)
     names = found.preparation.classes if found.preparation is not None else ()
-    if dataset.name in PHOTOS and known is not None and known.classes and names and names != known.classes:
+    if (
+        registry.SOURCES[dataset.name].files is not None
+        and known is not None
+        and known.classes
+        and names
+        and names != known.classes
+    ):
         place = next((k for k, pair in enumerate(zip(names, known.classes, strict=False)) if pair[0] != pair[1]), 0)
         told = f"class {place} is {readable(names[place])} there and {readable(known.classes[place])} in the checkpoint"
         raise DataError(f"{dataset.path}: {told}; labels would mean other things; use the same folders of classes")

@@ -7,10 +7,10 @@ import msgspec
 
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint.trained import Trained
-from resnetboost_trainer.data import preprocessing, sampler
+from resnetboost_trainer.data import preprocessing, registry
 from resnetboost_trainer.data.preprocessing import Preparation
 from resnetboost_trainer.data.recipe import IMAGE_SIZE
-from resnetboost_trainer.data.sources import labelled
+from resnetboost_trainer.data.sources import class_names
 from resnetboost_trainer.data.transforms import Evaluated
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch
@@ -44,7 +44,7 @@ def choose(trained: Trained, arguments: argparse.Namespace) -> Preparation:
 
 def _of_dataset(trained: Trained, arguments: argparse.Namespace) -> Preparation:
     chosen = config.Dataset(name=arguments.dataset, path=arguments.path, image_size=arguments.image_size)
-    found = sampler.load(chosen, trained.network.classes)
+    found = registry.load(chosen, trained.network.classes)
     check_channels(trained, chosen.name, found.channels)
     assert found.preparation is not None
     return found.preparation
@@ -77,7 +77,7 @@ def _sized(found: Preparation, size: int | None, resize: int | None) -> Preparat
 
 
 def _names(path: Path, classes: int) -> tuple[str, ...]:
-    names = labelled.names(path)
+    names = class_names.read(path)
     if len(names) != classes:
         told = f"it has {len(names)} lines of text, and the network tells apart {classes} classes"
         raise ConfigError(f"--classes: {path}: {told}; give a name on each line")

@@ -62,8 +62,8 @@ def guesses(
     network: Trained, pictures: dict[Path, Images], prepared: Preparation, top: int, device_type: str
 ) -> Iterator[tuple[Path, list[Guess]]]:
     """The most probable classes of each picture, in their order."""
+    from resnetboost_trainer.checkpoint import inference
     from resnetboost_trainer.engine import device
-    from resnetboost_trainer.models import inference
 
     device.choose(device_type)
     batch = min(BATCH, len(pictures))

@@ -17,8 +17,8 @@ import msgspec
 
 from resnetboost_trainer import config, failures
 from resnetboost_trainer.config import Config, Environment
-from resnetboost_trainer.data import sampler
-from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.data import checks, registry
+from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed import ranktable
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.kernels import library
@@ -84,7 +84,7 @@ def measure(settings: Config, environment: Environment, folder: Path, steps: int
     from resnetboost_trainer.distributed.communicator import Rendezvous
 
     settings = _alone(settings)
-    dataset = sampler.load(settings.dataset, settings.model.num_classes)
+    dataset = registry.load(settings.dataset, settings.model.num_classes)
     _check_batch(settings, environment, dataset)
     environment = ranktable.place(msgspec.structs.replace(environment, checkpoints=None))
     rendezvous = Rendezvous(environment)
@@ -105,7 +105,7 @@ def _alone(settings: Config) -> Config:
 def _check_batch(settings: Config, environment: Environment, dataset: Dataset) -> None:
     samples, mixes = len(dataset.train.labels), dataset.mixing is not None
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
-    sampler.check_batch(samples, environment.world_size, batch, mixes, accumulated)
+    checks.check_batch(samples, environment.world_size, batch, mixes, accumulated)
 
 
 def _measured(settings: Config, environment: Environment, dataset: Dataset, folder: Path, steps: int) -> Profile:

@@ -1,4 +1,4 @@
-"""A part of a data set, to train on or to test with, as whoever makes batches sees it; and the one held in memory."""
+"""A part of a data set, to train on or to test with, as the loader sees it; and the one held in memory."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resnetboost_trainer.data.augmentation import ArrayAugmentation
-from resnetboost_trainer.data.rng import Draws
+from resnetboost_trainer.data.rng import SampleRNG
 
 Images = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -29,13 +29,13 @@ class Split(Protocol):
 
     @property
     def each(self) -> int:
-        """How many images are worth a turn of a thread; 0 where none is, since nothing but copying is to be done."""
+        """Images in one piece of work for a thread; 0 if filling is only copying, which needs no thread."""
 
     def name(self, index: int) -> str:
         """Where the sample comes from, for people."""
 
-    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
-        """Write the normalised images into `out` (k, c, h, w), augmented if there are draws; from any thread.
+    def fill(self, out: Images, indices: Indices, rng: SampleRNG | None) -> None:
+        """Write the normalised images into `out` (k, c, h, w), augmented if there is an `rng`; from any thread.
 
         Raises Unreadable.
         """
@@ -78,10 +78,10 @@ class ArraySplit:
     def name(self, index: int) -> str:
         return f"sample {index}"
 
-    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+    def fill(self, out: Images, indices: Indices, rng: SampleRNG | None) -> None:
         chosen = self.pixels[indices]
-        if self.augmentation is not None and draws is not None:
-            chosen = self.augmentation.apply(chosen, self.blank, [draws.of(int(index)) for index in indices])
+        if self.augmentation is not None and rng is not None:
+            chosen = self.augmentation.apply(chosen, self.blank, [rng.of(int(index)) for index in indices])
         if self.channels is None:
             out[...] = chosen
             return

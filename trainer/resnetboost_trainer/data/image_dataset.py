@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer.data import read_errors, transforms
 from resnetboost_trainer.data.dataset import Images, Indices, Unreadable
-from resnetboost_trainer.data.rng import Draws
+from resnetboost_trainer.data.rng import SampleRNG
 from resnetboost_trainer.data.transforms import Augmented, Evaluated
 
 
@@ -22,10 +22,10 @@ class Contents(Protocol):
         """Where the file is, for people."""
 
     def read(self, index: int) -> bytes:
-        """What is in it; from any thread. Raises OSError, without a number for content that is not as it should be."""
+        """Return the file's content; callable from any thread. Raises OSError, without `errno` for bad content."""
 
 
-class PhotoSplit:
+class ImageDataset:
     """Colour images of `transform`'s size out of those files."""
 
     each = 1
@@ -41,7 +41,7 @@ class PhotoSplit:
     def name(self, index: int) -> str:
         return self.contents.name(index)
 
-    def fill(self, out: Images, indices: Indices, draws: Draws | None) -> None:
+    def fill(self, out: Images, indices: Indices, rng: SampleRNG | None) -> None:
         for place, index in enumerate(indices):
             try:
                 data = self.contents.read(int(index))
@@ -49,4 +49,4 @@ class PhotoSplit:
                 if read_errors.is_outage(error):  # it must end the attempt, not an image
                     raise read_errors.failure(f"{self.name(int(index))}: cannot be read", error) from None
                 raise Unreadable(f"it cannot be read: {error.strerror or error}") from None
-            transforms.fill(out[place], data, self.transform, None if draws is None else draws.of(int(index)))
+            transforms.fill(out[place], data, self.transform, None if rng is None else rng.of(int(index)))

@@ -1,6 +1,6 @@
-"""Makes batches ahead of their use, in threads, in the order they are asked for; it does not choose what is in one.
+"""Makes batches ahead of their use, in threads, in the order of their requests; the sampler chooses the samples.
 
-Which bits a batch has depends on nothing but what is asked: not on threads, on time, or on the batches before.
+The bits of a batch depend on its request alone: not on threads, time or earlier batches.
 """
 
 import functools
@@ -20,25 +20,25 @@ from resnetboost_trainer.data.autotune import LEAST_AHEAD, Setting, Take
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.dataset import Images, Indices, Split, Unreadable
 from resnetboost_trainer.data.mixup import Mixing
-from resnetboost_trainer.data.rng import Draws
-from resnetboost_trainer.data.semaphore import Slots
+from resnetboost_trainer.data.rng import SampleRNG
+from resnetboost_trainer.data.semaphore import ResizableSemaphore
 from resnetboost_trainer.data.tuner import Tuner
 from resnetboost_trainer.failures import DataError
 
 
-class Wanted(NamedTuple):
+class BatchRequest(NamedTuple):
     """`size` samples of `whole`, from `first` on.
 
-    With `draws` they are augmented, and one that cannot be used gives its place to the next of `whole` that can: the
-    same on any number of ranks. Without, it is marked and left black. `mixing` has its own draws and the place in the
+    With `rng` they are augmented, and one that cannot be used is replaced by the next of `whole` that can: the same on
+    any number of ranks. Without, it is marked and left black. `mixing` has its own generators and the place in the
     epoch of the first sample.
     """
 
     whole: Indices
     first: int
     size: int
-    draws: Draws | None = None
-    mixing: tuple[Draws, int] | None = None
+    rng: SampleRNG | None = None
+    mixing: tuple[SampleRNG, int] | None = None
 
 
 class Batch(NamedTuple):
@@ -49,10 +49,10 @@ class Batch(NamedTuple):
     usable: NDArray[np.float32]
 
 
-class Feed:
-    """Batches of a split. Its threads are the process's own business: they decode and compute, and keep nothing.
+class DataLoader:
+    """Make the batches of a split in threads, which decode and compute and keep no state.
 
-    With `autotune` it works by what it measures: by at most `workers` threads, a few batches ahead.
+    With `autotune` it measures how many threads, up to `workers`, and how many batches ahead are needed.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Feed:
         self.split, self.corrupt, self.mixing = split, corrupt, mixing
         threaded = split.each > 0 or mixing is not None
         self.setting = Setting(workers or cores(), LEAST_AHEAD if threaded else 0)
-        self.slots = Slots(self.setting.workers)
+        self.semaphore = ResizableSemaphore(self.setting.workers)
         self._pieces: deque[Callable[[], None]] = deque()
         self._pool = ThreadPoolExecutor(self.setting.workers, "feed") if threaded else None
         self._tuner = Tuner(self.setting.workers) if threaded and autotune else None
 
-    def batches(self, wanted: Iterable[Wanted]) -> Iterator[Batch]:
-        """One for each, in their order. Raises DataError."""
+    def batches(self, wanted: Iterable[BatchRequest]) -> Iterator[Batch]:
+        """Yield a batch for each request, in their order. Raises DataError."""
         making: deque[Future[Batch]] = deque()
         for item in wanted:
             making.append(_Making(self, item).begin())
@@ -82,7 +82,7 @@ class Feed:
             yield self._take(making)
 
     def do(self, piece: Callable[[], None]) -> None:
-        """Now, or by a thread as soon as one may work, the oldest first."""
+        """Run a piece of work now, or in a thread as soon as one may work, the oldest piece first."""
         if self._pool is None:
             piece()
         else:
@@ -90,17 +90,17 @@ class Feed:
             self._pool.submit(self._do_oldest)
 
     def set(self, setting: Setting) -> None:
-        """Work by it from now on, as far as there are threads. No bit of a batch depends on it."""
+        """Use the setting from now on, as far as there are threads. No bit of a batch depends on it."""
         self.setting = setting
-        self.slots.allow(setting.workers)
+        self.semaphore.allow(setting.workers)
 
     def close(self) -> None:
-        """Stop the threads; batches that nobody took are dropped."""
+        """Stop the threads; batches that were not taken are dropped."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
     def _do_oldest(self) -> None:
-        with self.slots.one():  # only then is a piece taken: a thread that waits would keep it from the others
+        with self.semaphore.one():  # only then is a piece taken: a thread that waits would keep it from the others
             self._pieces.popleft()()
 
     def _take(self, making: "deque[Future[Batch]]") -> Batch:
@@ -108,7 +108,7 @@ class Feed:
         batch = making.popleft().result()
         if self._tuner is not None:
             ready = sum(other.done() for other in making)
-            take = Take(asked, time.perf_counter(), self.slots.worked, ready)
+            take = Take(asked, time.perf_counter(), self.semaphore.worked, ready)
             self.set(self._tuner.look(self.setting, take))
         return batch
 
@@ -116,7 +116,7 @@ class Feed:
 class _Making:
     """A batch being made: pieces by any thread, and whoever makes the last one mixes the whole."""
 
-    def __init__(self, feed: Feed, wanted: Wanted) -> None:
+    def __init__(self, feed: DataLoader, wanted: BatchRequest) -> None:
         self.feed, self.split, self.wanted = feed, feed.split, wanted
         self.images = np.empty((wanted.size, *self.split.shape), np.float32)
         self.chosen = wanted.whole[wanted.first : wanted.first + wanted.size].copy()
@@ -149,27 +149,27 @@ class _Making:
     def _finish(self) -> None:
         labels: NDArray[np.int32] | NDArray[np.float32] = self.split.labels[self.chosen]
         if self.feed.mixing is not None and self.wanted.mixing is not None:
-            draws, place = self.wanted.mixing
-            labels = self.feed.mixing.apply(self.images, self.split.labels[self.chosen], draws, place)
+            rng, place = self.wanted.mixing
+            labels = self.feed.mixing.apply(self.images, self.split.labels[self.chosen], rng, place)
         self.future.set_result(Batch(self.images, labels, self.usable))
 
     def _fill(self, piece: slice) -> None:
         try:
-            self.split.fill(self.images[piece], self.chosen[piece], self.wanted.draws)
+            self.split.fill(self.images[piece], self.chosen[piece], self.wanted.rng)
         except Unreadable as error:
             place = piece.start  # a split that reads files is asked for one at a time
             self.feed.corrupt.add(self.split.name(int(self.chosen[place])), str(error))
             self._replace(place)
 
     def _replace(self, place: int) -> None:
-        if self.wanted.draws is None:
+        if self.wanted.rng is None:
             self.images[place], self.usable[place] = 0, 0
             return
         whole = self.wanted.whole
         for offset in range(1, len(whole)):
             self.chosen[place] = whole[(self.wanted.first + place + offset) % len(whole)]
             try:
-                self.split.fill(self.images[place : place + 1], self.chosen[place : place + 1], self.wanted.draws)
+                self.split.fill(self.images[place : place + 1], self.chosen[place : place + 1], self.wanted.rng)
                 return
             except Unreadable as error:
                 self.feed.corrupt.add(self.split.name(int(self.chosen[place])), str(error))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from resnetboost_trainer.data.rng import Draws
+from resnetboost_trainer.data.rng import SampleRNG
 
 Images = NDArray[np.float32]
 
@@ -25,11 +25,11 @@ class Mixing(msgspec.Struct, frozen=True):
     cutmix: float
     classes: int
 
-    def apply(self, images: Images, labels: NDArray[np.int32], draws: Draws, place: int) -> NDArray[np.float32]:
+    def apply(self, images: Images, labels: NDArray[np.int32], rng: SampleRNG, place: int) -> NDArray[np.float32]:
         """Mix (n, c, h, w) in place, n even; `place` is that of the first in the epoch. Shares of classes (n, K)."""
         shares = np.zeros((len(images), self.classes), np.float32)
         for first in range(0, len(images), 2):
-            own = self._pair(images[first : first + 2], draws.of((place + first) // 2))
+            own = self._pair(images[first : first + 2], rng.of((place + first) // 2))
             for sample, other in ((first, first + 1), (first + 1, first)):
                 shares[sample, labels[sample]] += own
                 shares[sample, labels[other]] += 1 - own

@@ -1,15 +1,14 @@
-"""What is done to the images of a job: its own choices, and what is right for the data set where it made none."""
+"""What is done to the images of a job: the fields that it sets, and the defaults of its data source."""
 
 import msgspec
 
 from resnetboost_trainer import config
 from resnetboost_trainer.data.augmentation import ArrayAugmentation, Colour, ResizedCrop
 from resnetboost_trainer.data.mixup import Mixing
+from resnetboost_trainer.data.sources.source import Source
 from resnetboost_trainer.data.transforms import Augmented, Evaluated
 from resnetboost_trainer.failures import ConfigError
 
-PHOTOS = ("ImageFolder", "MindRecord")  # images of any size, in files
-_CIFAR = ("CIFAR10", "CIFAR100")
 IMAGE_SIZE = 224
 
 
@@ -23,8 +22,8 @@ class Recipe(msgspec.Struct, frozen=True):
     mixing: Mixing | None
 
 
-def recipe(dataset: config.Dataset, classes: int) -> Recipe:
-    """The job's. Raises ConfigError for a crop that the data set cannot have."""
+def recipe(dataset: config.Dataset, classes: int, source: Source) -> Recipe:
+    """Return the recipe of the job. Raises ConfigError for a crop that the data set cannot have."""
     chosen = dataset.augmentation
     size = dataset.image_size or IMAGE_SIZE
     evaluated = Evaluated(size, dataset.evaluation_resize or size * 8 // 7)
@@ -33,7 +32,8 @@ def recipe(dataset: config.Dataset, classes: int) -> Recipe:
             f"dataset.evaluationResize: {evaluated.resize} is less than imageSize: {size}, which is cut out of it;"
             f" use {size} or more"
         )
-    crop, flip = _crop(dataset.name, chosen), _flip(dataset.name, chosen)
+    crop = _crop(dataset, source, chosen)
+    flip = source.horizontal_flip if chosen.horizontal_flip is None else chosen.horizontal_flip
     resized = ResizedCrop(
         min_scale=chosen.min_scale,
         max_scale=chosen.max_scale,
@@ -54,16 +54,9 @@ def _colour(chosen: config.Augmentation) -> Colour | None:
     return colour if any(msgspec.structs.astuple(colour)) else None
 
 
-def _crop(name: str, chosen: config.Augmentation) -> str:
-    own = "RandomResized" if name in PHOTOS else "Padded" if name in _CIFAR else "Central"
-    crop = chosen.crop or own
-    wrong = "Padded" if name in PHOTOS else "RandomResized"
+def _crop(dataset: config.Dataset, source: Source, chosen: config.Augmentation) -> str:
+    crop = chosen.crop or source.crop
+    wrong = "RandomResized" if source.files is None else "Padded"
     if crop == wrong:
-        raise ConfigError(f"dataset.augmentation.crop: {crop} is not for {name}; use {own} or Central")
+        raise ConfigError(f"dataset.augmentation.crop: {crop} is not for {dataset.name}; use {source.crop} or Central")
     return crop
-
-
-def _flip(name: str, chosen: config.Augmentation) -> float:
-    if chosen.horizontal_flip is not None:
-        return chosen.horizontal_flip
-    return 0.5 if name in PHOTOS or name in _CIFAR else 0.0

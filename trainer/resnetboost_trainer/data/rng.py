@@ -34,7 +34,7 @@ def sequence(seed: int, epoch: int, purpose: Purpose, lineage: int) -> SeedSeque
     return SeedSequence([seed, epoch, *_PURPOSES[purpose]], spawn_key=(lineage,) if lineage else ())
 
 
-class Draws:
+class SampleRNG:
     """Generators for the samples of an epoch, or for its pairs to mix; each is there as often as it is asked for."""
 
     def __init__(self, seed: int, epoch: int, purpose: Purpose, lineage: int = BY_SEED_ALONE) -> None:

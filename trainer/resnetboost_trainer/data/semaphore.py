@@ -1,4 +1,4 @@
-"""Lets so many threads work at once, a number that may change at any time, and counts for how long they did."""
+"""A semaphore whose size can change while threads wait for it, and which measures how long they held it."""
 
 import contextlib
 import threading
@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 
-class Slots:
-    """Places for workers; `worked` is how many seconds they worked, added up over all that are done."""
+class ResizableSemaphore:
+    """Limit how many threads work at once; `worked` is the sum of the seconds that they held it."""
 
     def __init__(self, count: int) -> None:
         self.worked = 0.0
@@ -15,14 +15,14 @@ class Slots:
         self._changed = threading.Condition()
 
     def allow(self, count: int) -> None:
-        """From now on there are so many, at least 1; who has one keeps it."""
+        """Change the size, to at least 1; threads that hold the semaphore keep it."""
         with self._changed:
             self._count = count
             self._changed.notify_all()
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Wait for a place and have it."""
+        """Hold the semaphore."""
         with self._changed:
             self._changed.wait_for(lambda: self._taken < self._count)
             self._taken += 1

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer.data import sampler
 from resnetboost_trainer.data.corrupt import Corrupt
-from resnetboost_trainer.data.loader import Feed, Wanted
-from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.data.loader import BatchRequest, DataLoader
+from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator, as_bytes, from_bytes
 from resnetboost_trainer.engine.loss import SampleCrossEntropy
 from resnetboost_trainer.failures import DataError
@@ -58,13 +58,13 @@ class Evaluation:
         self.communicator = communicator
         size, rank = communicator.size, communicator.rank
         self.slices = list(sampler.evaluation_slices(len(dataset.test.labels), size, rank, batch_size))
-        self.feed = Feed(dataset.test, corrupt or Corrupt(0), dataset.workers)
+        self.feed = DataLoader(dataset.test, corrupt or Corrupt(0), dataset.workers)
 
     def run(self, beat: Callable[[], None]) -> EvaluationRecord:
         """Result over the whole test set, the same on every rank. A collective. `beat` is called for each batch."""
         self.scores.set_train(False)
         sums = np.zeros(4, np.float64)
-        wanted = (Wanted(indices, 0, len(indices)) for indices, _ in self.slices)
+        wanted = (BatchRequest(indices, 0, len(indices)) for indices, _ in self.slices)
         for batch, (_, mask) in zip(self.feed.batches(wanted), self.slices, strict=True):
             images, labels = Tensor(batch.images), Tensor(batch.labels)
             sums += self.scores(images, labels, Tensor(mask * batch.usable)).asnumpy()

@@ -12,10 +12,10 @@ from resnetboost_trainer.checkpoint import pretrained, resume, snapshots, store,
 from resnetboost_trainer.checkpoint.saver import Keeping, Saved, Saver
 from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import checks, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
-from resnetboost_trainer.data.loader import Feed
-from resnetboost_trainer.data.sampler import Dataset
+from resnetboost_trainer.data.loader import DataLoader
+from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import schedule_change
 from resnetboost_trainer.engine.compile_cache import Graphs
@@ -53,7 +53,7 @@ class Training:
         self.config, self.environment, self.dataset, self.stop = config, environment, dataset, stop
         self.startup = startup
         self.global_batch = environment.world_size * config.local_batch_size * config.accumulation_steps
-        self.share = sampler.Share(
+        self.share = sampler.DistributedSampler(
             config.seed,
             self.global_batch,
             environment.rank,
@@ -66,7 +66,7 @@ class Training:
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
         stop.together()
         startup.done("gang")
-        sampler.check_same(dataset.fingerprint, self.communicator.gather)
+        checks.check_same(dataset.fingerprint, self.communicator.gather)
         self.graphs = Graphs.of_stage(config, self.communicator, environment.checkpoints)
         network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
         self.weights = list(network.trainable_params())
@@ -75,7 +75,7 @@ class Training:
         self.weights_fingerprint = self._first_weights()
         self.program = Program(config, network, self.communicator, self._prepare())
         corrupt = Corrupt(dataset.max_corrupt_images)
-        self.feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
+        self.feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size, corrupt)
         self.graphs.watch(self.program, self.program.update_rule, self.evaluation)
         convolution = resnet.convolution_forms(network)
@@ -144,7 +144,7 @@ class Training:
         return record
 
     def _advise(self) -> None:
-        for advice in (amp.advice(self.config), sampler.advice(self.dataset)):
+        for advice in (amp.advice(self.config), checks.advice(self.dataset)):
             if advice is not None and self.communicator.leads:
                 log.warning(advice)
 

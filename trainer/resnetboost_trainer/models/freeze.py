@@ -13,7 +13,7 @@ from resnetboost_trainer.models.layers.conv import Conv2d
 
 
 def freeze(network: nn.Cell, parts: Sequence[str]) -> None:
-    """Freeze those parts, as `family.part` names them; to be called before anything is built upon the network."""
+    """Freeze those parts, as `arch.part` names them; call it before anything is built upon the network."""
     for name, parameter in network.parameters_and_names():
         if arch.part(name) in parts:
             parameter.requires_grad = False

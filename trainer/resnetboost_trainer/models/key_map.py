@@ -1,4 +1,4 @@
-"""What a parameter is called here and in PyTorch: as torchvision and timm do but for BN's, which are MindSpore's."""
+"""Parameter names here and in PyTorch: those of torchvision and timm, except BN's, which are MindSpore's."""
 
 from collections.abc import Iterable
 
@@ -6,11 +6,11 @@ BATCH_NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", 
 
 
 def torch(name: str) -> str:
-    """PyTorch's name of one of our parameters."""
+    """Return PyTorch's name of one of our parameters."""
     path, _, last = name.rpartition(".")
     return f"{path}.{BATCH_NORM[last]}" if last in BATCH_NORM else name
 
 
 def counters(names: Iterable[str], counter: str) -> list[str]:
-    """Of our parameters' BN layers, what PyTorch calls their counters."""
+    """Return the names of the counters that PyTorch keeps for the BN layers of these parameters."""
     return [f"{name.removesuffix('moving_mean')}{counter}" for name in names if name.endswith(".moving_mean")]

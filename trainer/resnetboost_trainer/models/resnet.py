@@ -6,7 +6,7 @@ seresnet50 is resnet50 with squeeze and excitation (Hu et al. 2018) in timm's fo
 resnet20/32/44/56 are those of "Deep Residual Learning for Image Recognition" §4.2 with option A shortcuts.
 """
 
-import functools
+from collections.abc import Sequence
 
 import mindspore
 from mindspore import Parameter, Tensor, nn, ops
@@ -16,7 +16,7 @@ from resnetboost_trainer import config
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch, freeze
 from resnetboost_trainer.models.amp import TYPES, operable, single
-from resnetboost_trainer.models.arch import LARGE, SMALL, Large
+from resnetboost_trainer.models.arch import LARGE, SMALL, Block, Convolution, Large
 from resnetboost_trainer.models.init import TORCHVISION, initialise
 from resnetboost_trainer.models.layers.conv import Conv2d
 from resnetboost_trainer.models.layers.norm import BatchNorm
@@ -63,17 +63,16 @@ def convolution_forms(network: nn.Cell) -> str:
 
 
 class BasicBlock(nn.Cell):
-    """Two 3x3 convolutions and a shortcut: (n, c, h, w) -> (n, channels, h / stride, w / stride)."""
+    """Two 3x3 convolutions and a shortcut: (n, c, h, w) -> (n, width, h / stride, w / stride)."""
 
-    expansion = 1
-
-    def __init__(self, in_channels: int, channels: int, stride: int, downsample: nn.Cell | None) -> None:
+    def __init__(self, block: Block) -> None:
         super().__init__()
-        self.conv1 = Conv2d(in_channels, channels, 3, stride, 1)
-        self.bn1 = BatchNorm(channels)
-        self.conv2 = Conv2d(channels, channels, 3, 1, 1)
-        self.bn2 = BatchNorm(channels)
-        self.downsample = downsample
+        first, second = block.convolutions
+        self.conv1 = _convolution(first)
+        self.bn1 = BatchNorm(first.outputs)
+        self.conv2 = _convolution(second)
+        self.bn2 = BatchNorm(second.outputs)
+        self.downsample = _shortcut(block)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.bn1.rectified(self.conv1(x))
@@ -81,25 +80,22 @@ class BasicBlock(nn.Cell):
 
 
 class Bottleneck(nn.Cell):
-    """1x1, 3x3, 1x1 convolutions and a shortcut: (n, c, h, w) -> (n, 4 channels, h / stride, w / stride).
+    """1x1, 3x3, 1x1 convolutions and a shortcut: (n, c, h, w) -> (n, 4 width, h / stride, w / stride).
 
-    `squeezes`: what the shortcut is added to has its channels weighed first.
+    With squeeze and excitation the channels are weighed before the shortcut is added.
     """
 
-    expansion = 4
-
-    def __init__(
-        self, in_channels: int, channels: int, stride: int, downsample: nn.Cell | None, squeezes: bool = False
-    ) -> None:
+    def __init__(self, block: Block) -> None:
         super().__init__()
-        self.conv1 = Conv2d(in_channels, channels, 1)
-        self.bn1 = BatchNorm(channels)
-        self.conv2 = Conv2d(channels, channels, 3, stride, 1)
-        self.bn2 = BatchNorm(channels)
-        self.conv3 = Conv2d(channels, 4 * channels, 1)
-        self.bn3 = BatchNorm(4 * channels)
-        self.se = SqueezeExcitation(4 * channels) if squeezes else None
-        self.downsample = downsample
+        first, second, third = block.convolutions
+        self.conv1 = _convolution(first)
+        self.bn1 = BatchNorm(first.outputs)
+        self.conv2 = _convolution(second)
+        self.bn2 = BatchNorm(second.outputs)
+        self.conv3 = _convolution(third)
+        self.bn3 = BatchNorm(third.outputs)
+        self.se = SqueezeExcitation(block.outputs) if block.squeezes else None
+        self.downsample = _shortcut(block)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.bn1.rectified(self.conv1(x))
@@ -140,22 +136,17 @@ class BiasedPointwise(Conv2d):
 
 
 class ResNet(nn.Cell):
-    """torchvision's ResNet: 7x7 stem at stride 2, max pooling, four groups of 64, 128, 256, 512 channels."""
+    """torchvision's ResNet: 7x7 stem at stride 2, max pooling, four groups of blocks."""
 
     def __init__(self, form: Large, num_classes: int, in_channels: int, precision: config.Precision) -> None:
         super().__init__()
         self.precision, self.type = precision, TYPES[precision]
-        blocks = form.blocks
-        block: type[BasicBlock] | type[Bottleneck] = Bottleneck if form.bottleneck else BasicBlock
-        self.conv1 = Conv2d(in_channels, 64, 7, 2, 3, stem=True)
-        self.bn1 = BatchNorm(64)
+        network = arch.large(form, in_channels)
+        self.conv1 = _convolution(network.stem, stem=True)
+        self.bn1 = BatchNorm(network.stem.outputs)
         self.maxpool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
-        outputs = [block.expansion * channels for channels in (64, 128, 256, 512)]
-        self.layer1 = _group(block, 64, 64, blocks[0], 1, squeezes=form.squeezes)
-        self.layer2 = _group(block, outputs[0], 128, blocks[1], 2, squeezes=form.squeezes)
-        self.layer3 = _group(block, outputs[1], 256, blocks[2], 2, squeezes=form.squeezes)
-        self.layer4 = _group(block, outputs[2], 512, blocks[3], 2, squeezes=form.squeezes)
-        self.fc = nn.Dense(outputs[3], num_classes)
+        self.layer1, self.layer2, self.layer3, self.layer4 = (_group(blocks) for blocks in network.groups)
+        self.fc = nn.Dense(network.features, num_classes)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
@@ -165,17 +156,16 @@ class ResNet(nn.Cell):
 
 
 class SmallResNet(nn.Cell):
-    """He et al.'s ResNet for small images: 3x3 stem, three groups of 16, 32, 64 channels."""
+    """He et al.'s ResNet for small images: 3x3 stem, three groups of blocks."""
 
     def __init__(self, blocks: int, num_classes: int, in_channels: int, precision: config.Precision) -> None:
         super().__init__()
         self.precision, self.type = precision, TYPES[precision]
-        self.conv1 = Conv2d(in_channels, 16, 3, 1, 1, stem=True)
-        self.bn1 = BatchNorm(16)
-        self.layer1 = _group(BasicBlock, 16, 16, blocks, 1)
-        self.layer2 = _group(BasicBlock, 16, 32, blocks, 2, free=True)
-        self.layer3 = _group(BasicBlock, 32, 64, blocks, 2, free=True)
-        self.fc = nn.Dense(64, num_classes)
+        network = arch.small(blocks, in_channels)
+        self.conv1 = _convolution(network.stem, stem=True)
+        self.bn1 = BatchNorm(network.stem.outputs)
+        self.layer1, self.layer2, self.layer3 = (_group(blocks) for blocks in network.groups)
+        self.fc = nn.Dense(network.features, num_classes)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
@@ -183,25 +173,20 @@ class SmallResNet(nn.Cell):
         return self.fc(global_mean(single(y)))
 
 
-def _group(
-    block: type[BasicBlock] | type[Bottleneck],
-    in_channels: int,
-    channels: int,
-    count: int,
-    stride: int,
-    free: bool = False,
-    squeezes: bool = False,
-) -> nn.Cell:
-    """Blocks of one size; the first one's shortcut changes the shape, with parameters or free of them."""
-    outputs = block.expansion * channels
-    downsample: nn.Cell | None = None
-    if free:
-        downsample = SubsampleAndPad(outputs - in_channels)
-    elif stride != 1 or in_channels != outputs:
-        downsample = nn.SequentialCell([Conv2d(in_channels, outputs, 1, stride), BatchNorm(outputs)])
-    made = functools.partial(Bottleneck, squeezes=True) if squeezes else block
-    rest = [made(outputs, channels, 1, None) for _ in range(count - 1)]
-    return nn.SequentialCell([made(in_channels, channels, stride, downsample), *rest])
+def _group(blocks: Sequence[Block]) -> nn.Cell:
+    return nn.SequentialCell([Bottleneck(block) if block.bottleneck else BasicBlock(block) for block in blocks])
+
+
+def _convolution(row: Convolution, stem: bool = False) -> Conv2d:
+    return Conv2d(row.inputs, row.outputs, row.kernel, row.stride, row.padding, stem=stem)
+
+
+def _shortcut(block: Block) -> nn.Cell | None:
+    """What changes the shape of a block's input to that of its output, with parameters or without."""
+    if block.shortcut == "subsampled":
+        return SubsampleAndPad(block.outputs - block.inputs)
+    row = block.downsample
+    return None if row is None else nn.SequentialCell([_convolution(row), BatchNorm(row.outputs)])
 
 
 class SubsampleAndPad(nn.Cell):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from mindspore import Tensor
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.data import sampler
+from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
-from resnetboost_trainer.data.loader import Feed
+from resnetboost_trainer.data.loader import DataLoader
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.metrics.record import StepRecord
@@ -20,18 +20,18 @@ from resnetboost_trainer.profiling.step_times import DATA, GRADIENT, OPTIMIZER, 
 class TimedSteps:
     """Makes and measures the first steps of a stage, on fresh weights. Collectives: all ranks take the same number."""
 
-    def __init__(self, config: Config, dataset: sampler.Dataset, communicator: Communicator, total: int) -> None:
+    def __init__(self, config: Config, dataset: registry.Dataset, communicator: Communicator, total: int) -> None:
         """A collective."""
         self.config, self.communicator, self._done = config, communicator, 0
         size, samples = communicator.size, len(dataset.train.labels)
         self.global_batch = size * config.local_batch_size * config.accumulation_steps
-        self.share = sampler.Share(
+        self.share = sampler.DistributedSampler(
             config.seed, self.global_batch, communicator.rank, size, samples, config.accumulation_steps
         )
         self.network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
         self.program = Program(config, self.network, communicator)
         corrupt = Corrupt(dataset.max_corrupt_images)
-        self._feed = Feed(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
+        self._feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self._batches = self._feed.batches(self.share.steps(0, total))
 
     def take(self, count: int) -> Sequence[Step]:

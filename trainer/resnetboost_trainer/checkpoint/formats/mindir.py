@@ -8,8 +8,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from resnetboost_trainer.checkpoint import inference
 from resnetboost_trainer.checkpoint.trained import Trained
-from resnetboost_trainer.models import inference
 from resnetboost_trainer.models.layers.conv import Conv2d
 from resnetboost_trainer.models.layers.norm import BatchNorm
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from resnetboost_trainer.checkpoint.state_dict import Array, Network
 from resnetboost_trainer.models import arch
-from resnetboost_trainer.models.arch import LARGE, SMALL, Large
-from resnetboost_trainer.models.state_dict import Array, Network
+from resnetboost_trainer.models.arch import Block, Convolution, Topology
 
 OPSET, IR_VERSION = 17, 8  # of ONNX 1.12: what has not been updated for years still reads it
 EPSILON = 1e-5  # of norm.BatchNorm, which needs MindSpore
@@ -25,8 +25,7 @@ def write(
 ) -> None:
     """Write the network for images of that height and width; `notes` go into its metadata. Raises OSError."""
     graph = _Graph(arrays)
-    logits = _large(graph, LARGE[network.name]) if network.name in LARGE else _small(graph, SMALL[network.name])
-    graph.add("Identity", [logits], LOGITS)
+    graph.add("Identity", [_network(graph, arch.topology(network.name, network.channels))], LOGITS)
     images = _floats(IMAGES, network.channels, *size)
     whole = helper.make_graph(graph.nodes, network.name, [images], [_floats(LOGITS, network.classes)], graph.tensors)
     opsets = [helper.make_opsetid("", OPSET)]
@@ -61,10 +60,16 @@ class _Graph:
         self.tensors.append(numpy_helper.from_array(self.arrays[name] if value is None else value, name))
         return name
 
-    def convolution(self, x: str, path: str, stride: int = 1, padding: int = 0, bias: bool = False) -> str:
-        kernel = self.arrays[f"{path}.weight"].shape[2:]
-        inputs = [x, self.weight(f"{path}.weight"), *([self.weight(f"{path}.bias")] if bias else [])]
-        return self.add("Conv", inputs, path, kernel_shape=[*kernel], strides=[stride] * 2, pads=[padding] * 4)
+    def normalised(self, x: str, row: Convolution) -> str:
+        """A convolution and its batch normalisation."""
+        kernel, stride, pads = [row.kernel] * 2, [row.stride] * 2, [row.padding] * 4
+        inputs = [x, self.weight(f"{row.name}.weight")]
+        return self.norm(self.add("Conv", inputs, row.name, kernel_shape=kernel, strides=stride, pads=pads), row.norm)
+
+    def biased(self, x: str, path: str) -> str:
+        """A 1x1 convolution with bias."""
+        inputs = [x, *(self.weight(f"{path}.{last}") for last in ("weight", "bias"))]
+        return self.add("Conv", inputs, path, kernel_shape=[1, 1], strides=[1, 1], pads=[0] * 4)
 
     def norm(self, x: str, path: str) -> str:
         names = [self.weight(f"{path}.{last}") for last in ("gamma", "beta", *arch.STATISTICS)]
@@ -79,52 +84,35 @@ class _Graph:
         return self.add("Gemm", [means, *dense], arch.HEAD, transB=1)
 
 
-def _large(graph: _Graph, form: Large) -> str:
-    y = graph.relu(graph.norm(graph.convolution(IMAGES, "conv1", 2, 3), "bn1"))
-    y = graph.add("MaxPool", [y], "maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    for group, count in enumerate(form.blocks):
-        for block in range(count):
-            path, stride = f"layer{group + 1}.{block}", 2 if group and not block else 1
-            shortcut = y
-            if f"{path}.downsample.0.weight" in graph.arrays:
-                shortcut = graph.norm(graph.convolution(y, f"{path}.downsample.0", stride), f"{path}.downsample.1")
-            y = (
-                _bottleneck(graph, y, path, stride, form.squeezes)
-                if form.bottleneck
-                else _basic(graph, y, path, stride)
-            )
-            y = graph.relu(graph.add("Add", [y, shortcut], f"{path}.sum"))
+def _network(graph: _Graph, network: Topology) -> str:
+    y = graph.relu(graph.normalised(IMAGES, network.stem))
+    if network.pooled:
+        y = graph.add("MaxPool", [y], "maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    for block in network.blocks:
+        shortcut = _shortcut(graph, y, block)
+        y = graph.relu(graph.add("Add", [_residual(graph, y, block), shortcut], f"{block.path}.sum"))
     return graph.head(y)
 
 
-def _small(graph: _Graph, count: int) -> str:
-    y = graph.relu(graph.norm(graph.convolution(IMAGES, "conv1", 1, 1), "bn1"))
-    for group in range(3):
-        for block in range(count):
-            path, stride = f"layer{group + 1}.{block}", 2 if group and not block else 1
-            shortcut = _subsampled(graph, y, path, 8 << group) if stride == 2 else y
-            y = _basic(graph, y, path, stride)
-            y = graph.relu(graph.add("Add", [y, shortcut], f"{path}.sum"))
-    return graph.head(y)
+def _residual(graph: _Graph, x: str, block: Block) -> str:
+    *first, last = block.convolutions
+    for row in first:
+        x = graph.relu(graph.normalised(x, row))
+    y = graph.normalised(x, last)
+    return _weighed(graph, y, f"{block.path}.se") if block.squeezes else y
 
 
-def _basic(graph: _Graph, x: str, path: str, stride: int) -> str:
-    y = graph.relu(graph.norm(graph.convolution(x, f"{path}.conv1", stride, 1), f"{path}.bn1"))
-    return graph.norm(graph.convolution(y, f"{path}.conv2", 1, 1), f"{path}.bn2")
-
-
-def _bottleneck(graph: _Graph, x: str, path: str, stride: int, squeezes: bool) -> str:
-    y = graph.relu(graph.norm(graph.convolution(x, f"{path}.conv1"), f"{path}.bn1"))
-    y = graph.relu(graph.norm(graph.convolution(y, f"{path}.conv2", stride, 1), f"{path}.bn2"))
-    y = graph.norm(graph.convolution(y, f"{path}.conv3"), f"{path}.bn3")
-    return _weighed(graph, y, f"{path}.se") if squeezes else y
+def _shortcut(graph: _Graph, x: str, block: Block) -> str:
+    if block.downsample is not None:
+        return graph.normalised(x, block.downsample)
+    return _subsampled(graph, x, block.path, block.outputs - block.inputs) if block.shortcut == "subsampled" else x
 
 
 def _weighed(graph: _Graph, x: str, path: str) -> str:
     """Squeeze and excitation."""
     means = graph.add("GlobalAveragePool", [x], f"{path}.mean")
-    inner = graph.relu(graph.convolution(means, f"{path}.fc1", bias=True))
-    shares = graph.add("Sigmoid", [graph.convolution(inner, f"{path}.fc2", bias=True)], f"{path}.share")
+    inner = graph.relu(graph.biased(means, f"{path}.fc1"))
+    shares = graph.add("Sigmoid", [graph.biased(inner, f"{path}.fc2")], f"{path}.share")
     return graph.add("Mul", [x, shares], path)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from resnetboost_trainer import config
 from resnetboost_trainer.data import read_errors
+from resnetboost_trainer.data.sources.source import Files, place
 from resnetboost_trainer.failures import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -93,6 +95,12 @@ def _layout(root: Path) -> str:
     expected = "lay images out as train/CLASS/NAME.jpg and val/CLASS/NAME.jpg"
     other = "dataset.trainFolder and dataset.testFolder name other folders"
     return f"{expected} in {root}, which holds {read_errors.listed(root)} ({other})"
+
+
+def read(dataset: config.Dataset, num_classes: int) -> Files:
+    """Find the images below `trainFolder` and `testFolder` of the data set's path. Raises DataError."""
+    train, test = contents(place(dataset), dataset.train_folder or "train", dataset.test_folder or "val", num_classes)
+    return Files(train, test, train.classes)
 
 
 def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[FolderContents, FolderContents]:

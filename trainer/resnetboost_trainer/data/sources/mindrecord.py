@@ -19,8 +19,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from resnetboost_trainer import config
 from resnetboost_trainer.data import read_errors
-from resnetboost_trainer.data.sources import labelled
+from resnetboost_trainer.data.sources import class_names
+from resnetboost_trainer.data.sources.source import Files, place
 from resnetboost_trainer.failures import DataError
 
 LABEL = "label"
@@ -192,6 +194,12 @@ def _index(path: Path) -> NDArray[np.int64]:
         raise DataError(f"{database}: some of its rows have no numbers; write the file again") from None
 
 
+def read(dataset: config.Dataset, num_classes: int) -> Files:
+    """Find the files below the data set's path, and the class names if they lie beside them. Raises DataError."""
+    root = place(dataset)
+    return Files(*contents(root, num_classes), classes(root))
+
+
 def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindRecordContents]:
     """Images to train on and to test with: files named train... and val... or test.... Raises DataError."""
     found = MindRecordContents(_files(root, ("train",))), MindRecordContents(_files(root, ("val", "test")))
@@ -207,7 +215,7 @@ def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindReco
 
 def classes(root: Path) -> tuple[str, ...]:
     """The names of the classes, if they lie beside the files as `resnetboost data to-mindrecord` leaves them."""
-    return labelled.names(root / CLASSES)
+    return class_names.read(root / CLASSES)
 
 
 def _files(root: Path, beginnings: tuple[str, ...]) -> list[Path]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from resnetboost_trainer.models import arch
 from resnetboost_trainer.optim.thor import assignment, blocks
 
 Cut = Callable[[int, int], list[int]]  # channels, unit -> sizes of the blocks
@@ -103,25 +104,24 @@ def speedup(shapes: Sequence[Shape], cut: Cut, ranks: int, by_factor: bool = Fal
 
 
 def resnet50(classes: int) -> list[Shape]:
-    """The 54 layers with weight matrices, for images of 224 x 224."""
-    shapes = [Shape("conv1", 64, 3, 49, 112**2)]
-    channels, size = 64, 56
-    for group, (width, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), start=1):
-        for index in range(count):
-            stride = 2 if index == 0 and group > 1 else 1
-            shapes += _bottleneck(f"layer{group}.{index}", channels, width, size, stride)
-            channels, size = 4 * width, size // stride
-    return [*shapes, Shape("fc", classes, channels)]
+    """Return the 54 layers with weight matrices, for images of 224 x 224."""
+    network = arch.topology("resnet50", 3)
+    shapes = [_shape(network.stem, 112)]
+    size = 56  # after the stem's stride and the pooling's
+    for block in network.blocks:
+        before = size
+        for convolution in block.convolutions:
+            size //= convolution.stride
+            shapes.append(_shape(convolution, size))
+        if block.downsample is not None:
+            shapes.append(_shape(block.downsample, before // block.stride))
+    return [*shapes, Shape(arch.HEAD, classes, network.features)]
 
 
-def _bottleneck(name: str, channels: int, width: int, size: int, stride: int) -> Iterator[Shape]:
-    """Convolutions of a block; the second has the stride, and a shortcut that changes the shape is a fourth."""
-    pixels = (size // stride) ** 2
-    yield Shape(f"{name}.conv1", width, channels, 1, size**2)
-    yield Shape(f"{name}.conv2", width, width, 9, pixels)
-    yield Shape(f"{name}.conv3", 4 * width, width, 1, pixels)
-    if channels != 4 * width:
-        yield Shape(f"{name}.downsample.0", 4 * width, channels, 1, pixels)
+def _shape(convolution: arch.Convolution, size: int) -> Shape:
+    """Return the matrix of a convolution whose output is `size` pixels wide."""
+    pixels = convolution.kernel**2
+    return Shape(convolution.name, convolution.outputs, convolution.inputs, pixels, size**2)
 
 
 def table(shapes: Sequence[Shape], samples: int, block_size: int) -> str:

@@ -1,4 +1,4 @@
-"""Holds the arrays of a file against a network of the family: which fit, which do not, and what to say of them."""
+"""Compares the arrays of a file with the parameters of a network: which fit, which do not, and a message about them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A trained network as a function from images to what it says of them; it knows neither files nor pictures."""
+"""Runs a trained network on images: logits, and probabilities of the classes."""
 
 import mindspore
 import numpy as np

@@ -1,0 +1,116 @@
+"""Turns the arrays of a data source into the parts of a data set in memory, normalised by channel."""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer.data import preprocessing
+from resnetboost_trainer.data.augmentation import ArrayAugmentation
+from resnetboost_trainer.data.dataset import ArraySplit, Channels
+from resnetboost_trainer.data.preprocessing import Preparation
+from resnetboost_trainer.data.sources.npz import Arrays
+from resnetboost_trainer.failures import DataError
+
+_WHITE = 255.0  # of a byte
+_CHUNK = 1024  # samples worked on at a time, so that temporary arrays stay small
+
+
+class Parts(NamedTuple):
+    """Images to train on and to test with, and how a picture becomes like them."""
+
+    train: ArraySplit
+    test: ArraySplit
+    preparation: Preparation
+
+
+def normalised(
+    arrays: Arrays,
+    source: str,
+    augmentation: ArrayAugmentation | None,
+    names: tuple[str, ...],
+    known: Preparation | None,
+) -> Parts:
+    """Normalise arrays of any type and scale at once. Raises DataError, naming `source`, for values not finite."""
+    x_train, x_test = _as_nchw(arrays.x_train), _as_nchw(arrays.x_test)
+    for name, images in (("x_train", x_train), ("x_test", x_test)):
+        _check_finite(source, name, images)
+    white = _brightest(x_train)
+    channels = _channels(x_train, white, known)
+    blank = _normalise(x_train, x_test, channels)
+    train = ArraySplit(x_train, arrays.y_train.astype(np.int32), None, blank, augmentation)
+    test = ArraySplit(x_test, arrays.y_test.astype(np.int32))
+    return Parts(train, test, preprocessing.of_arrays(x_train.shape[2:], channels, white, names))
+
+
+def pixels(
+    arrays: Arrays, augmentation: ArrayAugmentation | None, names: tuple[str, ...], known: Preparation | None
+) -> Parts:
+    """Keep arrays of bytes as bytes, a quarter of the memory, to be normalised when they are used."""
+    x_train, x_test = (
+        np.ascontiguousarray(x.reshape(*x.shape[:3], -1).transpose(0, 3, 1, 2)) for x in (arrays[0], arrays[2])
+    )
+    channels = _channels(x_train, _WHITE, known)
+    train = ArraySplit(x_train, arrays.y_train.astype(np.int32), channels, None, augmentation)
+    test = ArraySplit(x_test, arrays.y_test.astype(np.int32), channels)
+    return Parts(train, test, preprocessing.of_arrays(x_train.shape[2:], channels, _WHITE, names))
+
+
+def digest(arrays: Arrays) -> str:
+    """Return a hash of shapes, types and values."""
+    found = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        found.update(f"{array.shape}{array.dtype.str}".encode())
+        found.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def _as_nchw(images: NDArray[np.generic]) -> NDArray[np.float32]:
+    """(n, h, w) or (n, h, w, c) of any type -> float32 (n, c, h, w)."""
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by _check_finite
+        if images.ndim == 3:
+            return images[:, np.newaxis].astype(np.float32, order="C")
+        return images.transpose(0, 3, 1, 2).astype(np.float32, order="C")
+
+
+def _check_finite(source: str, name: str, images: NDArray[np.float32]) -> None:
+    for start in range(0, len(images), _CHUNK):
+        finite = np.isfinite(images[start : start + _CHUNK]).all(axis=(1, 2, 3))
+        if not finite.all():
+            sample = start + int(np.argmin(finite))
+            raise DataError(f"{source}: {name}: sample {sample} holds a value that is not finite as float32")
+
+
+def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32], channels: Channels) -> NDArray[np.float32]:
+    """In place: subtract each channel's mean, divide by its deviation. Returns what a zero becomes, by channel (c,)."""
+    for channel, (mean, deviation) in enumerate(zip(*channels, strict=True)):
+        for images in (x_train, x_test):
+            images[:, channel] -= mean
+            images[:, channel] /= deviation
+    blank: NDArray[np.float32] = -channels.mean / channels.deviation
+    return blank
+
+
+def _channels(images: NDArray[np.float32] | NDArray[np.uint8], white: float, known: Preparation | None) -> Channels:
+    """Mean and standard deviation of each channel; or the known ones, for as many, in units of these images' white."""
+    if known is not None and known.resize is None and len(known.mean) == images.shape[1]:
+        scale = np.float32(white / known.white)
+        return Channels(known.channels.mean * scale, known.channels.deviation * scale)
+    moments = np.array([_moments(images[:, channel]) for channel in range(images.shape[1])], np.float32)
+    return Channels(moments[:, 0], moments[:, 1])
+
+
+def _brightest(images: NDArray[np.float32]) -> float:
+    """The largest value, which is taken for a white pixel's; 1 where none is above 0."""
+    largest = float(images.max())
+    return largest if largest > 0 else 1.0
+
+
+def _moments(values: NDArray[np.float32] | NDArray[np.uint8]) -> tuple[float, float]:
+    """Mean and standard deviation over everything; the deviation of a constant is given as 1."""
+    chunks = [values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK)]
+    mean = sum(float(chunk.sum(dtype=np.float64)) for chunk in chunks) / values.size
+    squares = sum(float(np.square(np.subtract(chunk, mean, dtype=np.float64)).sum()) for chunk in chunks)
+    deviation = float(np.sqrt(squares / values.size))
+    return mean, deviation if deviation > 1e-6 * abs(mean) else 1.0

@@ -1,0 +1,139 @@
+"""The data sources that `dataset.name` can be, and loading the job's data set from one.
+
+A new source is a file in data/sources with its reader, a line here, and its name in the schema of the job.
+"""
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from resnetboost_trainer import config
+from resnetboost_trainer.data import arrays, preprocessing, read_errors, recipe
+from resnetboost_trainer.data.dataset import ArraySplit, Split
+from resnetboost_trainer.data.image_dataset import ImageDataset
+from resnetboost_trainer.data.mixup import Mixing
+from resnetboost_trainer.data.preprocessing import Preparation
+from resnetboost_trainer.data.recipe import Recipe
+from resnetboost_trainer.data.sources import cifar, digits, imagefolder, mindrecord, mnist, npz, synthetic
+from resnetboost_trainer.data.sources.source import Files, Source, place
+from resnetboost_trainer.failures import ConfigError
+
+_CIFAR_PATH, _DIGITS = "the folder of its .bin files", tuple("0123456789")
+SOURCES = {
+    "digits": Source(arrays=digits.read, class_names=lambda _: _DIGITS),
+    "npz": Source(arrays=lambda dataset, classes: npz.read(place(dataset), classes), path="the path of a file"),
+    "mnist_5k": Source(pixels=mnist.read_5k, class_names=lambda _: _DIGITS),
+    "MNIST": Source(pixels=mnist.read, path="the folder of its idx files", class_names=lambda _: _DIGITS),
+    "CIFAR10": Source(
+        pixels=cifar.read10, path=_CIFAR_PATH, class_names=cifar.names10, crop="Padded", horizontal_flip=0.5
+    ),
+    "CIFAR100": Source(
+        pixels=cifar.read100, path=_CIFAR_PATH, class_names=cifar.names100, crop="Padded", horizontal_flip=0.5
+    ),
+    "ImageFolder": Source(
+        files=imagefolder.read, path="the folder that has train and val", crop="RandomResized", horizontal_flip=0.5
+    ),
+    "MindRecord": Source(
+        files=mindrecord.read, path="the folder of the files", crop="RandomResized", horizontal_flip=0.5
+    ),
+    "Synthetic": Source(pixels=synthetic.read),
+}
+
+
+class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+    """Images to train on and to test with, float32 (channels, h, w) each, and int32 labels below `classes`.
+
+    Over training images in memory each channel has mean 0 and standard deviation 1, before they are augmented.
+    `fingerprint` tells apart data sets that a checkpoint must not be carried between; `preparation` says how a picture
+    becomes like them. `workers` threads make batches, by default one for each core, or with `autotune` as many
+    of them as are needed; a rank puts up with `max_corrupt_images`.
+    """
+
+    train: Split
+    test: Split
+    classes: int
+    channels: int
+    fingerprint: str
+    preparation: Preparation | None = None
+    mixing: Mixing | None = None
+    workers: int | None = None
+    autotune: bool = False
+    max_corrupt_images: int = 0
+
+    @property
+    def x_train(self) -> NDArray[np.float32]:
+        """All images (n, c, h, w), of a data set that has them in memory as they are used."""
+        return _in_memory(self.train)
+
+    @property
+    def y_train(self) -> NDArray[np.int32]:
+        return self.train.labels
+
+    @property
+    def x_test(self) -> NDArray[np.float32]:
+        """As `x_train`."""
+        return _in_memory(self.test)
+
+    @property
+    def y_test(self) -> NDArray[np.int32]:
+        return self.test.labels
+
+
+def _in_memory(split: Split) -> NDArray[np.float32]:
+    assert isinstance(split, ArraySplit) and split.channels is None
+    return split.pixels
+
+
+def load(dataset: config.Dataset, classes: int, known: Preparation | None = None) -> Dataset:
+    """Read the job's data set. Raises ConfigError or DataError: one sentence saying what would be right; StorageError.
+
+    With `known` arrays are normalised as a network wants them that was trained on others, else by their own.
+    """
+    try:
+        return _load(dataset, classes, known)
+    except OSError as error:
+        raise read_errors.failure(f"{error.filename or dataset.path}: cannot be read", error) from None
+
+
+def _load(dataset: config.Dataset, classes: int, known: Preparation | None) -> Dataset:
+    source = SOURCES[dataset.name]
+    chosen = recipe.recipe(dataset, classes, source)
+    if source.path is not None and dataset.path is None:
+        raise ConfigError(f"dataset.path: missing; dataset.name: {dataset.name} needs {source.path}")
+    if source.files is not None:
+        return _of_files(dataset, source.files(dataset, classes), chosen, classes)
+    read = source.arrays or source.pixels
+    assert read is not None
+    found = read(dataset, classes)
+    names = source.class_names(dataset)[:classes]
+    if source.arrays is not None:
+        origin = dataset.path if source.path is not None and dataset.path is not None else dataset.name
+        parts = arrays.normalised(found, origin, chosen.arrays, names, known)
+    else:
+        parts = arrays.pixels(found, chosen.arrays, names, known)
+    return Dataset(
+        train=parts.train,
+        test=parts.test,
+        classes=classes,
+        channels=parts.train.shape[0],
+        fingerprint=f"{dataset.name}:{arrays.digest(found)}",
+        preparation=parts.preparation,
+        mixing=chosen.mixing,
+        workers=dataset.workers,
+        autotune=dataset.autotune,
+    )
+
+
+def _of_files(dataset: config.Dataset, files: Files, chosen: Recipe, classes: int) -> Dataset:
+    return Dataset(
+        train=ImageDataset(files.train, chosen.augmented, chosen.size),
+        test=ImageDataset(files.test, chosen.evaluated, chosen.size),
+        classes=classes,
+        channels=3,
+        fingerprint=f"{dataset.name}:{files.train.digest()}:{files.test.digest()}",
+        preparation=preprocessing.of_photographs(chosen.evaluated, files.classes[:classes]),
+        mixing=chosen.mixing,
+        workers=dataset.workers,
+        autotune=dataset.autotune,
+        max_corrupt_images=dataset.max_corrupt_images,
+    )
