@@ -91,7 +91,7 @@ def test_what_does_not_help_is_noted(stage: dict[str, Any], spec: dict[str, Any]
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_examples_need_no_notes_but_that_they_keep_nothing_where_they_say_so(path: Path) -> None:
-    says_so = "# claimName: digits # on Kubernetes: a PersistentVolumeClaim. Without one" in path.read_text()
+    says_so = "# claimName: digits # on Kubernetes: a PersistentVolumeClaim. Without it" in path.read_text()
     spec = schema.defaulted(jobfile.load(path))["spec"]
     assert [*notes(spec), *of_cluster(spec)] == ([LOST] if says_so else [])
 
