@@ -17,7 +17,7 @@ from beds.operator.jobs import job
 from beds.operator.space import is_true
 from bench import scale_jobs
 from bench.entries import Entry, figure
-from resnetboost_operator import names
+from resnetboost_api import names
 
 SIZES = tuple(int(size) for size in os.environ.get("RANKTABLE_SIZES", "16,64,256,1024").split(","))
 ROUNDS = 3

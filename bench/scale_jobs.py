@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from beds.cluster import ControlPlane
 from beds.operator import jobs
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 
 CRD = Path("crds/resnetboostjobs.yaml")
@@ -88,5 +89,5 @@ class IndexedJob:
 
 def _pod_spec(plane: ControlPlane, size: int) -> Any:
     """As the operator makes it of the job that the API server has completed (a dry run: nothing is created)."""
-    job = api.parse(plane.client.send("POST", f"{_OURS}?dryRun=All", jobs.job("template", ranks=size)))
+    job = parse_job(plane.client.send("POST", f"{_OURS}?dryRun=All", jobs.job("template", ranks=size)))
     return json.loads(json.dumps(pod_manifest(job, job.spec.stages[0], 0, 1)["spec"]))

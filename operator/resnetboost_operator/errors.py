@@ -1,6 +1,6 @@
 """Errors that a user can cause and fix: one sentence and the exit code of the command line."""
 
-from resnetboost_operator import failures
+from resnetboost_api import failures
 
 _CODES = {verdict.name: verdict.exit_code for verdict in failures.ALL}
 

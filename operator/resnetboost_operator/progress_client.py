@@ -5,8 +5,8 @@ import errno
 import aiohttp
 import msgspec
 
-from resnetboost_operator import names
-from resnetboost_operator.status import Progress
+from resnetboost_api import names
+from resnetboost_api.status import Progress
 
 LIMIT_BYTES = 64 * 1024
 TIMEOUT_SECONDS = 10.0  # a rank that compiles answers late; a second request meanwhile would only queue behind it

@@ -6,57 +6,12 @@ from typing import Annotated, Any
 import msgspec
 
 from resnetboost_api.status import (
-    Amount,
-    Attempt,
     Condition,
-    ConditionStatus,
-    Count,
-    Goodput,
-    Loss,
-    Phase,
     Progress,
     Ranks,
-    Ratio,
-    StageState,
     StageStatus,
     Status,
 )
-
-__all__ = [
-    "ATTEMPTS_KEPT",
-    "MESSAGE_LIMIT",
-    "RANK_TABLE_READY",
-    "REASON_LIMIT",
-    "Amount",
-    "Attempt",
-    "Condition",
-    "ConditionStatus",
-    "Count",
-    "Goodput",
-    "Loss",
-    "Marks",
-    "Phase",
-    "Progress",
-    "Ranks",
-    "Ratio",
-    "StageState",
-    "StageStatus",
-    "Status",
-    "condition",
-    "current_progress",
-    "earlier_checkpoint_step",
-    "format_indexes",
-    "from_dict",
-    "highest",
-    "is_current",
-    "is_terminal",
-    "is_true",
-    "is_urgent",
-    "parse_indexes",
-    "stage_status",
-    "to_dict",
-    "with_stage",
-]
 
 # Bounds of what a rank may report about skipped images.
 Marks = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=16)], ...], msgspec.Meta(max_length=64)]

@@ -13,7 +13,7 @@ from beds.cluster.fixtures import CRD
 from beds.cluster.helm import CHART, Helm
 from beds.operator import account
 from chart.rendered import CI_VALUES, NAMESPACE, Manifest, of, one, render
-from resnetboost_operator import names
+from resnetboost_api import names
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,16 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from resnetboost_operator import api, names, status
-from resnetboost_operator import failures as verdicts
+from resnetboost_api import failures as verdicts
+from resnetboost_api import names
+from resnetboost_api.dataset import Dataset
+from resnetboost_api.device import Device
+from resnetboost_api.model import Init, ModelName, Part, Weights
+from resnetboost_api.optimizers import Adasum, Damping, Pca
+from resnetboost_api.policies import Checkpoint
+from resnetboost_api.stage import LearningRate, Stage
+from resnetboost_api.status import Progress
+from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.manifests import devices, gang
 from resnetboost_operator.manifests.config_map import config_map
 from resnetboost_operator.manifests.container import PROBE_SECONDS
@@ -45,7 +53,7 @@ def test_failure_classes_and_exit_codes_are_the_same_on_both_sides() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_trainer_reads_every_stage_of_every_example(example: Path, tmp_path: Path) -> None:
-    job = api.parse(schema.defaulted(jobfile.load(example)))
+    job = parse_job(schema.defaulted(jobfile.load(example)))
     for attempt, stage in enumerate(job.spec.stages):
         path = tmp_path / f"{stage.name}.yaml"
         path.write_text(config_map(job, stage, attempt)["data"][names.CONFIG_KEY])
@@ -54,9 +62,9 @@ def test_the_trainer_reads_every_stage_of_every_example(example: Path, tmp_path:
         assert loaded.learning_rate.peak == stage.learning_rate.peak
 
 
-def configs(name: str, folder: Path) -> Iterator[tuple[api.Stage, config.Config]]:
+def configs(name: str, folder: Path) -> Iterator[tuple[Stage, config.Config]]:
     """Each stage of a file of the corpus, and what the trainer reads of it."""
-    job = api.parse(schema.defaulted(jobfile.load(GOOD / f"{name}.yaml")))
+    job = parse_job(schema.defaulted(jobfile.load(GOOD / f"{name}.yaml")))
     for stage in job.spec.stages:
         path = folder / f"{stage.name}.yaml"
         path.write_text(config_map(job, stage, 0)["data"][names.CONFIG_KEY])
@@ -143,14 +151,14 @@ def test_the_trainer_is_told_where_the_first_weights_of_a_stage_come_from(
 
 
 def test_a_stage_with_devices_of_its_own_sums_across_nodes_of_them(tmp_path: Path) -> None:
-    job = api.parse(schema.defaulted(jobfile.load(GOOD / "adasum-on-some-of-the-devices.yaml")))
+    job = parse_job(schema.defaulted(jobfile.load(GOOD / "adasum-on-some-of-the-devices.yaml")))
     assert [len(pods_of(job, stage)) for stage in job.spec.stages] == [4, 1, 2]
     loaded = [found for _, found in configs("adasum-on-some-of-the-devices", tmp_path)]
     assert [found.adasum.ranks_per_node if found.adasum is not None else None for found in loaded] == [2, None, 1]
 
 
 def test_the_trainer_knows_whatever_adasum_may_sum() -> None:
-    assert words(config.Adasum)["reduce"] == words(api.Adasum)["reduce"]
+    assert words(config.Adasum)["reduce"] == words(Adasum)["reduce"]
 
 
 def plain(settings: msgspec.Struct | None) -> Any:
@@ -162,15 +170,15 @@ def plain(settings: msgspec.Struct | None) -> Any:
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        (config.Device, api.Device),
-        (config.Init, api.Init),
-        (config.Weights, api.Weights),
-        (config.Dataset, api.Dataset),
-        (config.LearningRate, api.LearningRate),
-        (config.Damping, api.Damping),
-        (config.Pca, api.Pca),
-        (config.Checkpoint, api.Checkpoint),
-        (config.Config, api.Stage),
+        (config.Device, Device),
+        (config.Init, Init),
+        (config.Weights, Weights),
+        (config.Dataset, Dataset),
+        (config.LearningRate, LearningRate),
+        (config.Damping, Damping),
+        (config.Pca, Pca),
+        (config.Checkpoint, Checkpoint),
+        (config.Config, Stage),
     ],
     ids=["device", "init", "weights", "data set", "learning rate", "damping", "PCA", "checkpoint", "stage"],
 )
@@ -186,9 +194,9 @@ def test_the_trainer_is_told_what_the_network_begins_with_and_what_of_it_does_no
 
 
 def test_the_trainer_has_every_network_and_part_a_job_may_name() -> None:
-    assert set(get_args(api.ModelName)) == arch.LARGE.keys() | arch.SMALL.keys()
-    named = {part for name in get_args(api.ModelName) for part in arch.parts(name)}
-    assert set(get_args(api.Part)) == named
+    assert set(get_args(ModelName)) == arch.LARGE.keys() | arch.SMALL.keys()
+    named = {part for name in get_args(ModelName) for part in arch.parts(name)}
+    assert set(get_args(Part)) == named
 
 
 def words(struct: type) -> dict[str, set[Any]]:
@@ -201,7 +209,7 @@ def words(struct: type) -> dict[str, set[Any]]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_trainer_understands_every_pods_environment(example: Path) -> None:
-    job = api.parse(schema.defaulted(jobfile.load(example)))
+    job = parse_job(schema.defaulted(jobfile.load(example)))
     for stage in job.spec.stages:
         for index, pod in enumerate(pods_of(job, stage)):
             variables = {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][0]["env"]}
@@ -219,13 +227,13 @@ def test_the_trainer_looks_for_the_rank_table_under_the_names_it_is_published_un
     assert published == (ranktable.TABLE, ranktable.PACKED, ranktable.RANKS)
 
 
-def pods_of(job: api.Job, stage: api.Stage) -> list[dict[str, Any]]:
+def pods_of(job: Job, stage: Stage) -> list[dict[str, Any]]:
     return [found for found in gang.gang(job, stage, 0) if found["kind"] == "Pod"]
 
 
 def test_progress_means_the_same_on_both_sides() -> None:
     told = progress.Progress(state="Training", stage="base", attempt=2, step=7, loss=0.5, eta_seconds=9, heartbeat=8)
-    understood = msgspec.json.decode(msgspec.json.encode(told), type=status.Progress)
+    understood = msgspec.json.decode(msgspec.json.encode(told), type=Progress)
     for field in progress.Progress.__struct_fields__:
         assert getattr(understood, field) == getattr(told, field), field
 
@@ -276,7 +284,7 @@ def test_a_run_goes_on_with_more_epochs_exactly_where_the_trainer_has_done_what_
     extended = extension.extended(short, schema.defaulted(found), extension.Made({"base": made}))
     settings = []
     for job in (short, schema.defaulted(found)):
-        parsed = api.parse(job)
+        parsed = parse_job(job)
         settings.append(msgspec.convert(trainer_config(parsed, parsed.spec.stages[0], 0), config.Config))
     rates = [
         [schedule.learning_rate(stage, step, per_epoch) for step in range(round(made * per_epoch))]

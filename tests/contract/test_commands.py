@@ -29,7 +29,6 @@ NEEDED_BY_HELP = {
     "resnetboost_operator.cli.group",
     "resnetboost_operator.cli.main",
     "resnetboost_operator.errors",
-    "resnetboost_operator.failures",
     "resnetboost_operator.readable",
 }
 

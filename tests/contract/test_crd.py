@@ -12,9 +12,13 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from resnetboost_api import aliases, crd
+from resnetboost_api import aliases, crd, names
+from resnetboost_api.optimizers import Adasum, Pca, Thor
+from resnetboost_api.stage import Algorithm, DynamicLossScale
+from resnetboost_api.status import Progress, Status
 from resnetboost_api.structure import Structure
-from resnetboost_operator import api, names, status
+from resnetboost_operator import status
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.volumes import DRIVER_MOUNTS
 from resnetboost_operator.validation import jobfile, rules, schema
@@ -135,25 +139,25 @@ class TestStructs:
     def test_a_thor_stage_without_settings_has_the_defaults_of_each(self) -> None:
         """The CRD cannot say it: the block itself has no default, as stages of other algorithms must not have it."""
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "thor-bare.yaml"))["spec"]["stages"][0]["thor"]
-        assert msgspec.convert(filled, api.Thor) == api.Thor()
+        assert msgspec.convert(filled, Thor) == Thor()
 
     def test_a_dynamic_loss_scale_without_settings_has_the_defaults_of_each(self) -> None:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "dynamic-loss-scale.yaml"))["spec"]["stages"][0]
-        assert msgspec.convert(filled["dynamicLossScale"], api.DynamicLossScale) == api.DynamicLossScale()
+        assert msgspec.convert(filled["dynamicLossScale"], DynamicLossScale) == DynamicLossScale()
 
-    @pytest.mark.parametrize("algorithm", get_args(api.Algorithm))
+    @pytest.mark.parametrize("algorithm", get_args(Algorithm))
     @pytest.mark.parametrize(
         ("stage", "expected"),
         [
-            ({"precision": "Float16"}, api.DynamicLossScale()),
+            ({"precision": "Float16"}, DynamicLossScale()),
             ({"precision": "Float16", "lossScale": 128}, None),
-            ({"precision": "Float16", "dynamicLossScale": {"initial": 4}}, api.DynamicLossScale(initial=4)),
+            ({"precision": "Float16", "dynamicLossScale": {"initial": 4}}, DynamicLossScale(initial=4)),
             ({"precision": "Float32"}, None),
         ],
         ids=["half", "half with a fixed one", "half with one of its own", "single"],
     )
     def test_a_stage_in_float16_has_a_loss_scale_whatever_its_algorithm(
-        self, stage: dict[str, Any], expected: api.DynamicLossScale | None, algorithm: str
+        self, stage: dict[str, Any], expected: DynamicLossScale | None, algorithm: str
     ) -> None:
         job = jobfile.load(CORPUS / "good" / "minimal.yaml")
         plain = {"name": "plain", "algorithm": "Momentum", "epochs": 40, "localBatchSize": 32, "snapshots": {}}
@@ -163,19 +167,17 @@ class TestStructs:
             {"name": "half", "algorithm": algorithm, "epochs": 1, "localBatchSize": 32} | stage,
         ]
         assert schema.check(job) == []
-        assert api.parse(schema.defaulted(job)).spec.stages[1].dynamic_loss_scale == expected
+        assert parse_job(schema.defaulted(job)).spec.stages[1].dynamic_loss_scale == expected
 
     def test_an_adasum_stage_without_settings_has_the_defaults_of_each(self) -> None:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "adasum-bare.yaml"))["spec"]["stages"][0]["adasum"]
-        assert msgspec.convert(filled, api.Adasum) == api.Adasum()
+        assert msgspec.convert(filled, Adasum) == Adasum()
 
     @pytest.mark.parametrize("name", ["pca-bare", "pca-minimal"])
     def test_a_pca_stage_without_settings_has_the_defaults_of_each(self, name: str) -> None:
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "pca-bare.yaml"))
-        assert msgspec.convert(filled["spec"]["stages"][1]["pca"], api.Pca) == api.Pca()
-        assert (
-            api.parse(schema.defaulted(jobfile.load(CORPUS / "good" / f"{name}.yaml"))).spec.stages[1].pca == api.Pca()
-        )
+        assert msgspec.convert(filled["spec"]["stages"][1]["pca"], Pca) == Pca()
+        assert parse_job(schema.defaulted(jobfile.load(CORPUS / "good" / f"{name}.yaml"))).spec.stages[1].pca == Pca()
 
     def test_the_crd_tells_the_defaults_that_depend_on_the_device_type(self) -> None:
         """The API server fills none of them in, so the description is all that a user sees."""
@@ -201,17 +203,17 @@ class TestStructs:
         """No rule can ask for a default that the API server does not fill in."""
         texts = {rule["rule"] for (path, _), rule in every_rule().items() if path == "spec.stages"}
         assumed = {number for text in texts for number in re.findall(r"pca\.components : (\d+)", text)}
-        assert assumed == {str(api.Pca().components)}
+        assert assumed == {str(Pca().components)}
 
     @pytest.mark.parametrize("which", [min, max], ids=["smallest", "largest"])
     def test_whatever_a_rank_may_claim_the_api_server_takes(self, which: Callable[..., Any]) -> None:
         """A status that is refused because of a progress would hold up everything else about the job."""
-        info = msgspec.inspect.type_info(status.Progress)
+        info = msgspec.inspect.type_info(Progress)
         assert isinstance(info, msgspec.inspect.StructType)
         claimed = {field.encode_name: which(extremes(field.type)) for field in info.fields}
         claimed["heartbeatTime"] = "2026-01-01T00:00:00Z"  # the operator's own
-        progress = msgspec.convert(claimed, status.Progress)
-        assert schema.check_status(status.to_dict(status.Status(progress=progress))) == []
+        progress = msgspec.convert(claimed, Progress)
+        assert schema.check_status(status.to_dict(Status(progress=progress))) == []
 
     def test_names(self) -> None:
         found = crd.definition()["spec"]
@@ -265,7 +267,7 @@ class TestCorpus:
     def test_good_files_are_taken_and_parsed(self, path: Path) -> None:
         obj = jobfile.load(path)
         assert schema.check(obj) == []
-        api.parse(schema.defaulted(obj))
+        parse_job(schema.defaulted(obj))
 
     @files("bad")
     def test_bad_files_have_the_problem_they_tell(self, path: Path) -> None:
@@ -283,7 +285,7 @@ class TestCorpus:
     def test_examples_are_right(self, path: Path) -> None:
         obj = jobfile.load(path)
         assert schema.check(obj) == []
-        api.parse(schema.defaulted(obj))
+        parse_job(schema.defaulted(obj))
 
     def test_everything_is_everything(self) -> None:
         """Every field of the spec is given somewhere in good/everything.yaml."""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from resnetboost_api.status import Attempt, Condition, Goodput, Loss, Progress, Status
 from resnetboost_operator.controller.job_series import FAMILIES
 from resnetboost_operator.controller.jobs import JobRecord
-from resnetboost_operator.status import Attempt, Condition, Goodput, Loss, Progress, Status
 from support import dashboardlint, exposedmetrics
 from support.exposedmetrics import Metric
 from support.simulation import job

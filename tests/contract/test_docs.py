@@ -9,8 +9,10 @@ import msgspec
 import pytest
 import yaml
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.job import Spec
 from resnetboost_operator.cli import job_file
+from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.manifests.trainer_config import trainer_config as trainer_config_manifest
 from resnetboost_trainer.cli import commands, export
@@ -25,21 +27,21 @@ STEPS_PER_EPOCH = 5004  # ImageNet at a global batch of 256
 KIND = {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": {"name": "job"}}
 STAGE = {"name": "base", "algorithm": "Momentum", "epochs": 6, "localBatchSize": 32}
 REST = {"model": {"name": "resnet50", "numClasses": 1001}, "dataset": {"name": "npz", "path": "/data/x.npz"}}
-FIELDS = {field.encode_name for field in msgspec.structs.fields(api.Spec)}
+FIELDS = {field.encode_name for field in msgspec.structs.fields(Spec)}
 
 
 def blocks(document: Path) -> list[Any]:
     return [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", document.read_text(), re.S | re.M)]
 
 
-def read(spec: dict[str, Any], folder: Path) -> api.Job:
+def read(spec: dict[str, Any], folder: Path) -> Job:
     """The job of that spec, and of one for ResNet-50 where it says nothing. Raises JobError."""
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(KIND | {"spec": REST | {"stages": [STAGE]} | spec}))
-    return api.parse(job_file.load(path))
+    return parse_job(job_file.load(path))
 
 
-def config_of(job: api.Job) -> Config:
+def config_of(job: Job) -> Config:
     return msgspec.convert(trainer_config_manifest(job, job.spec.stages[0], 0), Config)
 
 

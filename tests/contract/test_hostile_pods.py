@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnetboost_operator import names, status
+from resnetboost_api import names
+from resnetboost_operator import status
 from resnetboost_operator.observed.state import Obstacle
 from resnetboost_operator.validation import schema
 from support.examples import examples

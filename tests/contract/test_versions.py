@@ -8,7 +8,7 @@ import pytest
 
 from resnetboost_api import crd
 from resnetboost_api.trainerconfig import TrainerConfig
-from resnetboost_operator import api
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests.trainer_config import trainer_config
 from resnetboost_operator.validation import jobfile, schema
 from resnetboost_trainer import __version__, config
@@ -40,7 +40,7 @@ def written(change: dict[str, Any]) -> dict[str, Any]:
     obj = jobfile.load(ROOT / "examples" / "digits.yaml")
     obj["spec"]["stages"][0] |= change
     assert schema.check(obj) == []
-    job = api.parse(schema.defaulted(obj))
+    job = parse_job(schema.defaulted(obj))
     return trainer_config(job, job.spec.stages[0], 0)
 
 
@@ -66,7 +66,7 @@ def test_the_operator_writes_nothing_that_is_at_its_default() -> None:
     """Also where a user writes it out: `kubectl get -o yaml` shows every default, and people copy that."""
     plain = jobfile.load(ROOT / "examples" / "digits.yaml")
     configs = [
-        trainer_config(job, job.spec.stages[0], 0) for job in (api.parse(plain), api.parse(schema.defaulted(plain)))
+        trainer_config(job, job.spec.stages[0], 0) for job in (parse_job(plain), parse_job(schema.defaulted(plain)))
     ]
     assert configs[0] == configs[1]
     assert not {"seed", "device", "momentum", "precision", "lossScale"} & configs[0].keys()

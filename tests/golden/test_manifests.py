@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import api, names, yamltext
+from resnetboost_api import names
+from resnetboost_operator import yamltext
 from resnetboost_operator.cli import job_file, plan
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests import gang
 from resnetboost_operator.manifests.rank_table import rank_table as rank_table_manifest
 from resnetboost_operator.ranktable import assembly
@@ -47,7 +49,7 @@ def test_adasum_on_two_nodes_of_ascend_devices_becomes_these_objects() -> None:
 
 def rank_table(job: dict[str, Any]) -> dict[str, Any]:
     """Of the first attempt: indexes 0 and 1 on node-b, their devices in the opposite order, the others on node-a."""
-    parsed = api.parse({**job, "metadata": {**job["metadata"], "uid": plan.PLACEHOLDER_UID}})
+    parsed = parse_job({**job, "metadata": {**job["metadata"], "uid": plan.PLACEHOLDER_UID}})
     stage = parsed.spec.stages[0]
     places = [
         ("node-b", 5, "10.0.0.5"),
@@ -67,6 +69,6 @@ def rank_table(job: dict[str, Any]) -> dict[str, Any]:
 def objects(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Those of the first stage, as a user sees them, and of later stages if no attempt fails."""
     yield from plan.objects(job)
-    parsed = api.parse({**job, "metadata": {**job["metadata"], "uid": plan.PLACEHOLDER_UID}})
+    parsed = parse_job({**job, "metadata": {**job["metadata"], "uid": plan.PLACEHOLDER_UID}})
     for attempt, stage in enumerate(parsed.spec.stages[1:], start=1):
         yield from gang.gang(parsed, stage, attempt)

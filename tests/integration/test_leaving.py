@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.local import machine
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.local import machine
 from resnetboost_operator.local.cluster import LocalCluster
 

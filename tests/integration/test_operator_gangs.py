@@ -10,7 +10,7 @@ from beds.operator import Kubelet, Operator, Space
 from beds.operator.jobs import CLAIM, job
 from beds.operator.space import JOB, condition, is_true
 from beds.operator.waiting import eventually
-from resnetboost_operator import names
+from resnetboost_api import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 

@@ -11,7 +11,7 @@ from beds.operator.devices import NODES, DevicePlugin
 from beds.operator.jobs import job
 from beds.operator.space import condition, is_true
 from beds.operator.waiting import eventually
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.ranktable.check import verdict as checking
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator", "kubelet")]

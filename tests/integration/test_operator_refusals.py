@@ -10,7 +10,7 @@ from beds.operator import Kubelet, Space
 from beds.operator.jobs import job
 from beds.operator.space import JOB, condition
 from beds.operator.waiting import eventually, throughout
-from resnetboost_operator import names
+from resnetboost_api import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 

@@ -16,7 +16,7 @@ from beds.operator.jobs import job
 from beds.operator.proxy import Call, Trouble
 from beds.operator.space import JOB, Manifest
 from beds.operator.waiting import eventually
-from resnetboost_operator import names
+from resnetboost_api import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.chaos]
 

@@ -18,7 +18,7 @@ from beds.operator.jobs import job
 from beds.operator.proxy import Call, Trouble
 from beds.operator.space import JOB
 from beds.operator.waiting import eventually
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.kubeclient import lease
 from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.observed import pods

@@ -17,7 +17,7 @@ from beds.operator import Space
 from beds.operator.jobs import job
 from beds.operator.space import condition, is_true
 from beds.operator.waiting import eventually
-from resnetboost_operator import names
+from resnetboost_api import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

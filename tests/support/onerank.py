@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from resnetboost_operator import api
 from resnetboost_operator.cli import job_file
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests.trainer_config import trainer_config
 from support import forkserver, sharedgraphs
 
@@ -33,7 +33,7 @@ def start(
     `config` replaces what the trainer reads; `checkpoint` changes how checkpoints are kept (all of them, if not).
     `spawned`: start it as a container does, so that the process is the rank itself.
     """
-    job = api.parse(job_file.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
+    job = parse_job(job_file.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
     settings = trainer_config(job, job.spec.stages[0], attempt)
     settings["job"] = {"name": "digits", "namespace": "default", "uid": uid}
     settings["checkpoint"] = {"everySteps": 1, "keep": 100, "resume": "Never"} | checkpoint

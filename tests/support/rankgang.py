@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.local import machine
 from support import forkserver
 

@@ -5,7 +5,10 @@ import itertools
 import json
 from typing import Any
 
-from resnetboost_operator import api, names, status
+from resnetboost_api import names
+from resnetboost_api.status import Progress, Status
+from resnetboost_operator import status
+from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import PodView, timestamp
@@ -15,13 +18,12 @@ from resnetboost_operator.planning.actions import Plan
 from resnetboost_operator.planning.collection_delete import CollectionDelete, group
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.ranktable import annotations
-from resnetboost_operator.status import Progress, Status
 from resnetboost_operator.validation import schema
 
 START = 1_700_000_000.0
 
 
-def job(**spec: Any) -> api.Job:
+def job(**spec: Any) -> Job:
     """A job of two CPU ranks and one stage, with the given fields of spec instead."""
     stage = {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8}
     minimal = {
@@ -33,7 +35,7 @@ def job(**spec: Any) -> api.Job:
     }
     metadata = {"name": "digits", "namespace": "default", "uid": "0000-1111", "generation": 1}
     obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": minimal | spec}
-    return api.parse(schema.defaulted(obj))
+    return parse_job(schema.defaulted(obj))
 
 
 class Crash(Exception):
@@ -43,7 +45,7 @@ class Crash(Exception):
 class Cluster:
     """Pods by name, one job and its status. `step` is one pass of an operator; `writes` counts what it wrote."""
 
-    def __init__(self, wanted: api.Job) -> None:
+    def __init__(self, wanted: Job) -> None:
         self.job = wanted
         self.status = Status()
         self.pods: dict[str, dict[str, Any]] = {}

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from resnetboost_api.status import Status
 from resnetboost_operator.cli.view import summary
 from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
-from resnetboost_operator.status import Status
 from support.measuredrun import attempt, height, measured
 
 HEADER = (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.cli.run.command import check_device
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.manifests import gang

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
-from resnetboost_operator import api
+from resnetboost_api.status import Progress, Ranks, StageStatus, Status
 from resnetboost_operator.cli.view import display, frame, text
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.planning.actions import Event
-from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
 from resnetboost_operator.validation import jobfile, schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
-JOB = api.parse(schema.defaulted(jobfile.load(EXAMPLE)))
+JOB = parse_job(schema.defaulted(jobfile.load(EXAMPLE)))
 PROGRESS = Progress(
     stage="base",
     step=264,

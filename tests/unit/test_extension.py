@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from resnetboost_api.status import Condition, StageStatus, Status
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.runs.extension import Extension, Made, extended
-from resnetboost_operator.status import Condition, StageStatus, Status
 from resnetboost_operator.validation import jobfile, schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"

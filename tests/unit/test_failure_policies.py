@@ -2,10 +2,10 @@ from typing import get_args
 
 import pytest
 
-from resnetboost_operator import failures
+from resnetboost_api import failures
+from resnetboost_api.status import Status
 from resnetboost_operator.planning import conditions
 from resnetboost_operator.planning.policies import registry
-from resnetboost_operator.status import Status
 
 
 def test_each_failure_class_has_a_registered_policy() -> None:

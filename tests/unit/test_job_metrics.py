@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from resnetboost_api.status import Status
 from resnetboost_operator.controller.job_metrics import JobMetrics
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.observed.pods import timestamp
-from resnetboost_operator.status import Status
 from support.simulation import START, Cluster, job
 
 JOB = {"job_name": "digits", "job_namespace": "default"}

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from resnetboost_api.status import Status
 from resnetboost_operator.controller import events, logs, main, options
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.manifests.devices import Images
 from resnetboost_operator.planning.actions import Event
-from resnetboost_operator.status import Status
 
 RECORD = JobRecord(
     uid="u-1", namespace="team", name="digits", version=7, deleting=False, job=None, status=Status(), problem=""

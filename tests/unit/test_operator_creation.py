@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from resnetboost_operator import names
+from resnetboost_api import names
+from resnetboost_api.status import Status
 from resnetboost_operator.controller import creation_pool
 from resnetboost_operator.controller.creation_pool import LEAST_IN_FLIGHT, PODS_PER_CONNECTION, CreationPool
 from resnetboost_operator.controller.jobs import JobRecord
@@ -18,7 +19,6 @@ from resnetboost_operator.kubeclient import client
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.manifests.config_map import config_map
 from resnetboost_operator.manifests.pod import pod as pod_manifest
-from resnetboost_operator.status import Status
 from support.scriptedserver import Answer, ScriptedServer, refuses, says
 from support.simulation import job
 

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from resnetboost_api.status import Progress
 from resnetboost_operator import progress_client
 from resnetboost_operator.controller.progress import Polling
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods as podviews
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.status import Progress
 from support.simulation import job
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

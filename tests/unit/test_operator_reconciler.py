@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from resnetboost_operator import api, progress_client
+from resnetboost_api.status import Progress
+from resnetboost_operator import progress_client
 from resnetboost_operator.controller import creation_pool
 from resnetboost_operator.controller import reconciler as reconcilers
 from resnetboost_operator.controller.cluster import Cluster
 from resnetboost_operator.controller.progress import Polling
 from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.store import Store
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.kubeclient.errors import Conflict
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods
-from resnetboost_operator.status import Progress
 from resnetboost_operator.validation import schema
 from support.scriptedserver import Answer, ScriptedServer, refuses, says
 
@@ -34,7 +35,7 @@ METADATA = {"name": "digits", "namespace": "default", "uid": "u-1", "generation"
 OBJECT = schema.defaulted(
     {"apiVersion": "resnetboost.io/v1alpha1", "kind": "ResNetBoostJob", "metadata": METADATA, "spec": SPEC}
 )
-JOB = api.parse(OBJECT)
+JOB = parse_job(OBJECT)
 POD = pod_manifest(JOB, JOB.spec.stages[0], 0, 0)
 EARLIER = "ConfigMap digits-base-0 of an earlier job of this name is still going"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Status
 from resnetboost_operator.controller.deletion import SWEEP_PODS, PodDeleter
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
@@ -14,7 +15,6 @@ from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.planning.actions import Deletion
-from resnetboost_operator.status import Status
 from support.scriptedserver import ScriptedServer, refuses, says
 from support.simulation import job
 

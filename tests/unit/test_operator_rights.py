@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.kubeclient import resources
 from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, LEASES, NODES, PODS, Resource
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resnetboost_operator import api
+from resnetboost_api.status import Status
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller import store as stores
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
+from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.planning.actions import Deletion
-from resnetboost_operator.status import Status
 from resnetboost_operator.validation import schema
 from support.simulation import job
 
@@ -43,14 +43,14 @@ class Known:
     def going(self) -> list[str]:
         return sorted(pod.name for pod in self.store.pods_of(self.record) if pod.deleting)
 
-    def job_event(self, kind: str, wanted: api.Job, **metadata: Any) -> None:
+    def job_event(self, kind: str, wanted: Job, **metadata: Any) -> None:
         self.store.jobs.apply_event(kind, self._versioned(obj(wanted, **metadata)))
 
     def pod(
         self,
         kind: str,
         index: int,
-        owner: api.Job = JOB,
+        owner: Job = JOB,
         status: dict[str, Any] | None = None,
         attempt: int = 0,
         **metadata: Any,
@@ -78,7 +78,7 @@ class Known:
         return found
 
 
-def obj(wanted: api.Job, **metadata: Any) -> dict[str, Any]:
+def obj(wanted: Job, **metadata: Any) -> dict[str, Any]:
     spec = {
         "device": {"type": "CPU", "count": 2},
         "model": {"name": "resnet20", "numClasses": 10},

@@ -4,10 +4,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resnetboost_operator import api, names, status
+from resnetboost_api import names
+from resnetboost_api.job import Spec
+from resnetboost_api.status import Progress, Ranks
+from resnetboost_operator import status
 from resnetboost_operator.manifests import gang
 from resnetboost_operator.observed import pods
-from resnetboost_operator.status import Progress, Ranks, from_dict, to_dict
+from resnetboost_operator.status import from_dict, to_dict
 from support.simulation import Cluster, job
 
 TWO_STAGES = [
@@ -691,5 +694,5 @@ def test_indexes_are_written_as_an_indexed_job_does(indexes: list[int], text: st
     assert status.parse_indexes(text) == frozenset(indexes)
 
 
-def _suspended(spec: api.Spec, value: bool) -> api.Spec:
+def _suspended(spec: Spec, value: bool) -> Spec:
     return replace(spec, run_policy=replace(spec.run_policy, suspend=value))

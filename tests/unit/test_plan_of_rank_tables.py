@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import names, status
+from resnetboost_api import names
+from resnetboost_api.status import Condition
+from resnetboost_operator import status
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.state import Obstacle
 from resnetboost_operator.planning import actions
 from resnetboost_operator.ranktable.check import verdict
-from resnetboost_operator.status import RANK_TABLE_READY, Condition
+from resnetboost_operator.status import RANK_TABLE_READY
 from support.simulation import Cluster, Crash, job
 
 TABLE = "digits-base-0-ranks"

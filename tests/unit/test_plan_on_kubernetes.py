@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from resnetboost_operator import names, status
+from resnetboost_api import names
+from resnetboost_api.status import Condition
+from resnetboost_operator import status
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import timestamp
@@ -405,7 +407,7 @@ def unheard(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def running(cluster: Cluster) -> status.Condition:
+def running(cluster: Cluster) -> Condition:
     found = status.condition(cluster.status, "Running")
     assert found is not None
     return found

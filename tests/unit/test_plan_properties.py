@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from resnetboost_operator import names, status
+from resnetboost_api import names
+from resnetboost_operator import status
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import timestamp
 from support.examples import examples

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnetboost_operator import names, status
+from resnetboost_api import names
+from resnetboost_operator import status
 from resnetboost_operator.ranktable.check import verdict
 from support.examples import examples
 from support.simulation import Cluster, Crash, job

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from resnetboost_operator import api
 from resnetboost_operator.cli import job_file
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests.trainer_config import trainer_config
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.optim.schedule import damping, learning_rate
@@ -19,7 +19,7 @@ IMAGENET, CIFAR10 = 1281167, 50000  # training images
 
 def stages(example: str, changes: Sequence[str] = ()) -> list[tuple[Config, int]]:
     """What the trainer is told of each stage, and its global batch."""
-    job = api.parse(job_file.load(EXAMPLES / f"{example}.yaml", changes))
+    job = parse_job(job_file.load(EXAMPLES / f"{example}.yaml", changes))
     configs = [msgspec.convert(trainer_config(job, stage, 0), Config) for stage in job.spec.stages]
     ranks = [stage.device_count for stage in job.spec.stages]
     return [

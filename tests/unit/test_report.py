@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from resnetboost_api.status import Attempt, Condition, Progress, StageStatus, Status
 from resnetboost_operator.runs import report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
-from resnetboost_operator.status import Attempt, Condition, Progress, StageStatus, Status
 from resnetboost_operator.validation import jobfile, schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"

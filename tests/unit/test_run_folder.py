@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import api, yamltext
+from resnetboost_api.status import Attempt, Condition, Ranks, StageStatus, Status
+from resnetboost_operator import yamltext
 from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.runs import resumption, runfolder
-from resnetboost_operator.status import Attempt, Condition, Ranks, StageStatus, Status
 from resnetboost_operator.validation import jobfile, schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -34,7 +35,7 @@ def test_the_job_of_an_earlier_version_has_todays_defaults(tmp_path: Path) -> No
     kept = folder.read_job()
     del kept["spec"]["stages"][0]["labelSmoothingOver"]
     folder.job_file.write_text(yamltext.dump(kept))
-    assert api.parse(folder.read_job()) == api.parse(wanted)
+    assert parse_job(folder.read_job()) == parse_job(wanted)
 
 
 def test_small_numbers_survive_the_folder(tmp_path: Path) -> None:

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.device import Device
+from resnetboost_api.optimizers import Adasum, Pca, Thor, Topology
+from resnetboost_api.stage import Snapshots
+from resnetboost_operator.job import parse_job, ranks_per_summand
 from resnetboost_operator.validation import schema
 
 Object = dict[str, Any]
@@ -262,7 +266,7 @@ def test_neither_checking_nor_defaulting_changes_the_object() -> None:
 
 def test_parse_reads_a_defaulted_job() -> None:
     obj = schema.defaulted(stage(learningRate={"schedule": "Step", "milestones": [3, 5.5]}))
-    parsed = api.parse(obj)
+    parsed = parse_job(obj)
     assert (parsed.name, parsed.namespace, parsed.uid, parsed.generation) == ("job", "default", "", 1)
     assert parsed.spec.stages[0].learning_rate.milestones == (3.0, 5.5)
     assert type(parsed.spec.stages[0].learning_rate.final) is float
@@ -274,9 +278,9 @@ def test_a_stage_of_thor_has_its_settings_whether_given_or_not_and_no_other_stag
     stages = [stage(**fields)["spec"]["stages"][0] for fields in ({}, {"algorithm": "THOR"})]
     stages.append({**stages[1], "thor": given})
     obj = job(stages=[{**found, "name": f"s{index}"} for index, found in enumerate(stages)])
-    momentum, bare, own = (found.thor for found in api.parse(schema.defaulted(obj)).spec.stages)
+    momentum, bare, own = (found.thor for found in parse_job(schema.defaulted(obj)).spec.stages)
     assert momentum is None
-    assert bare == api.Thor()
+    assert bare == Thor()
     assert own is not None
     assert (own.frequency, own.block_size, own.clip_norm) == (20, bare.block_size, 1)
     assert (own.damping.split, own.damping.initial) == ("Symmetric", bare.damping.initial)
@@ -286,12 +290,12 @@ def test_a_stage_of_adasum_has_its_settings_whether_given_or_not_and_thors_only_
     summed = stage(algorithm="Adasum")["spec"]["stages"][0]
     given: list[Object] = [{}, {"adasum": {"topology": "Flat"}}, {"thor": {"frequency": 20}}]
     obj = job(stages=[{**summed, "name": f"s{index}", **fields} for index, fields in enumerate(given)])
-    bare, own, rescaled = api.parse(schema.defaulted(obj)).spec.stages
-    assert (bare.adasum, bare.thor) == (api.Adasum(), None)
-    assert (own.adasum, own.thor) == (api.Adasum(reduce="Delta", topology="Flat"), None)
-    assert rescaled.adasum == api.Adasum()
+    bare, own, rescaled = parse_job(schema.defaulted(obj)).spec.stages
+    assert (bare.adasum, bare.thor) == (Adasum(), None)
+    assert (own.adasum, own.thor) == (Adasum(reduce="Delta", topology="Flat"), None)
+    assert rescaled.adasum == Adasum()
     assert rescaled.thor is not None and rescaled.thor.frequency == 20
-    assert api.parse(schema.defaulted(job())).spec.stages[0].adasum is None
+    assert parse_job(schema.defaulted(job())).spec.stages[0].adasum is None
 
 
 @pytest.mark.parametrize(
@@ -305,28 +309,28 @@ def test_a_stage_of_adasum_has_its_settings_whether_given_or_not_and_thors_only_
     ],
 )
 def test_adasum_sums_across_the_nodes_a_job_asks_for_or_across_ranks(
-    topology: api.Topology, per_node: int | None, count: int, ranks: int
+    topology: Topology, per_node: int | None, count: int, ranks: int
 ) -> None:
-    device = api.Device(type="CPU", count=8, per_node=per_node)
-    (found,) = api.parse(schema.defaulted(stage(algorithm="Adasum", adasum={"topology": topology}))).spec.stages
-    assert api.ranks_per_summand(device, replace(found, device_count=count)) == ranks
+    device = Device(type="CPU", count=8, per_node=per_node)
+    (found,) = parse_job(schema.defaulted(stage(algorithm="Adasum", adasum={"topology": topology}))).spec.stages
+    assert ranks_per_summand(device, replace(found, device_count=count)) == ranks
 
 
 def test_a_stage_of_pca_has_its_settings_whether_given_or_not() -> None:
     first = {**stage()["spec"]["stages"][0], "snapshots": {"everyEpochs": 0.1}}
     given: list[Object] = [{}, {"pca": {}}, {"pca": {"solver": "SGD", "lineSearch": {"maxTrials": 3}}}]
     later = [{**first, "name": f"s{index}", "algorithm": "PCA", **fields} for index, fields in enumerate(given)]
-    base, left_out, bare, own = api.parse(schema.defaulted(job(stages=[first, *later]))).spec.stages
-    assert (base.pca, left_out.pca, bare.pca) == (None, api.Pca(), api.Pca())
-    assert own.pca == replace(api.Pca(), solver="SGD", line_search=replace(api.Pca().line_search, max_trials=3))
-    assert base.snapshots == api.Snapshots(every_epochs=0.1, from_epoch=0, keep=60)
-    assert api.parse(schema.defaulted(job())).spec.stages[0].snapshots is None
+    base, left_out, bare, own = parse_job(schema.defaulted(job(stages=[first, *later]))).spec.stages
+    assert (base.pca, left_out.pca, bare.pca) == (None, Pca(), Pca())
+    assert own.pca == replace(Pca(), solver="SGD", line_search=replace(Pca().line_search, max_trials=3))
+    assert base.snapshots == Snapshots(every_epochs=0.1, from_epoch=0, keep=60)
+    assert parse_job(schema.defaulted(job())).spec.stages[0].snapshots is None
 
 
 def test_a_stage_has_the_jobs_devices_if_it_has_no_number_of_its_own() -> None:
     first = stage()["spec"]["stages"][0]
     stages = [{**first, "name": "few", "deviceCount": 2}, {**first, "name": "all"}]
-    parsed = api.parse(schema.defaulted(job(stages=stages, device={"count": 8})))
+    parsed = parse_job(schema.defaulted(job(stages=stages, device={"count": 8})))
     assert [found.device_count for found in parsed.spec.stages] == [2, 8]
 
 
@@ -448,7 +452,7 @@ def test_junk_in_a_job_never_raises_and_what_passes_can_be_parsed(
     obj = with_junk(place, junk)
     schema.check(obj, with_junk(old_place, old_junk))
     if not schema.check(obj):
-        api.parse(schema.defaulted(obj))
+        parse_job(schema.defaulted(obj))
 
 
 @given(st.sampled_from(PLACES), JUNK)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from resnetboost_api.status import Attempt, Condition, Progress, StageStatus, Status
 from resnetboost_operator.cli.main import main
 from resnetboost_operator.kubeclient import connection
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
-from resnetboost_operator.status import Attempt, Condition, Progress, StageStatus, Status
 from resnetboost_operator.validation import jobfile, schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator import names
+from resnetboost_api import names
+from resnetboost_api.status import Status
 from resnetboost_operator.cli.view import summary
 from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.runs import adasum as summing
 from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
-from resnetboost_operator.status import Status
 from resnetboost_operator.validation import schema
 from support.measuredrun import attempt, height, measured
 

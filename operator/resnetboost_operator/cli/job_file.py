@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import names, readable
+from resnetboost_api import names
+from resnetboost_operator import readable
 from resnetboost_operator.cli import overrides
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.validation import jobfile, schema

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from resnetboost_operator import api, yamltext
+from resnetboost_api.status import Status
+from resnetboost_operator import yamltext
 from resnetboost_operator.cli import arguments, job_file
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.observed.state import Observation
 from resnetboost_operator.planning import plan as planning
-from resnetboost_operator.status import Status
 from resnetboost_operator.validation.notes import notes, of_cluster
 
 PLACEHOLDER_UID = "00000000-0000-0000-0000-000000000000"
@@ -40,5 +41,5 @@ def objects(job: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     policy = {**job["spec"]["runPolicy"], "suspend": False}
     spec = {**job["spec"], "runPolicy": policy}
     return planning.plan(
-        api.parse({**job, "metadata": metadata, "spec": spec}), Status(), Observation(), now=0.0
+        parse_job({**job, "metadata": metadata, "spec": spec}), Status(), Observation(), now=0.0
     ).create

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient.client import Client

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient.client import COLLECTION_RETRIES, Client

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.kubeclient.client import Client, RetryPolicy
 from resnetboost_operator.kubeclient.errors import ApiError

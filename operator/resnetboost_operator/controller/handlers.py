@@ -12,7 +12,7 @@ from typing import Any
 
 import kopf
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.controller import options
 from resnetboost_operator.controller.process import Operator
 from resnetboost_operator.kubeclient.reflector import MOST_SECONDS, PAGE, SILENCE_SECONDS

@@ -5,12 +5,13 @@ from typing import Literal
 
 import msgspec
 
-from resnetboost_operator import api
+from resnetboost_api.stage import Stage
+from resnetboost_api.status import Goodput
 from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.observed import pods
-from resnetboost_operator.status import ATTEMPTS_KEPT, RANK_TABLE_READY, Goodput
+from resnetboost_operator.status import ATTEMPTS_KEPT, RANK_TABLE_READY
 
 PREFIX = "resnetboost_job"
 # Phases of jobs that should not run (any more).
@@ -123,7 +124,7 @@ def _hang_timeout(record: JobRecord) -> Samples:
         yield {}, record.job.spec.failure_policy.hang_timeout_seconds
 
 
-def _stage(record: JobRecord) -> api.Stage | None:
+def _stage(record: JobRecord) -> Stage | None:
     stages = record.job.spec.stages if record.job is not None else ()
     return next((stage for stage in stages if stage.name == record.status.stage), None)
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
+from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.kubeclient.cache import version_of
 from resnetboost_operator.manifests.devices import PUBLISHED, Images
-from resnetboost_operator.status import Status
 
 
 class JobRecord(msgspec.Struct, frozen=True):
@@ -23,7 +24,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     name: str
     version: int
     deleting: bool
-    job: api.Job | None
+    job: Job | None
     status: Status
     problem: str
     created: str = ""
@@ -40,7 +41,7 @@ def read(obj: Mapping[str, Any], images: Images = PUBLISHED) -> JobRecord:
     job, status, problem = None, Status(), ""
     try:
         status = statuses.from_dict(obj.get("status"))
-        job = images.filled_in(api.parse(dict(obj)))
+        job = images.filled_in(parse_job(dict(obj)))
     except (msgspec.ValidationError, KeyError) as error:
         problem = f"this operator does not understand the job: {error}; bring operator and CRD to the same version"
     return JobRecord(

@@ -11,7 +11,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from resnetboost_operator import failures
+from resnetboost_api import failures
 
 PREFIX = "resnetboost_operator"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

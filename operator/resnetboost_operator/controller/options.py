@@ -8,7 +8,8 @@ from typing import Any, cast
 import click
 import msgspec
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.device import DeviceType
 from resnetboost_operator.controller import logs
 from resnetboost_operator.kubeclient import in_cluster
 from resnetboost_operator.manifests import devices
@@ -45,14 +46,12 @@ class _Address(click.ParamType[tuple[str, int]]):
         return host.strip("[]"), int(port)
 
 
-class _TrainerImage(click.ParamType[tuple[api.DeviceType, str]]):
+class _TrainerImage(click.ParamType[tuple[DeviceType, str]]):
     """TYPE=IMAGE."""
 
     name = "image"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[api.DeviceType, str]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[DeviceType, str]:
         kind, _, image = str(value).partition("=")
         if kind not in devices.TYPES or not image:
             known = ", ".join(f"{name}=IMAGE" for name in devices.TYPES)
@@ -151,7 +150,7 @@ def parsed(
     *,
     listen: tuple[str, int],
     image_registry: str,
-    trainer_images: Iterable[tuple[api.DeviceType, str]],
+    trainer_images: Iterable[tuple[DeviceType, str]],
     **given: Any,
 ) -> Options:
     """Build `Options` from the values that click has parsed."""

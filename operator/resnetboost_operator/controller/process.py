@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 import aiohttp
 
-from resnetboost_operator import names, readable
+from resnetboost_api import names
+from resnetboost_operator import readable
 from resnetboost_operator.controller import restart
 from resnetboost_operator.controller.cluster import Cluster
 from resnetboost_operator.controller.health import Health

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
+from resnetboost_api.status import Progress
 from resnetboost_operator import progress_client
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.status import Progress
 
 
 class Polling:

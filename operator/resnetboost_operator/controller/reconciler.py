@@ -8,6 +8,7 @@ import time
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.cluster import Cluster, JobGone
 from resnetboost_operator.controller.creation_pool import CreationState
@@ -21,7 +22,6 @@ from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import Observation, Obstacle
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.plan import plan
-from resnetboost_operator.status import Status
 
 logger = logging.getLogger(__name__)
 

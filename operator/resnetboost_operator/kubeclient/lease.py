@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import names
+from resnetboost_api import names
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import __version__, names
+from resnetboost_api import names
+from resnetboost_operator import __version__
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.kubeclient import connection, errors, in_cluster
 from resnetboost_operator.kubeclient import lease as leases

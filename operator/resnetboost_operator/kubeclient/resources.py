@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from resnetboost_operator import names
+from resnetboost_api import names
 
 Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.local import machine, podfiles
 from resnetboost_operator.local.podprocess import PodProcess
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.errors import AddressError
 
 # Resident memory of a rank that trains a small network, with its share of the coordinator.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.errors import UserError
 
 Manifest = Mapping[str, Any]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.observed import pods
 
 Manifest = dict[str, Any]

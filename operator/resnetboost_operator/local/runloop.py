@@ -6,8 +6,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from resnetboost_operator import api, progress_client
+from resnetboost_api.status import Progress, Status
+from resnetboost_operator import progress_client
 from resnetboost_operator import status as statuses
+from resnetboost_operator.job import Job
 from resnetboost_operator.local.cluster import LocalCluster
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
@@ -16,7 +18,6 @@ from resnetboost_operator.planning.actions import Event, Plan
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.runs import metricsfile, resumption
 from resnetboost_operator.runs.runfolder import RunFolder
-from resnetboost_operator.status import Progress, Status
 
 POLL_SECONDS = 1.0
 ASLEEP_SECONDS = 5.0
@@ -35,7 +36,7 @@ class Audience(Protocol):
 class RunLoop:
     """One run of one job. Each pass observes everything, so additional passes do no harm."""
 
-    def __init__(self, job: api.Job, folder: RunFolder, audience: Audience) -> None:
+    def __init__(self, job: Job, folder: RunFolder, audience: Audience) -> None:
         self._job = job
         self._folder = folder
         self._audience = audience

@@ -4,14 +4,16 @@ from typing import Any
 
 import yaml
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.stage import Stage
+from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.metadata import metadata
 from resnetboost_operator.manifests.trainer_config import trainer_config
 
 Manifest = dict[str, Any]
 
 
-def config_map(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
+def config_map(job: Job, stage: Stage, attempt: int) -> Manifest:
     """The configuration file of an attempt's trainers. Immutable: an attempt's configuration never changes."""
     text = yaml.safe_dump(trainer_config(job, stage, attempt), sort_keys=False)
     return {

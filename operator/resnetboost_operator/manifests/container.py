@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from resnetboost_api import names
+from resnetboost_api.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE
+from resnetboost_api.stage import Stage
 from resnetboost_api.writing import without_nulls
-from resnetboost_operator import api, names
+from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import devices, volumes
-from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE
 
 Manifest = dict[str, Any]
 
@@ -14,7 +16,7 @@ PROBE_SECONDS = 10
 THREADS = "OMP_NUM_THREADS"
 
 
-def container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
+def container(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
     """The container of one rank. Only rank 0 has a readiness probe."""
     template = job.spec.template
     built: Manifest = {
@@ -37,7 +39,7 @@ def container(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manif
     return built
 
 
-def _probe(job: api.Job) -> Manifest:
+def _probe(job: Job) -> Manifest:
     """Readiness of rank 0: ready after its first step, not ready after `hangTimeoutSeconds` without one.
 
     The operator reads it where it cannot poll rank 0 itself: network policies do not apply to kubelet's probes. The
@@ -53,7 +55,7 @@ def _probe(job: api.Job) -> Manifest:
     }
 
 
-def _resources(job: api.Job) -> Manifest:
+def _resources(job: Job) -> Manifest:
     """The resources of the template and one device, whose request must equal its limit."""
     device = devices.resource_name(job.spec.device)
     one = {device: 1} if device is not None else {}
@@ -61,7 +63,7 @@ def _resources(job: api.Job) -> Manifest:
     return {kind: amounts for kind, amounts in given.items() if amounts}
 
 
-def _environment(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[Manifest]:
+def _environment(job: Job, stage: Stage, attempt: int, index: int) -> list[Manifest]:
     """The trainer's environment. Without a rank table the rank is the index, which is known before binding."""
     count, by_table = stage.device_count, devices.needs_rank_table(job.spec.device, stage)
     values = {

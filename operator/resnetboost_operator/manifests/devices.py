@@ -8,7 +8,10 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from resnetboost_operator import api
+from resnetboost_api.device import Device, DeviceType
+from resnetboost_api.job import Spec
+from resnetboost_api.stage import Stage
+from resnetboost_operator.job import Job
 from resnetboost_operator.ranktable.chips import Chip
 
 __all__ = [
@@ -40,7 +43,7 @@ class Type(msgspec.Struct, frozen=True):
     resource_name: str | None
 
 
-TYPES: dict[api.DeviceType, Type] = {
+TYPES: dict[DeviceType, Type] = {
     "CPU": Type("resnetboost/trainer-cpu:0.1.0", None),
     "Ascend": Type("resnetboost/trainer-ascend:0.1.0", "huawei.com/Ascend910"),
     "GPU": Type("resnetboost/trainer-gpu:0.1.0", "nvidia.com/gpu"),
@@ -51,9 +54,9 @@ class Images(msgspec.Struct, frozen=True):
     """Where a cluster pulls trainers from: `registry` prefixes the default names, `by_type` has whole names instead."""
 
     registry: str = ""
-    by_type: Mapping[api.DeviceType, str] = {}
+    by_type: Mapping[DeviceType, str] = {}
 
-    def filled_in(self, job: api.Job) -> api.Job:
+    def filled_in(self, job: Job) -> Job:
         """The job with its template's image set, if it names none."""
         kind, template = job.spec.device.type, job.spec.template
         found = self.by_type.get(kind) or (f"{self.registry}/{TYPES[kind].image}" if self.registry else "")
@@ -66,33 +69,33 @@ class Images(msgspec.Struct, frozen=True):
 PUBLISHED = Images()
 
 
-def image(spec: api.Spec) -> str:
+def image(spec: Spec) -> str:
     """The trainer's image."""
     return spec.template.image or TYPES[spec.device.type].image
 
 
-def resource_name(device: api.Device) -> str | None:
+def resource_name(device: Device) -> str | None:
     """The resource a pod requests one of; None for CPUs, which `template.resources` requests."""
     if device.resource_name is not None:
         return device.resource_name
     return RESOURCE_OF_950 if device.chip == "950" else TYPES[device.type].resource_name
 
 
-def shared_memory(device: api.Device) -> int | str | None:
+def shared_memory(device: Device) -> int | str | None:
     """Size of /dev/shm; None where a container's default of 64 MiB is enough."""
     return None if device.type == "CPU" else device.shared_memory_size or SHARED_MEMORY
 
 
-def mounts_driver(device: api.Device) -> bool:
+def mounts_driver(device: Device) -> bool:
     """Whether the pod mounts the node's driver, instead of leaving it to the container runtime."""
     return device.type == "Ascend" and device.driver_mounts is not False
 
 
-def needs_rank_table(device: api.Device, stage: api.Stage) -> bool:
+def needs_rank_table(device: Device, stage: Stage) -> bool:
     """Whether the ranks of a stage find each other by a rank table. A single rank needs none."""
     return device.type == "Ascend" and device.rendezvous != "Coordinator" and stage.device_count > 1
 
 
-def named_chip(device: api.Device) -> Chip | None:
+def named_chip(device: Device) -> Chip | None:
     """The chip that the job names, None if its nodes decide."""
     return "950" if device.chip is None and device.resource_name == RESOURCE_OF_950 else device.chip

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.stage import Stage
+from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.config_map import config_map
 from resnetboost_operator.manifests.pod import pod
@@ -11,18 +13,18 @@ from resnetboost_operator.manifests.service import service
 Manifest = dict[str, Any]
 
 
-def gang(job: api.Job, stage: api.Stage, attempt: int) -> tuple[Manifest, ...]:
+def gang(job: Job, stage: Stage, attempt: int) -> tuple[Manifest, ...]:
     """All objects of an attempt except its rank table, in the order of creation."""
     return shared(job, stage, attempt) + tuple(pod(job, stage, attempt, index) for index in range(stage.device_count))
 
 
-def shared(job: api.Job, stage: api.Stage, attempt: int) -> tuple[Manifest, ...]:
+def shared(job: Job, stage: Stage, attempt: int) -> tuple[Manifest, ...]:
     """The objects that the pods of an attempt refer to, to be created before them."""
     if stage.device_count == 1 or devices.needs_rank_table(job.spec.device, stage):
         return (config_map(job, stage, attempt),)
     return (config_map(job, stage, attempt), service(job, stage, attempt))
 
 
-def obsolete_selector(job: api.Job, attempt: int) -> str:
+def obsolete_selector(job: Job, attempt: int) -> str:
     """Label selector of the shared objects of earlier attempts; '' if there are none."""
     return f"{names.LABEL_JOB_UID}={job.uid},{names.LABEL_ATTEMPT}!={attempt}" if attempt > 0 else ""

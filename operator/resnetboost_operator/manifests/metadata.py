@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.stage import Stage
+from resnetboost_operator.job import Job
 
 Manifest = dict[str, Any]
 
 
-def metadata(job: api.Job, stage: api.Stage, attempt: int, name: str) -> Manifest:
+def metadata(job: Job, stage: Stage, attempt: int, name: str) -> Manifest:
     """Metadata with name, labels and owner: deleting the job deletes its objects, also while the operator is down."""
     owner = {
         "apiVersion": names.API_VERSION,
@@ -24,7 +26,7 @@ def metadata(job: api.Job, stage: api.Stage, attempt: int, name: str) -> Manifes
     }
 
 
-def labels(job: api.Job, stage: api.Stage, attempt: int) -> dict[str, str]:
+def labels(job: Job, stage: Stage, attempt: int) -> dict[str, str]:
     """The labels that select the objects of an attempt."""
     return {
         names.LABEL_MANAGED_BY: names.MANAGED_BY,

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from resnetboost_api import names
+from resnetboost_api.device import Device
+from resnetboost_api.stage import Stage
 from resnetboost_api.writing import without_nulls
-from resnetboost_operator import api, names
+from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.container import container
 from resnetboost_operator.manifests.metadata import metadata
@@ -18,7 +21,7 @@ TERMINATION_GRACE_SECONDS = 60
 GROUP_ID = 1000
 
 
-def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
+def pod(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
     """The pod of one rank. It gets no API token, because the trainer makes no requests to the API server."""
     template, device = job.spec.template, job.spec.device
     found = metadata(job, stage, attempt, names.pod(job.name, stage.name, attempt, index))
@@ -50,13 +53,13 @@ def pod(job: api.Job, stage: api.Stage, attempt: int, index: int) -> Manifest:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": found, "spec": spec}
 
 
-def _device_tolerations(device: api.Device) -> list[Manifest]:
+def _device_tolerations(device: Device) -> list[Manifest]:
     """Tolerate the taint named like the device's resource, which often reserves nodes with devices."""
     resource = devices.resource_name(device)
     return [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}] if resource is not None else []
 
 
-def _affinity(job: api.Job, attempt: int, node_group: str) -> Manifest:
+def _affinity(job: Job, attempt: int, node_group: str) -> Manifest:
     """Place one whole group of the attempt's pods on each node, and no other pod of it.
 
     So the ranks of a node are consecutive without being assigned after binding.

@@ -5,16 +5,16 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.stage import Stage
+from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.metadata import metadata
 from resnetboost_operator.ranktable import payload
 
 Manifest = dict[str, Any]
 
 
-def rank_table(
-    job: api.Job, stage: api.Stage, attempt: int, table: bytes, digest: str, ranks: Sequence[int]
-) -> Manifest:
+def rank_table(job: Job, stage: Stage, attempt: int, table: bytes, digest: str, ranks: Sequence[int]) -> Manifest:
     """The attempt's rank table, and the rank of each index. Immutable: every rank must read the same bytes.
 
     Raises `payload.TooLarge`.

@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from resnetboost_operator import api, names
+from resnetboost_api import names
+from resnetboost_api.stage import Stage
+from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.metadata import labels, metadata
 
 Manifest = dict[str, Any]
 
 
-def service(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
+def service(job: Job, stage: Stage, attempt: int) -> Manifest:
     """The service that gives the attempt's coordinator a DNS name.
 
     It selects index 0 alone: endpoints for every rank cost seconds at 1000 pods. Name and selector carry the attempt,

@@ -5,25 +5,25 @@ from typing import Any, TypeVar
 from resnetboost_api.device import DeviceKind
 from resnetboost_api.fields import Block
 from resnetboost_api.policies import Checkpointing
-from resnetboost_api.stage import Training
+from resnetboost_api.stage import Stage, StartFrom, Training
 from resnetboost_api.trainerconfig import JobReference, RankAdasum, TrainerConfig
 from resnetboost_api.writing import without_defaults
-from resnetboost_operator import api
+from resnetboost_operator.job import Job, ranks_per_summand
 
 Manifest = dict[str, Any]
 Part = TypeVar("Part", bound=Block)
 
 
-def trainer_config(job: api.Job, stage: api.Stage, attempt: int) -> Manifest:
+def trainer_config(job: Job, stage: Stage, attempt: int) -> Manifest:
     """The stage's configuration without defaults, with the job's field names and without anything of Kubernetes.
 
     Of nodes the trainer knows only how many ranks Adasum averages before it sums. Its rank comes from the environment.
     """
     spec, start_from, adasum = job.spec, stage.start_from, None
     if start_from is None and stage != spec.stages[0]:
-        start_from = api.StartFrom(stage=spec.stages[spec.stages.index(stage) - 1].name)
+        start_from = StartFrom(stage=spec.stages[spec.stages.index(stage) - 1].name)
     if stage.adasum is not None:
-        averaged = api.ranks_per_summand(spec.device, stage)
+        averaged = ranks_per_summand(spec.device, stage)
         adasum = RankAdasum(reduce=stage.adasum.reduce, ranks_per_node=averaged)
     config = TrainerConfig(
         job=JobReference(name=job.name, namespace=job.namespace, uid=job.uid),

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from resnetboost_api import names
+from resnetboost_api.device import Device
+from resnetboost_api.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE, PATH_SHARED_MEMORY
+from resnetboost_api.stage import Stage
 from resnetboost_api.writing import without_nulls
-from resnetboost_operator import api, names
+from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import devices
-from resnetboost_operator.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE, PATH_SHARED_MEMORY
 
 Manifest = dict[str, Any]
 
@@ -17,7 +20,7 @@ DRIVER_MOUNTS = (
 )
 
 
-def volumes(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[Manifest]:
+def volumes(job: Job, stage: Stage, attempt: int, index: int) -> list[Manifest]:
     """The volumes of a rank. Only index 0 has the checkpoints (it broadcasts its state): ReadWriteOnce is enough."""
     own: list[Manifest] = [
         {"name": names.VOLUME_CONFIG, "configMap": {"name": names.gang(job.name, stage.name, attempt)}}
@@ -29,7 +32,7 @@ def volumes(job: api.Job, stage: api.Stage, attempt: int, index: int) -> list[Ma
     return [*own, *_device_volumes(job, stage, attempt), *without_nulls(job.spec.template.volumes)]
 
 
-def _device_volumes(job: api.Job, stage: api.Stage, attempt: int) -> list[Manifest]:
+def _device_volumes(job: Job, stage: Stage, attempt: int) -> list[Manifest]:
     """The rank table is optional, because kubelet retries ever more slowly if a volume's config map does not exist."""
     device = job.spec.device
     built: list[Manifest] = []
@@ -44,7 +47,7 @@ def _device_volumes(job: api.Job, stage: api.Stage, attempt: int) -> list[Manife
     return built
 
 
-def mounts(job: api.Job, stage: api.Stage, index: int) -> list[Manifest]:
+def mounts(job: Job, stage: Stage, index: int) -> list[Manifest]:
     """Where the volumes of a rank are mounted."""
     own: list[Manifest] = [{"name": names.VOLUME_CONFIG, "mountPath": PATH_CONFIG, "readOnly": True}]
     if index == 0:
@@ -52,7 +55,7 @@ def mounts(job: api.Job, stage: api.Stage, index: int) -> list[Manifest]:
     return [*own, *_device_mounts(job.spec.device, stage), *without_nulls(job.spec.template.volume_mounts)]
 
 
-def _device_mounts(device: api.Device, stage: api.Stage) -> list[Manifest]:
+def _device_mounts(device: Device, stage: Stage) -> list[Manifest]:
     built: list[Manifest] = []
     if devices.needs_rank_table(device, stage):
         built.append({"name": names.VOLUME_RANK_TABLE, "mountPath": PATH_RANK_TABLE, "readOnly": True})

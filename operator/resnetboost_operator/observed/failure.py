@@ -4,8 +4,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from resnetboost_operator import failures
-from resnetboost_operator.failures import FailureClass
+from resnetboost_api import failures
+from resnetboost_api.failures import FailureClass
+from resnetboost_operator.observed.classify import classify
 from resnetboost_operator.observed.pods import PodView
 
 LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its node was"
@@ -73,7 +74,7 @@ def _failure(pod: PodView, stopping: bool) -> Failure:
         failure_class = failures.DISRUPTED if pod.disruption else failures.POD_LOST
         return Failure(failure_class, pod.index, pod.node, message=pod.disruption or LOST_MESSAGE)
     report = ended.report
-    failure_class, message = failures.classify(ended.exit_code, ended.reason, report.failure_class), report.message
+    failure_class, message = classify(ended.exit_code, ended.reason, report.failure_class), report.message
     disruption = pod.disruption or (DELETED_MESSAGE if pod.deleting and not stopping else "")
     if disruption and failure_class.policy != "fail":  # the exit code is a consequence of it
         failure_class, message = failures.DISRUPTED, f"{disruption}: {message}".rstrip(": ")

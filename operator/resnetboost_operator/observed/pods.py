@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import names
+from resnetboost_api import names
+from resnetboost_api.status import Amount, Count, Ratio
 from resnetboost_operator.ranktable import annotations
-from resnetboost_operator.status import Amount, Count, Marks, Ratio
+from resnetboost_operator.status import Marks
 
 Manifest = Mapping[str, Any]
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from resnetboost_operator import api
+from resnetboost_api.stage import Stage
+from resnetboost_api.status import Progress, Status
 from resnetboost_operator import status as statuses
+from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.status import Progress, Status
 
 # Factor on startupDeadlineSeconds for a gang whose rank 0 cannot be polled: its kubelet may be unable to reach it too.
 UNREACHABLE_PATIENCE = 2
@@ -53,9 +54,9 @@ class ObservedState(msgspec.Struct, frozen=True):
     earlier attempt, to be deleted; `kept`: finished pods of finished stages, which stay for their logs.
     """
 
-    job: api.Job
+    job: Job
     status: Status
-    stage: api.Stage
+    stage: Stage
     gang: tuple[PodView, ...]
     tombstones: tuple[PodView, ...]
     stale: tuple[PodView, ...]
@@ -158,7 +159,7 @@ class ObservedState(msgspec.Struct, frozen=True):
         return self.observation.nodes[name].silent_since + NODE_LOST_SECONDS - self.now
 
 
-def observe(job: api.Job, status: Status, observation: Observation, now: float) -> ObservedState:
+def observe(job: Job, status: Status, observation: Observation, now: float) -> ObservedState:
     """Sort the observed pods by stage and attempt. `status` names the current stage."""
     stage = next(stage for stage in job.spec.stages if stage.name == status.stage)
     gang = tuple(pod for pod in observation.pods if _is_current(pod, status) and pod.index < stage.device_count)

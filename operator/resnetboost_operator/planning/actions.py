@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from resnetboost_api.status import Status
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.status import Status
 
 Manifest = dict[str, Any]
 

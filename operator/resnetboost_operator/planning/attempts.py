@@ -3,13 +3,15 @@
 import msgspec
 from msgspec.structs import replace
 
-from resnetboost_operator import failures, readable
+from resnetboost_api import failures
+from resnetboost_api.status import Attempt, Progress, Status
+from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import goodput
 from resnetboost_operator.planning.conditions import GANG_INCOMPLETE, plain, with_condition
-from resnetboost_operator.status import ATTEMPTS_KEPT, MESSAGE_LIMIT, Attempt, Progress, Status
+from resnetboost_operator.status import ATTEMPTS_KEPT, MESSAGE_LIMIT
 
 # A process' own; Kubernetes would take any 32 bits.
 EXIT_CODES = range(256)

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from resnetboost_operator import api, failures
+from resnetboost_api import failures
+from resnetboost_api.policies import FailurePolicy
+from resnetboost_api.status import Attempt
 from resnetboost_operator.observed import pods
 from resnetboost_operator.planning.policies import registry
-from resnetboost_operator.status import Attempt
 
 
-def delay_seconds(policy: api.FailurePolicy, stage: str, attempts: Sequence[Attempt]) -> int:
+def delay_seconds(policy: FailurePolicy, stage: str, attempts: Sequence[Attempt]) -> int:
     """Seconds before the next attempt: doubling from `backoffSeconds` for each attempt in a row that was not stable.
 
     A single disruption costs no wait; a second one in a row does, or something that keeps deleting pods would have the

@@ -1,10 +1,10 @@
 """Clean up after a finished job: its pods by cleanPodPolicy, the job itself after ttlSecondsAfterFinished."""
 
+from resnetboost_api.status import Status
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import deletions, wakeup
 from resnetboost_operator.planning.actions import Deletion, Plan, sooner
-from resnetboost_operator.status import Status
 
 
 def clean_up(state: ObservedState) -> Plan:

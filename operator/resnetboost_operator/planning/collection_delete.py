@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from resnetboost_operator import names
+from resnetboost_api import names
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.planning.actions import Deletion
 

@@ -4,8 +4,9 @@ import re
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Condition, ConditionStatus, Phase, Status
 from resnetboost_operator import status as statuses
-from resnetboost_operator.status import MESSAGE_LIMIT, REASON_LIMIT, Condition, ConditionStatus, Phase, Status
+from resnetboost_operator.status import MESSAGE_LIMIT, REASON_LIMIT
 
 GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang bound to a node")
 # Conditions that are a phase while they are True, the first of them first.

@@ -1,6 +1,6 @@
 """activeDeadlineSeconds: fail a job that was active for too long."""
 
-from resnetboost_operator import failures
+from resnetboost_api import failures
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import attempts, finish

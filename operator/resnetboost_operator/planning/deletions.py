@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from resnetboost_operator import failures
+from resnetboost_api import failures
+from resnetboost_api.status import Status
 from resnetboost_operator.manifests.pod import TERMINATION_GRACE_SECONDS
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning.actions import Deletion
-from resnetboost_operator.status import Status
 
 # Survivors of a broken gang hang in a collective and have nothing left to save.
 BROKEN_GANG_GRACE_SECONDS = 5

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from resnetboost_operator import failures
+from resnetboost_api import failures
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import failure as observed_failure
 from resnetboost_operator.observed import pods

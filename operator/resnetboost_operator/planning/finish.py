@@ -2,12 +2,12 @@
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Attempt, Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import attempts, cleanup, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.conditions import not_running, with_condition
-from resnetboost_operator.status import Attempt, Status
 
 
 def complete(state: ObservedState, status: Status) -> Plan:

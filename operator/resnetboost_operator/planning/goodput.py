@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Goodput, Loss, Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
-from resnetboost_operator.status import Goodput, Loss, Status
 
 # What a successful attempt spends outside its steps: starting, compiling, evaluating, saving.
 OVERHEAD = "Overhead"

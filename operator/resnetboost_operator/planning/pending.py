@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from resnetboost_api.status import Status
 from resnetboost_operator import readable
 from resnetboost_operator.observed.pods import PodView, Waiting
 from resnetboost_operator.observed.state import ObservedState, Obstacle
 from resnetboost_operator.planning import rank_assignment
 from resnetboost_operator.planning.conditions import not_running
-from resnetboost_operator.status import Status
 
 # Kubelet's reasons for a missing image; the second kind is permanent.
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError"})

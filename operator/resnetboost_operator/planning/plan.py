@@ -6,8 +6,10 @@ first, then deletes, then creates; a crash between any two of these is repaired 
 
 from msgspec.structs import replace
 
-from resnetboost_operator import api, failures
+from resnetboost_api import failures
+from resnetboost_api.status import StageStatus, Status
 from resnetboost_operator import status as statuses
+from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import Observation, ObservedState, observe
@@ -28,10 +30,9 @@ from resnetboost_operator.planning import (
 )
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.rank_assignment import RankAssignment
-from resnetboost_operator.status import StageStatus, Status
 
 
-def plan(job: api.Job, status: Status, observation: Observation, now: float) -> Plan:
+def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan:
     """The next actions for a job. Planning again with their results changes nothing more."""
     state = observe(job, _begun(job, status, pods.timestamp(now)), observation, now)
     decided = _decide(progress.with_progress(state))
@@ -39,7 +40,7 @@ def plan(job: api.Job, status: Status, observation: Observation, now: float) -> 
     return _with_warning(status, decided)
 
 
-def _begun(job: api.Job, status: Status, now: str) -> Status:
+def _begun(job: Job, status: Status, now: str) -> Status:
     """The status of a job that was never planned before, or is resumed: its active time begins now."""
     status = replace(status, observed_generation=job.generation)
     if not status.stage:

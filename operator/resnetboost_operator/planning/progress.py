@@ -5,12 +5,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Progress, Ranks, StageStatus, Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import goodput
-from resnetboost_operator.status import Progress, Ranks, StageStatus, Status
 
 _FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
 

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from resnetboost_operator import failures, names, readable
+from resnetboost_api import failures, names
+from resnetboost_api.failures import FailureClass
+from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
-from resnetboost_operator.failures import FailureClass
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.rank_table import rank_table
 from resnetboost_operator.observed.failure import Failure

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Attempt, Ranks, Status
 from resnetboost_operator import readable
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
@@ -10,7 +11,6 @@ from resnetboost_operator.planning import attempts, backoff, deletions, finish, 
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.conditions import not_running
 from resnetboost_operator.planning.policies import registry
-from resnetboost_operator.status import Attempt, Ranks, Status
 
 
 def restart_or_fail(state: ObservedState, failure: Failure) -> Plan:

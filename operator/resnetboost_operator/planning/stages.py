@@ -2,12 +2,12 @@
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Ranks, Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import attempts, finish, goodput
 from resnetboost_operator.planning.actions import Event, Plan
 from resnetboost_operator.planning.conditions import not_running
-from resnetboost_operator.status import Ranks, Status
 
 
 def complete(state: ObservedState) -> Plan:

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Status
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.manifests import gang
@@ -12,7 +13,6 @@ from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import deletions, pending, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, sooner
-from resnetboost_operator.status import Status
 
 Manifest = dict[str, Any]
 

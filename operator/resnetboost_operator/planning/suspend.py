@@ -2,7 +2,9 @@
 
 from msgspec.structs import replace
 
-from resnetboost_operator import failures, readable
+from resnetboost_api import failures
+from resnetboost_api.status import Ranks, Status
+from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import failure as observed_failure
 from resnetboost_operator.observed.failure import Failure
@@ -11,7 +13,6 @@ from resnetboost_operator.planning import attempts, deletions, wakeup
 from resnetboost_operator.planning.actions import Event, Plan
 from resnetboost_operator.planning.conditions import not_running, with_condition
 from resnetboost_operator.planning.policies import registry
-from resnetboost_operator.status import Ranks, Status
 
 
 def suspend(state: ObservedState) -> Plan:

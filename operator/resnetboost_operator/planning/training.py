@@ -1,11 +1,11 @@
 """Watch over a whole gang: poll rank 0 and set the condition Running."""
 
+from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import deletions, pending, wakeup
 from resnetboost_operator.planning.actions import Plan
 from resnetboost_operator.planning.conditions import with_condition
-from resnetboost_operator.status import Status
 
 # How often rank 0 is polled: soon, to see the first step when it happens; then as often as people look.
 POLL_STARTING_SECONDS = 3.0

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from resnetboost_operator import api
+from resnetboost_operator.job import parse_job, ranks_per_summand
 from resnetboost_operator.runs import cost
 from resnetboost_operator.runs.cost import Cost
 from resnetboost_operator.runs.metricsfile import Measured
@@ -32,9 +32,9 @@ def by_stage(measured: Measured, job: dict[str, Any]) -> list[Sums]:
     }
     if not summed:
         return []  # the run of an older version may lack the field
-    spec = api.parse(job).spec
+    spec = parse_job(job).spec
     return [
-        _of(measured, stage.name, stage.device_count // api.ranks_per_summand(spec.device, stage))
+        _of(measured, stage.name, stage.device_count // ranks_per_summand(spec.device, stage))
         for stage in spec.stages
         if stage.adasum is not None and stage.name in summed
     ]

@@ -6,6 +6,7 @@ from html import escape
 from string import Template
 from typing import Any, TypeVar
 
+from resnetboost_api.status import Attempt, StageStatus, Status
 from resnetboost_operator import readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
@@ -18,7 +19,6 @@ from resnetboost_operator.runs.losses import Loss
 from resnetboost_operator.runs.pca import Descent
 from resnetboost_operator.runs.runfolder import RunFolder, write
 from resnetboost_operator.runs.thor import Updates
-from resnetboost_operator.status import Attempt, StageStatus, Status
 
 Manifest = Mapping[str, Any]
 Cells = Sequence[object]

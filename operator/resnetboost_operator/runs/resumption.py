@@ -5,8 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from resnetboost_api.status import Ranks, StageStatus, Status
 from resnetboost_operator import status as statuses
-from resnetboost_operator.status import Ranks, StageStatus, Status
 from resnetboost_operator.validation import schema
 
 Manifest = Mapping[str, Any]

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import yaml
 
+from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator import yamltext
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import extension, resumption
 from resnetboost_operator.runs.extension import Made
-from resnetboost_operator.status import Status
 from resnetboost_operator.validation import schema
 
 Manifest = dict[str, Any]

@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from resnetboost_api import crd, wording
+from resnetboost_api import crd, names, wording
 from resnetboost_api.job import ResNetBoostJob
 from resnetboost_api.structure import Problem, Structure
 from resnetboost_api.wording import Schema
-from resnetboost_operator import names
 
 __all__ = ["Problem", "check", "check_status", "defaulted", "openapi"]
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from beds.kubelet.bed import Bed
-from resnetboost_operator import names
+from resnetboost_api import names
 
 
 def kill(bed: Bed, namespace: str, pod: str, signal: str = "KILL") -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from resnetboost_operator import names
+from resnetboost_api import names
 
 Manifest = dict[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from beds.cluster import ClusterError, ControlPlane
 from beds.operator import podstatus
 from beds.operator.telling import ProgressPort
-from resnetboost_operator import names
+from resnetboost_api import names
 
 Manifest = dict[str, Any]
 

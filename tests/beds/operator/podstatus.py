@@ -3,7 +3,7 @@
 import datetime
 from typing import Any
 
-from resnetboost_operator import names
+from resnetboost_api import names
 
 Manifest = dict[str, Any]
 

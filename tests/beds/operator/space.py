@@ -6,7 +6,7 @@ from typing import Any
 
 from beds.cluster import ControlPlane
 from beds.operator.waiting import PATIENCE_SECONDS, eventually
-from resnetboost_operator import names
+from resnetboost_api import names
 
 Manifest = dict[str, Any]
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from resnetboost_operator import names
+from resnetboost_api import names
 
 
 class ProgressPort:

@@ -14,12 +14,14 @@ import click
 import msgspec
 import yaml
 
-from resnetboost_operator import api, errors, names
+from resnetboost_api import names
+from resnetboost_operator import errors
 from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import console, standard_output
 from resnetboost_operator.cli.profile import data, picture, text
 from resnetboost_operator.cli.trainer import process as trainer
 from resnetboost_operator.errors import UserError
+from resnetboost_operator.job import parse_job, ranks_per_summand
 from resnetboost_operator.local import container, machine
 from resnetboost_operator.manifests.container import THREADS
 from resnetboost_operator.manifests.trainer_config import trainer_config
@@ -96,12 +98,12 @@ def _check_room(ranks: int, memory_bytes: int) -> None:
 
 def _config(job: dict[str, Any], name: str | None, ranks: int) -> dict[str, Any]:
     """The trainer's config of that stage. Raises `UserError` if that is impossible."""
-    parsed = api.parse(job)
+    parsed = parse_job(job)
     stages = {stage.name: stage for stage in parsed.spec.stages}
     if name is not None and name not in stages:
         raise UserError(f"--stage: {name} is no stage of the job; it has {', '.join(stages)}")
     stage = stages[name] if name is not None else parsed.spec.stages[0]
-    averaged = api.ranks_per_summand(parsed.spec.device, stage)
+    averaged = ranks_per_summand(parsed.spec.device, stage)
     if ranks % averaged:
         problem = f"--ranks: {ranks} is no multiple of the {averaged} ranks that Adasum averages on a node"
         raise UserError(f"{problem}; use {averaged} or {2 * averaged}")

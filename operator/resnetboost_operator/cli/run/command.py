@@ -12,16 +12,17 @@ from typing import Any
 
 import click
 
-from resnetboost_operator import api, errors, readable
+from resnetboost_api.status import Status
+from resnetboost_operator import errors, readable
 from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import Output, console, standard_output
 from resnetboost_operator.cli.view import display, summary
 from resnetboost_operator.errors import UserError
+from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.local import environment, machine
 from resnetboost_operator.local.runloop import RunLoop
 from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.runs.runfolder import RunFolder
-from resnetboost_operator.status import Status
 from resnetboost_operator.validation import data_notes
 from resnetboost_operator.validation.notes import notes
 
@@ -139,7 +140,7 @@ def _enter_and_train(folder: RunFolder, manifest: Manifest, fresh: bool, output:
     """Train unless the run is complete; return the last status and whether anything was trained."""
     if fresh or folder.is_barren():
         folder.clear()
-    job = api.parse(folder.enter(manifest, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
+    job = parse_job(folder.enter(manifest, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
     status = folder.read_status()
     if resumption.is_over(status, [stage.name for stage in job.spec.stages]):
         output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")
@@ -148,7 +149,7 @@ def _enter_and_train(folder: RunFolder, manifest: Manifest, fresh: bool, output:
     return asyncio.run(_train(job, folder, output)), True
 
 
-async def _train(job: api.Job, folder: RunFolder, output: Output) -> Status:
+async def _train(job: Job, folder: RunFolder, output: Output) -> Status:
     shown = display.choose(job, console(output))
     try:
         loop = RunLoop(job, folder, shown)

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from resnetboost_operator import api, names, readable
+from resnetboost_api import names
+from resnetboost_api.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
+from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.status import job_view
 from resnetboost_operator.cli.status.job_view import JobView
 from resnetboost_operator.cli.view import text
+from resnetboost_operator.job import Job
 from resnetboost_operator.kubeclient.reader import Event
 from resnetboost_operator.observed import pods
 from resnetboost_operator.planning.goodput import OVERHEAD
 from resnetboost_operator.planning.pending import PASSING, UNHEARD, UNHEARD_TRAINING
-from resnetboost_operator.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
 
 Fact = tuple[str, str]
 
@@ -83,7 +85,7 @@ def _of_progress(found: Progress, view: JobView, now: float) -> Iterator[Fact]:
         yield "heartbeat", f"{_ago(found.heartbeat_time, now)}{_hang(view.job)}"
 
 
-def _hang(job: api.Job | None) -> str:
+def _hang(job: Job | None) -> str:
     if job is None:
         return ""
     limit = readable.duration(job.spec.failure_policy.hang_timeout_seconds)
@@ -94,7 +96,7 @@ def _rank_table(found: Condition) -> str:
     return f"{'ready' if found.status == 'True' else found.reason}: {' '.join(found.message.split())}"
 
 
-def _restarts(status: Status, job: api.Job | None) -> str:
+def _restarts(status: Status, job: Job | None) -> str:
     if job is None:
         return str(status.restarts)
     used, limit = status.restarts_count_towards_max, job.spec.failure_policy.max_restarts

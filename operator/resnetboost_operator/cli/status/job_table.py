@@ -8,11 +8,11 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
+from resnetboost_api.status import Progress
 from resnetboost_operator import readable
 from resnetboost_operator.cli.status import job_view
 from resnetboost_operator.cli.status.job_view import JobView
 from resnetboost_operator.cli.view import text as run_text
-from resnetboost_operator.status import Progress
 
 _GAP = 2
 INDENT = 2

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
-from resnetboost_operator import api, readable
+from resnetboost_api.status import Progress, StageStatus, Status
+from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.status.silence import Silence
 from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.controller import jobs
+from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
-from resnetboost_operator.status import Progress, StageStatus, Status
 
 # Colours in a log (ECMA-48, CSI and OSC) are removed; other control characters are shown escaped.
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -34,7 +35,7 @@ class JobView(msgspec.Struct, frozen=True):
     created: float
     deleting: bool
     suspend: bool
-    job: api.Job | None
+    job: Job | None
     status: Status
     manifest: dict[str, Any]
     silence: Silence | None = None

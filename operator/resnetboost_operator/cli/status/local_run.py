@@ -3,14 +3,14 @@
 import asyncio
 import time
 
-from resnetboost_operator import api
+from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli import interruptible
 from resnetboost_operator.cli.output import Output, console, standard_output
 from resnetboost_operator.cli.view import display, summary
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs.runfolder import RunFolder
-from resnetboost_operator.status import Status
 
 LOOK_SECONDS = 1.0  # the runner writes progress once a second
 FAILED = 1
@@ -35,7 +35,7 @@ async def _over(folder: RunFolder, output: Output) -> int:
     if not _goes_on(folder, status):
         return _code(status)
     began = pods.seconds(status.start_time) or time.time()
-    shown = display.choose(api.parse(folder.read_job()), console(output), began)
+    shown = display.choose(parse_job(folder.read_job()), console(output), began)
     shown.notice(FOLLOWING)
     try:
         while _goes_on(folder, status):

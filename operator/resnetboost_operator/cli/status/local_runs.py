@@ -7,17 +7,18 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from resnetboost_operator import api, readable
+from resnetboost_api.status import Status
+from resnetboost_operator import readable
 from resnetboost_operator.cli.output import console, standard_output
 from resnetboost_operator.cli.status import job_table
 from resnetboost_operator.cli.status.job_table import JobTable
 from resnetboost_operator.cli.status.job_view import JobView
 from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
+from resnetboost_operator.job import parse_job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.planning.conditions import with_condition
 from resnetboost_operator.runs.runfolder import RunFolder
-from resnetboost_operator.status import Status
 
 STOPPED = "nothing runs it: run it again to resume"
 NOT_BEGUN = "not begun: nothing was trained yet"
@@ -44,7 +45,7 @@ def _views(runs: Sequence[RunFolder]) -> Iterator[JobView]:
 def _view(folder: RunFolder) -> JobView:
     manifest, status = folder.read_job(), folder.read_status()
     try:
-        job = api.parse(manifest)
+        job = parse_job(manifest)
     except (msgspec.ValidationError, ValueError, KeyError):  # of another version; the table shows the rest
         job = None
     if not summary.is_at_rest(status) and not folder.in_use():

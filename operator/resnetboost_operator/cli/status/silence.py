@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from resnetboost_api.status import Status
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.observed import pods
-from resnetboost_operator.status import Status
 
 # Rank 0 is polled every 15 s, its progress is written within 5 s, and evaluations count as progress.
 QUIET_SECONDS = 60.0

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from resnetboost_operator import api
+from resnetboost_api.status import Status
 from resnetboost_operator.cli.view import frame
 from resnetboost_operator.cli.view import text as run_text
+from resnetboost_operator.job import Job
 from resnetboost_operator.planning.actions import Event
-from resnetboost_operator.status import Status
 
 LINE_SECONDS = 5.0
 EVENTS_SHOWN = 6
@@ -42,7 +42,7 @@ class Display(Protocol):
         """End the display; the last picture stays on the screen."""
 
 
-def choose(job: api.Job, console: Console, began: float | None = None) -> Display:
+def choose(job: Job, console: Console, began: float | None = None) -> Display:
     """The live display on a terminal that can redraw, else lines. NO_COLOR only removes the colours.
 
     `began` (unix seconds) is the start of the run's clock; default: now.
@@ -54,7 +54,7 @@ def choose(job: api.Job, console: Console, began: float | None = None) -> Displa
 class PlainDisplay:
     """Prints one line for every event and epoch, and every few seconds in between."""
 
-    def __init__(self, job: api.Job, console: Console, clock: Clock = time.time) -> None:
+    def __init__(self, job: Job, console: Console, clock: Clock = time.time) -> None:
         self._console = console
         self._clock = clock
         self._last_line = 0.0
@@ -100,7 +100,7 @@ class PlainDisplay:
 class LiveDisplay:
     """A frame that is redrawn in place: once a second, for the clock, and after each change."""
 
-    def __init__(self, job: api.Job, console: Console, clock: Clock = time.time, began: float | None = None) -> None:
+    def __init__(self, job: Job, console: Console, clock: Clock = time.time, began: float | None = None) -> None:
         self._job = job
         self._clock = clock
         self._began = clock() if began is None else began

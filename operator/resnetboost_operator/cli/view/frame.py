@@ -10,9 +10,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from resnetboost_operator import api, readable
+from resnetboost_api.status import Progress, StageStatus, Status
+from resnetboost_operator import readable
 from resnetboost_operator.cli.view import text as run_text
-from resnetboost_operator.status import Progress, StageStatus, Status
+from resnetboost_operator.job import Job
 
 _MARKS = {
     "Pending": ("○", "dim"),
@@ -34,7 +35,7 @@ class Line(msgspec.Struct, frozen=True):
 class Frame(msgspec.Struct, frozen=True):
     """Everything one picture shows, as a rich renderable."""
 
-    job: api.Job
+    job: Job
     status: Status
     events: tuple[Line, ...]
     notice: Text

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from resnetboost_operator import failures, readable
+from resnetboost_api import failures
+from resnetboost_api.status import Status
+from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.view import text
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs import adasum, metricsfile, pca, thor
 from resnetboost_operator.runs.runfolder import RunFolder
-from resnetboost_operator.status import Status
 
 _FAILED_OTHERWISE = failures.INTERNAL_ERROR
 

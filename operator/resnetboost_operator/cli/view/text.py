@@ -2,23 +2,25 @@
 
 from collections.abc import Sequence
 
-from resnetboost_operator import api, failures, readable
+from resnetboost_api import failures
+from resnetboost_api.status import Attempt, Progress, StageStatus, Status
+from resnetboost_operator import readable
+from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs import cost
 from resnetboost_operator.runs.adasum import Sums
 from resnetboost_operator.runs.pca import Descent
 from resnetboost_operator.runs.thor import Updates
-from resnetboost_operator.status import Attempt, Progress, StageStatus, Status
 
 SEPARATOR = " · "
 
 
-def headline(job: api.Job) -> str:
+def headline(job: Job) -> str:
     """One line about the job: model, data set and ranks."""
     return f"{job.name}: " + SEPARATOR.join(facts(job))
 
 
-def facts(job: api.Job) -> list[str]:
+def facts(job: Job) -> list[str]:
     """Lines about the job, shown before the run starts."""
     spec = job.spec
     ranks = readable.ranks(spec.device.type, [stage.device_count for stage in spec.stages])

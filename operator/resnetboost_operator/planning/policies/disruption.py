@@ -1,8 +1,8 @@
 """Policy `disruption`: restart the gang without using the budget, for evictions, deleted pods and lost nodes."""
 
+from resnetboost_api.status import Attempt
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.status import Attempt
 
 
 class Disruption:

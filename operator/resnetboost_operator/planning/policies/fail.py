@@ -1,9 +1,9 @@
 """Policy `fail`: end the job at once, because a restart would end the same way."""
 
+from resnetboost_api.status import Attempt
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning.policies.policy import Refusal
-from resnetboost_operator.status import Attempt
 
 
 class Fail:

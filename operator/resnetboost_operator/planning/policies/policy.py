@@ -4,9 +4,9 @@ from typing import Protocol
 
 import msgspec
 
+from resnetboost_api.status import Attempt
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.status import Attempt
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from resnetboost_operator import failures
+from resnetboost_api import failures
 from resnetboost_operator.planning.policies.disruption import Disruption
 from resnetboost_operator.planning.policies.fail import Fail
 from resnetboost_operator.planning.policies.policy import Policy

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from resnetboost_operator import failures
+from resnetboost_api import failures
+from resnetboost_api.status import Attempt
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning.policies.policy import Refusal
-from resnetboost_operator.status import Attempt
 
 # Classes that a bug or a bad sample may cause: at the same step each time.
 REPEATABLE = (failures.INTERNAL_ERROR, failures.OUT_OF_MEMORY, failures.STORAGE_ERROR)

@@ -1,0 +1,49 @@
+"""A ResNetBoostJob as the plan reads it: the schema's structs, with the settings that follow from others filled in."""
+
+from typing import Any
+
+import msgspec
+
+from resnetboost_api import stage as stages
+from resnetboost_api.device import Device
+from resnetboost_api.job import Spec
+from resnetboost_api.optimizers import Adasum
+from resnetboost_api.stage import Stage
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the plan sees it; `uid` is empty and `generation` 1 for a file that no cluster has seen.
+
+    Each of its stages has the settings of its algorithm and a `device_count` of its own.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: Spec
+
+
+def parse_job(obj: dict[str, Any]) -> Job:
+    """Read an object that `schema.check` found right."""
+    metadata = obj["metadata"]
+    spec = msgspec.convert(obj["spec"], Spec)
+    return Job(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", "default"),
+        uid=metadata.get("uid", ""),
+        generation=metadata.get("generation", 1),
+        spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage, spec.device) for stage in spec.stages)),
+    )
+
+
+def _completed(stage: Stage, device: Device) -> Stage:
+    adasum = stage.adasum or (Adasum() if stage.algorithm == "Adasum" else None)
+    count = stage.device_count or device.count
+    return msgspec.structs.replace(stages.completed(stage), adasum=adasum, device_count=count)
+
+
+def ranks_per_summand(device: Device, stage: Stage) -> int:
+    """How many ranks of a stage, neighbours of one node, take the mean of their gradients before Adasum sums."""
+    hierarchical = stage.adasum is not None and stage.adasum.topology == "Hierarchical"
+    return min(device.per_node or 1, stage.device_count) if hierarchical else 1
