@@ -42,11 +42,8 @@ class Rule:
         self.references = tuple(dict.fromkeys(_REFERENCE.findall(self.text)))
         self.fields = tuple((field + reference).removeprefix(".") for reference in self.references)
 
-    def problem(self, value: Any, old: Any, schema: Schema) -> Problem | None:
-        """The problem if the value breaks the rule, or if the rule fails to evaluate."""
-        names = {"self": _cel(value, schema)}
-        if self.is_transition:
-            names["oldSelf"] = _cel(old, schema)
+    def problem(self, value: Any, old: Any, names: dict[str, Any]) -> Problem | None:
+        """The problem if the value breaks the rule, or if the rule fails to evaluate. `names`: both in CEL's types."""
         if _evaluate(self.text, names) is True:
             return None
         return Problem(self.field, _at(value, self.place), self._sentence(value, old, names))
@@ -82,15 +79,22 @@ def broken(value: Any, old: Any, schema: Schema, known: Sequence[Problem] = ()) 
 
 
 def _walk(value: Any, old: Any, schema: Schema, field: str, known: Sequence[str]) -> Iterator[tuple[Rule, Problem]]:
-    for given in schema.get("x-kubernetes-validations", ()):
+    rules = schema.get("x-kubernetes-validations", ())
+    names = _names(value, old, schema) if rules else {}
+    for given in rules:
         rule = Rule(given, field)
         if (rule.is_transition and old is ABSENT) or any(_related(a, b) for a in known for b in rule.fields):
             continue
-        problem = rule.problem(value, old, schema)
+        problem = rule.problem(value, old, names)
         if problem is not None:
             yield rule, problem
     for child, before, inner, place in _children(value, old, schema):
         yield from _walk(child, before, inner, field + place, known)
+
+
+def _names(value: Any, old: Any, schema: Schema) -> dict[str, Any]:
+    names = {"self": _cel(value, schema)}
+    return names if old is ABSENT else {**names, "oldSelf": _cel(old, schema)}
 
 
 def _children(value: Any, old: Any, schema: Schema) -> Iterator[tuple[Any, Any, Schema, str]]:
