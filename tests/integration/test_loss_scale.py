@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 from mindspore import Tensor
 
-from resnetboost_trainer.config import Config
+from resnetboost_trainer.config import Config, DynamicLossScale
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.train_step import Program
@@ -26,9 +26,11 @@ pytestmark = pytest.mark.slow
 MOMENT = StepSchedule(step=1, learning_rate=0.05, damping=0.0)
 
 
-def program(**changes: Any) -> Program:
+def program(scale: DynamicLossScale | None = None) -> Program:
+    """A step by that scale, which may be one that no job can ask for."""
     device.prepare()
-    configured = msgspec.convert(trainerconfig.GOOD | changes, Config)
+    configured = msgspec.convert(trainerconfig.GOOD, Config)
+    configured = msgspec.structs.replace(configured, dynamic_loss_scale=scale)
     network = resnet.build("resnet20", 10, 1)
     network.conv1.weight.set_data(network.conv1.weight / 1024)  # BN undoes it, and its gradient is 1024 times as large
     return Program(configured, network, Communicator(0, 1))
@@ -48,7 +50,7 @@ def weights(program: Program) -> list[Any]:
 
 
 def test_a_step_that_overflows_is_left_out_and_the_next_ones_are_as_without_a_scale() -> None:
-    scaled = program(dynamicLossScale={"initial": 2.0**127, "growthSteps": 2})
+    scaled = program(DynamicLossScale(initial=2.0**127, growth_steps=2))
     plain = program()
     begun = weights(scaled)
     told: list[StepRecord] = []
@@ -68,7 +70,7 @@ def test_a_loss_that_is_not_finite_is_no_overflow() -> None:
     broken = images(0)
     broken[0, 0, 0, 0] = np.nan
     with pytest.raises(NumericsError):
-        step(program(dynamicLossScale={"initial": 65536.0, "growthSteps": 2}), broken)
+        step(program(DynamicLossScale(initial=65536.0, growth_steps=2)), broken)
 
 
 def test_the_scale_goes_on_from_a_checkpoint(tmp_path: Path) -> None:

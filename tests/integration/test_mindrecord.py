@@ -57,8 +57,9 @@ def test_mindspore_reads_what_our_command_writes(source: Path, target: Path) -> 
 
 def test_we_read_the_images_of_the_folder_in_its_order(source: Path, target: Path) -> None:
     """So that training from either is the same to the bit."""
-    folder = registry.load(config.Dataset(name="ImageFolder", path=str(source), image_size=24), 2)
-    records = registry.load(config.Dataset(name="MindRecord", path=str(target), image_size=24), 2)
+    settings: dict[str, Any] = {"image_size": 24, "augmentation": config.PLAIN}
+    folder = registry.load(config.Dataset(name="ImageFolder", path=str(source), **settings), 2)
+    records = registry.load(config.Dataset(name="MindRecord", path=str(target), **settings), 2)
     for part in ("train", "test"):
         ours, theirs = getattr(records, part), getattr(folder, part)
         np.testing.assert_array_equal(ours.labels, theirs.labels)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from resnetboost_trainer import config
 from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous
@@ -46,7 +47,7 @@ MOMENTUM: dict[str, dict[str, Any]] = {
     "dynamic": {"dynamicLossScale": {"initial": 512, "growthSteps": 2}},
 }
 # The network of Momentum has 641 weights in 10 tensors, that of PCA 53 in 4.
-FORMS: dict[str, dict[str, Any]] = {"whole": {}, "buckets": {"allReduceFusion": {"bucketBytes": 100}}}
+FORMS = {"whole": None, "buckets": config.AllReduceFusion(bucket_bytes=100)}  # less than a job can ask for
 FROZEN: dict[str, Any] = {"model": trainerconfig.MODEL | {"freeze": ["layer2"]}}
 FROZEN_FORMS: dict[str, dict[str, Any]] = {"whole": {}, "buckets": {"allReduceFusion": {"bucketBytes": 1 << 17}}}
 # Of all networks tensors are shorter by that, and so are buckets, of the size that a job has by default.
@@ -59,11 +60,11 @@ rank, ranks = communicator.rank, communicator.size
 left: dict[str, Any] = {}
 
 
-def by_momentum(**changes: Any) -> tuple[Program, Any]:
+def by_momentum(fusion: config.AllReduceFusion | None, **changes: Any) -> tuple[Program, Any]:
     model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}
     settings = msgspec.convert(trainerconfig.GOOD | {"model": model} | changes, config.Config, strict=False)
     network = thornetworks.Chain()
-    return Program(settings, network, communicator), network
+    return Program(structs.replace(settings, all_reduce_fusion=fusion), network, communicator), network
 
 
 def by_family(**changes: Any) -> tuple[Program, Any]:
@@ -72,9 +73,10 @@ def by_family(**changes: Any) -> tuple[Program, Any]:
     return Program(settings, network, communicator), network
 
 
-def by_pca(**changes: Any) -> tuple[Program, Any]:
+def by_pca(fusion: config.AllReduceFusion | None) -> tuple[Program, Any]:
     random = np.random.default_rng(2).standard_normal((pcanetworks.NUMBERS, 4))
-    network, settings = pcanetworks.Tanh(), pcanetworks.settings(4, Settings(), **changes)
+    network, settings = pcanetworks.Tanh(), pcanetworks.settings(4, Settings())
+    settings = structs.replace(settings, all_reduce_fusion=fusion)
     return pcanetworks.program(network, settings, np.linalg.qr(random)[0].T, communicator), network
 
 
@@ -122,14 +124,14 @@ def train(name: str, trainee: tuple[Program, Any], batches: Any) -> None:
 
 for form, fusion in FORMS.items():
     for name, changes in MOMENTUM.items():
-        train(f"{name}.{form}", by_momentum(**changes, **fusion), pictures)
-    train(f"pca.{form}", by_pca(**fusion), rows)
+        train(f"{name}.{form}", by_momentum(fusion, **changes), pictures)
+    train(f"pca.{form}", by_pca(fusion), rows)
     train(f"frozen.{form}", by_family(**FROZEN_FORMS[form]), digits)
 
 names = (*arch.SMALL, *arch.LARGE)
 left["differ"] = np.array([f"{name} {mode}" for mode in MODES for name in names if sums_differ(name, mode)], str)
 
-program, _ = by_momentum(**FORMS["buckets"])
+program, _ = by_momentum(FORMS["buckets"])
 take(program, 0, pictures(0))
 if rank == 0:
     try:
