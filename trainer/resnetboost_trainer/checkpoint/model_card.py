@@ -1,7 +1,7 @@
-"""A model card: what a network is, how it was trained, how good it is and how to use it, as Markdown.
+"""Writes model cards in Markdown: the network, its training, its results and how to use it.
 
-Its front matter is YAML in the words of the Hugging Face hub's model cards. Texts out of checkpoints are untrusted:
-they stand on one line, in the front matter quoted by the YAML writer, below without what Markdown obeys.
+The front matter is YAML with the keys of the Hugging Face hub's model cards. Texts from checkpoints are untrusted: each
+is kept on one line, quoted by the YAML writer in the front matter and stripped of Markdown's special characters below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ CLASSES_TOLD = 20
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the card is about; `exported` is the name and the format of the file it lies beside."""
+    """Contents of a model card; `exported` is the name and the format of the exported file."""
 
     network: Trained
     stages: Sequence[Stage]
@@ -29,13 +29,13 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts(network: Trained, prepared: Preparation | None, exported: tuple[str, str] | None = None) -> Facts:
-    """With the stages that the checkpoint's folder tells of."""
+    """Collect the contents of a card, including the stages recorded in the checkpoint's folder."""
     stages = [] if network.manifest is None else lineage.stages(network.path, network.manifest, network.averaged)
     return Facts(network, stages, prepared, exported)
 
 
 def text(facts: Facts) -> str:
-    """The whole card."""
+    """Return the model card as Markdown with YAML front matter."""
     parts = [
         f"---\n{_yaml(_front(facts))}---",
         f"# {_title(facts)}\n\n{_plain(facts.network.told())}.",
@@ -180,7 +180,7 @@ def _versions(facts: Facts) -> str:
 
 
 def _job(manifest: Manifest | None) -> str:
-    """The last stage's whole config."""
+    """Return the section with the last stage's complete config."""
     if manifest is None or not manifest.config:
         return ""
     return f"## The last stage's config\n\n```yaml\n{_yaml(manifest.config).replace('`', '?')}```"
@@ -191,7 +191,7 @@ def _yaml(value: Any) -> str:
 
 
 def _on_one_line(value: Any) -> Any:
-    """Without entries of nothing, and every text on one line: one of --- alone would end the front matter."""
+    """Drop None values and put every text on one line: a line of --- would end the front matter."""
     if isinstance(value, dict):
         return {_on_one_line(key): _on_one_line(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
