@@ -16,7 +16,7 @@ from resnetboost_trainer.checkpoint.store import Manifest
 from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.data.preprocessing import Preparation, readable
 
-CLASSES_TOLD = 20
+MAX_CLASSES = 20
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -144,9 +144,9 @@ def _data(facts: Facts) -> str:
         f" {_numbers(prepared.mean)}, deviation {_numbers(prepared.deviation)}."
     )
     if prepared.classes:
-        told = ", ".join(f"{place} {_plain(name)}" for place, name in enumerate(prepared.classes[:CLASSES_TOLD]))
-        rest = len(prepared.classes) - CLASSES_TOLD
-        lines.append(f"Classes: {told}{f' and {rest} more' if rest > 0 else ''}.")
+        listed = ", ".join(f"{place} {_plain(name)}" for place, name in enumerate(prepared.classes[:MAX_CLASSES]))
+        rest = len(prepared.classes) - MAX_CLASSES
+        lines.append(f"Classes: {listed}{f' and {rest} more' if rest > 0 else ''}.")
     return "\n\n".join(lines)
 
 
@@ -173,9 +173,9 @@ def _use(facts: Facts) -> str:
 def _versions(facts: Facts) -> str:
     manifest = facts.network.manifest
     found: Mapping[str, str] = manifest.versions if manifest is not None else {}
-    told = ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in found.items())
+    listed = ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in found.items())
     written = versions.installed()["resnetboost-trainer"]
-    trained = f"Trained with {told}. " if told else ""
+    trained = f"Trained with {listed}. " if listed else ""
     return f"## Versions\n\n{trained}Card by resnetboost {written}. SHA-256 of the weights: `{facts.network.sha256}`."
 
 

@@ -91,12 +91,12 @@ def check_same(weights: Weights, begun_with: str, of_this_job: bool) -> None:
 
 def _refusal(weights: Weights, fit: Fit, best: Fit) -> str:
     """Return the error message: which network the file holds, if any, and the remedy."""
-    wanted = fit.network
+    expected = fit.network
     if not best.whole:
-        return f"{FIELD}: {weights.path} is no {wanted}: {fit.told()}"
-    told = f"{FIELD}: {weights.path} is a {best.network}, and the job's is a {wanted}"
-    if best.network.name != wanted.name:
-        return f"{told}; set model.name to {best.network.name}, or use another file"
-    if best.network.channels != wanted.channels:
-        return f"{told}; use images or weights of as many channels"
-    return f"{told}; set model.weights.head to New, or use another file"
+        return f"{FIELD}: {weights.path} is no {expected}: {fit.told()}"
+    reason = f"{FIELD}: {weights.path} is a {best.network}, and the job's is a {expected}"
+    if best.network.name != expected.name:
+        return f"{reason}; set model.name to {best.network.name}, or use another file"
+    if best.network.channels != expected.channels:
+        return f"{reason}; use images or weights of as many channels"
+    return f"{reason}; set model.weights.head to New, or use another file"

@@ -124,12 +124,14 @@ def _check_same(path: Path, manifest: Manifest, last: Manifest) -> None:
     for field in ("model", "layout"):
         theirs, lasts = getattr(manifest, field), getattr(last, field)
         if theirs != lasts:
-            told = f"its {field} is {theirs!r}, that of step {last.step} is {lasts!r}"
-            raise ConfigError(f"snapshot {path} is of another network than others of its stage: {told}; remove it")
+            difference = f"its {field} is {theirs!r}, that of step {last.step} is {lasts!r}"
+            raise ConfigError(
+                f"snapshot {path} is of another network than others of its stage: {difference}; remove it"
+            )
 
 
 def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written: Path) -> None:
-    """Delete all but `keep` snapshots of this and older attempts: keep `written`, the newest, and those before it.
+    """Delete all but `keep` snapshots of this and older attempts: keep `written` (the newest) and those before it.
 
     An older attempt's snapshots of later steps do not count: this attempt replaces them or never gets so far.
     """
@@ -262,10 +264,10 @@ class _File:
         if self.snapshot.bytes != len(header) + 4 * numbers or length > HEADER_LIMIT_BYTES:
             raise StorageError(f"{self.snapshot.path}: it does not hold {numbers} numbers")
         try:
-            told = msgspec.json.decode(header[8:], type=_Header)
+            parsed = msgspec.json.decode(header[8:], type=_Header)
         except msgspec.MsgspecError as error:
             raise StorageError(f"{self.snapshot.path}: its header is not a snapshot's: {error}") from error
-        if told.weights != _Tensor("F32", [numbers], [0, 4 * numbers]):
+        if parsed.weights != _Tensor("F32", [numbers], [0, 4 * numbers]):
             raise StorageError(f"{self.snapshot.path}: its header is not that of {numbers} numbers in float32")
         return header
 

@@ -284,7 +284,7 @@ def read(path: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written: Path) -> None:
-    """Delete all but `keep` checkpoints of this and older attempts: `written`, the newest, and the furthest others.
+    """Delete all but `keep` checkpoints of this and older attempts: `written` (the newest) and the furthest others.
 
     A checkpoint further than the newest was skipped as damaged when this attempt started: it must not displace it.
     """

@@ -39,7 +39,7 @@ class _Read(NamedTuple):
     """Contents of IN: arrays under our names, a description, and the layout of the original names."""
 
     arrays: dict[str, Array]
-    told: str
+    description: str
     layout: Layout
 
 
@@ -56,7 +56,7 @@ def convert(
     to = to or ("torch" if read.layout == "resnetboost" else "resnetboost")
     weightfile.write(target, read.arrays if to == "resnetboost" else _of_torch(read.arrays))
     words = {"torch": "PyTorch's names", "resnetboost": "resnetboost's names"}
-    return f"{target}: {read.told}; {len(read.arrays)} arrays from {words[read.layout]} to {words[to]}"
+    return f"{target}: {read.description}; {len(read.arrays)} arrays from {words[read.layout]} to {words[to]}"
 
 
 def _in_checkpoint(source: Path) -> bool:

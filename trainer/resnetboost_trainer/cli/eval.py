@@ -102,9 +102,9 @@ def chosen(network: Trained, arguments: argparse.Namespace) -> config.Dataset:
 
 def _of_training(network: Trained) -> config.Dataset | None:
     """Return the checkpoint's data set; None if it has none or was written by a trainer with other fields."""
-    told = network.manifest.config.get("dataset") if network.manifest is not None else None
+    recorded = network.manifest.config.get("dataset") if network.manifest is not None else None
     try:
-        return None if told is None else msgspec.convert(without_nulls(told), config.Dataset)
+        return None if recorded is None else msgspec.convert(without_nulls(recorded), config.Dataset)
     except msgspec.ValidationError:
         return None
 
@@ -136,8 +136,12 @@ def load(network: Trained, dataset: config.Dataset) -> Dataset:
         and names != known.classes
     ):
         place = next((k for k, pair in enumerate(zip(names, known.classes, strict=False)) if pair[0] != pair[1]), 0)
-        told = f"class {place} is {readable(names[place])} there and {readable(known.classes[place])} in the checkpoint"
-        raise DataError(f"{dataset.path}: {told}; labels would mean other things; use the same folders of classes")
+        difference = (
+            f"class {place} is {readable(names[place])} there and {readable(known.classes[place])} in the checkpoint"
+        )
+        raise DataError(
+            f"{dataset.path}: {difference}; labels would mean other things; use the same folders of classes"
+        )
     return found
 
 

@@ -59,16 +59,16 @@ def convert(source: Path, target: Path, train: str, test: str, shards: int, skip
     making = target.with_name(f".{target.name}.making-{os.getpid()}")
     making.mkdir(parents=True)
     try:
-        told = [_write(part, making, name, shards, skip) for part, name in zip(parts, ("train", "val"), strict=True)]
+        counts = [_write(part, making, name, shards, skip) for part, name in zip(parts, ("train", "val"), strict=True)]
         listed = "".join(f"{name}\n" for name in names)
         (making / mindrecord.CLASSES).write_text(listed, encoding="utf-8", errors="surrogateescape")
         _share(making)
         making.rename(target)
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    left = sum(len(part.labels) for part in parts) - sum(told)
+    left = sum(len(part.labels) for part in parts) - sum(counts)
     left_out = f", {left} left out that cannot be used" if left else ""
-    print(f"{target}: {told[0]} images to train on, {told[1]} to test with, {len(names)} classes{left_out}")
+    print(f"{target}: {counts[0]} images to train on, {counts[1]} to test with, {len(names)} classes{left_out}")
 
 
 def _write(contents: FolderContents, target: Path, name: str, shards: int, skip: int) -> int:
@@ -105,8 +105,8 @@ def _writing(folder: Path) -> Iterator[None]:
     except (RuntimeError, MindRecordException) as error:
         reason = next((found[1] for found in _REASON.finditer(str(error))), str(error).splitlines()[0])
         free = shutil.disk_usage(folder).free >> 20
-        told = f"cannot be written: {reason.strip(' .')}; {free} MB are free there"
-        raise StorageError(f"{folder.parent}: {told}; make room or name another folder") from error
+        problem = f"cannot be written: {reason.strip(' .')}; {free} MB are free there"
+        raise StorageError(f"{folder.parent}: {problem}; make room or name another folder") from error
 
 
 def _share(making: Path) -> None:
