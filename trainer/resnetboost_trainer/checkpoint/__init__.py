@@ -1,1 +1,1 @@
-"""Saves and finds what a gang resumes from: checkpoints, snapshots, weights. Trains nothing."""
+"""Checkpoints, snapshots and pretrained weights: saving, finding and loading them. Contains no training code."""

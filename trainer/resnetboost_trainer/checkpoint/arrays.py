@@ -1,4 +1,4 @@
-"""Named parameters as named arrays and as one flat vector, and back."""
+"""Converts named parameters to named arrays and to one flat vector, and back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,22 +15,22 @@ Arrays = dict[str, Floats]
 
 
 def count(parameters: Mapping[str, Parameter]) -> int:
-    """How many numbers the parameters have."""
+    """Return the total number of elements."""
     return sum(parameter.size for parameter in parameters.values())
 
 
 def copy(parameters: Mapping[str, Parameter]) -> Arrays:
-    """Copies of the values: training goes on while they are written."""
+    """Copy the values to arrays, so that training can continue while they are written."""
     return {name: parameter.asnumpy().copy() for name, parameter in parameters.items()}
 
 
 def flatten(parameters: Mapping[str, Parameter]) -> Floats:
-    """The values as one vector, in the order of the mapping."""
+    """Concatenate the values into one vector, in the order of the mapping."""
     return _concatenated([parameter.asnumpy().reshape(-1) for parameter in parameters.values()])
 
 
 def unflatten(flat: Floats, parameters: Mapping[str, Parameter]) -> Arrays:
-    """Copies of the parts of a vector that `flatten` returned, in the shapes of the parameters."""
+    """Split a vector from `flatten` into copies with the parameters' shapes."""
     arrays, start = {}, 0
     for name, parameter in parameters.items():
         arrays[name] = flat[start : start + parameter.size].reshape(parameter.shape).copy()
@@ -39,26 +39,26 @@ def unflatten(flat: Floats, parameters: Mapping[str, Parameter]) -> Arrays:
 
 
 def assign_flat(flat: Floats, parameters: Mapping[str, Parameter]) -> None:
-    """Write a vector that `flatten` returned into the parameters."""
+    """Write a vector from `flatten` into the parameters."""
     for name, array in unflatten(flat, parameters).items():
         write(parameters[name], array)
 
 
 def assign(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> None:
-    """Write the arrays of those names into the parameters. Raises ConfigError as `pick`."""
+    """Write the arrays into the parameters of the same names. Raises ConfigError like `pick`."""
     _check(arrays, parameters)
     for name, parameter in parameters.items():
         write(parameter, arrays[name])
 
 
 def pick(arrays: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Floats:
-    """The arrays of those names as one vector. Raises ConfigError when one is missing or has another shape."""
+    """Concatenate the parameters' arrays. Raises ConfigError if one is missing or has another shape."""
     _check(arrays, parameters)
     return _concatenated([arrays[name].reshape(-1) for name in parameters])
 
 
 def mean(rows: Sequence[Floats] | Floats) -> Floats:
-    """Mean of rows (n, values): a single row bit for bit, an empty vector for none."""
+    """Return the mean of rows (n, values): a single row unchanged, an empty vector if there are none."""
     if len(rows) == 0:
         return np.zeros(0, np.float32)
     found: Floats = rows[0] if len(rows) == 1 else np.sum(rows, axis=0) / np.float32(len(rows))

@@ -1,4 +1,4 @@
-"""Runs a trained network on images: logits, and probabilities of the classes."""
+"""Inference with a trained network: logits and class probabilities of images."""
 
 import mindspore
 import numpy as np
@@ -12,7 +12,7 @@ Floats = NDArray[np.float32]
 
 
 def network(trained: Trained) -> nn.Cell:
-    """(n, channels, h, w) -> logits (n, classes), with the trained weights and BN's running statistics."""
+    """Build the trained network in evaluation mode: (n, channels, h, w) -> logits (n, classes)."""
     built = resnet.build(trained.network.name, trained.network.classes, trained.network.channels)
     for name, parameter in built.parameters_and_names():
         parameter.set_data(Tensor(trained.arrays[name], mindspore.float32))
@@ -21,13 +21,13 @@ def network(trained: Trained) -> nn.Cell:
 
 
 class Classifier:
-    """Probabilities of the classes, for batches of one size, so that one graph serves all."""
+    """Computes class probabilities in batches of one size, so that one compiled graph serves all."""
 
     def __init__(self, trained: Trained, batch: int) -> None:
         self.network, self.batch = network(trained), batch
 
     def probabilities(self, images: Floats) -> Floats:
-        """(n, channels, h, w) with n up to the batch's size -> (n, classes)."""
+        """Return class probabilities (n, classes) of images (n, channels, h, w), n at most the batch size."""
         padded = np.zeros((self.batch, *images.shape[1:]), np.float32)
         padded[: len(images)] = images
         found: Floats = ops.softmax(self.network(Tensor(padded)), -1).asnumpy()

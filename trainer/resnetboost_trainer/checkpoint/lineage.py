@@ -1,6 +1,6 @@
-"""The stages that led to a checkpoint, each with its last evaluation, out of the folder of its job's checkpoints.
+"""Finds the stages that led to a checkpoint, each with its last evaluation, in the folder of its job's checkpoints.
 
-What is read was left by attempts of the trainer; what does not look so is left out.
+Files that the trainer did not write are skipped.
 """
 
 import csv
@@ -26,9 +26,10 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 def stages(path: Path, manifest: Manifest, averaged: bool = False) -> list[Stage]:
-    """Of the checkpoint in that folder, the earliest stage first and its own last; alone where it lies elsewhere.
+    """List the stages up to the checkpoint at `path`, the earliest first and its own last.
 
-    With `averaged` its own evaluation is that of the averaged weights.
+    A checkpoint outside its job's folder has only its own stage. With `averaged`, the evaluation of its own stage is
+    that of the averaged weights.
     """
     path = path.resolve()
     try:
@@ -54,7 +55,7 @@ def _last_of_others(job: Path, own: str) -> Iterator[tuple[Path, Manifest]]:
 
 
 def _evaluation(place: Path, manifest: Manifest, which: str = "") -> tuple[float, float, float] | None:
-    """The last one up to the checkpoint's step, of its own attempt, in the columns that begin so."""
+    """Return the attempt's last evaluation up to the checkpoint's step, from the columns with the prefix `which`."""
     found = None
     try:
         with (place.parent / METRICS).open(newline="") as file:

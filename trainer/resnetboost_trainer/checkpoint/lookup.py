@@ -1,7 +1,7 @@
-"""Finds what the jobs of a namespace and name left on the volume; whether it is used is the caller's.
+"""Finds checkpoints of earlier jobs by namespace and name on the checkpoint volume; reads only.
 
-A job that is deleted and applied again gets another uid, and so another folder beside that of its predecessor, those of
-other jobs and whatever else lies on the volume. Nothing there is written; a manifest counts only where it says it is.
+A job that is deleted and applied again gets another uid and so another folder, beside those of its predecessor and of
+other jobs. A manifest counts only if it lies in the folder that it names.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import msgspec
 from resnetboost_trainer.checkpoint import store
 from resnetboost_trainer.checkpoint.store import Damaged, Found, Manifest
 
-# Bounds of the search: jobs that share a volume, and manifests read to learn whose folder it is.
+# Bounds of the search: jobs that share a volume, and manifests read per folder to find its job's name.
 MAX_FOLDERS = 1000
 MAX_MANIFESTS = 10
 
@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 
 
 class Job(msgspec.Struct, frozen=True):
-    """The name that jobs are searched by."""
+    """Namespace and name of the jobs to search for."""
 
     namespace: str
     name: str
 
 
 def newest(root: Path, job: Job, stage: str, needed: Sequence[str], but: str, arrays: bool = True) -> Found | None:
-    """The furthest whole checkpoint of a stage by the one of that name's jobs that saved last; `but` is a uid.
+    """Return a stage's furthest intact checkpoint, by the job of that name that saved last; skip the uid `but`.
 
-    Without `arrays` as checkpoint.newest. Raises OSError.
+    `arrays` as in `store.newest`. Raises OSError.
     """
     for _, uid in sorted(_jobs(root, job, stage, but), reverse=True):
         found = store.newest(root, uid, stage, needed, arrays=arrays)
@@ -44,7 +44,7 @@ def newest(root: Path, job: Job, stage: str, needed: Sequence[str], but: str, ar
 
 
 def _jobs(root: Path, job: Job, stage: str, but: str) -> Iterator[tuple[float, str]]:
-    """(when it saved its furthest checkpoint of the stage, uid) of each job of that name."""
+    """Yield (time of the stage's furthest checkpoint, uid) for each job of that name."""
     for uid in _folders(root):
         manifest = None if uid == but else _furthest(root, uid, stage)
         if manifest is not None and Job(manifest.job_namespace, manifest.job_name) == job:
@@ -62,7 +62,7 @@ def _furthest(root: Path, uid: str, stage: str) -> Manifest | None:
 
 
 def _folders(root: Path) -> list[str]:
-    """The folders that were begun last, one per job; there may be no root yet."""
+    """List the job folders that changed last; none if the root does not exist yet."""
     if not root.is_dir():
         return []
     with os.scandir(root) as entries:
@@ -73,7 +73,7 @@ def _folders(root: Path) -> list[str]:
 
 
 def _changed(entry: os.DirEntry[str]) -> float:
-    """When a stage was last begun there; somebody else may have removed it meanwhile."""
+    """Return the folder's modification time, when a stage last started there; 0 if it was removed meanwhile."""
     try:
         return entry.stat(follow_symlinks=False).st_mtime
     except FileNotFoundError:

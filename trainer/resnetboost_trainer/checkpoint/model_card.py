@@ -1,7 +1,7 @@
-"""A model card: what a network is, how it was trained, how good it is and how to use it, as Markdown.
+"""Writes model cards in Markdown: the network, its training, its results and how to use it.
 
-Its front matter is YAML in the words of the Hugging Face hub's model cards. Texts out of checkpoints are untrusted:
-they stand on one line, in the front matter quoted by the YAML writer, below without what Markdown obeys.
+The front matter is YAML with the keys of the Hugging Face hub's model cards. Texts from checkpoints are untrusted: each
+is kept on one line, quoted by the YAML writer in the front matter and stripped of Markdown's special characters below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from resnetboost_trainer.checkpoint.store import Manifest
 from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.data.preprocessing import Preparation, readable
 
-CLASSES_TOLD = 20
+MAX_CLASSES = 20
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the card is about; `exported` is the name and the format of the file it lies beside."""
+    """Contents of a model card; `exported` is the name and the format of the exported file."""
 
     network: Trained
     stages: Sequence[Stage]
@@ -29,13 +29,13 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts(network: Trained, prepared: Preparation | None, exported: tuple[str, str] | None = None) -> Facts:
-    """With the stages that the checkpoint's folder tells of."""
+    """Collect the contents of a card, including the stages recorded in the checkpoint's folder."""
     stages = [] if network.manifest is None else lineage.stages(network.path, network.manifest, network.averaged)
     return Facts(network, stages, prepared, exported)
 
 
 def text(facts: Facts) -> str:
-    """The whole card."""
+    """Return the model card as Markdown with YAML front matter."""
     parts = [
         f"---\n{_yaml(_front(facts))}---",
         f"# {_title(facts)}\n\n{_plain(facts.network.told())}.",
@@ -144,9 +144,9 @@ def _data(facts: Facts) -> str:
         f" {_numbers(prepared.mean)}, deviation {_numbers(prepared.deviation)}."
     )
     if prepared.classes:
-        told = ", ".join(f"{place} {_plain(name)}" for place, name in enumerate(prepared.classes[:CLASSES_TOLD]))
-        rest = len(prepared.classes) - CLASSES_TOLD
-        lines.append(f"Classes: {told}{f' and {rest} more' if rest > 0 else ''}.")
+        listed = ", ".join(f"{place} {_plain(name)}" for place, name in enumerate(prepared.classes[:MAX_CLASSES]))
+        rest = len(prepared.classes) - MAX_CLASSES
+        lines.append(f"Classes: {listed}{f' and {rest} more' if rest > 0 else ''}.")
     return "\n\n".join(lines)
 
 
@@ -173,14 +173,14 @@ def _use(facts: Facts) -> str:
 def _versions(facts: Facts) -> str:
     manifest = facts.network.manifest
     found: Mapping[str, str] = manifest.versions if manifest is not None else {}
-    told = ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in found.items())
+    listed = ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in found.items())
     written = versions.installed()["resnetboost-trainer"]
-    trained = f"Trained with {told}. " if told else ""
+    trained = f"Trained with {listed}. " if listed else ""
     return f"## Versions\n\n{trained}Card by resnetboost {written}. SHA-256 of the weights: `{facts.network.sha256}`."
 
 
 def _job(manifest: Manifest | None) -> str:
-    """The last stage's whole config."""
+    """Return the section with the last stage's complete config."""
     if manifest is None or not manifest.config:
         return ""
     return f"## The last stage's config\n\n```yaml\n{_yaml(manifest.config).replace('`', '?')}```"
@@ -191,7 +191,7 @@ def _yaml(value: Any) -> str:
 
 
 def _on_one_line(value: Any) -> Any:
-    """Without entries of nothing, and every text on one line: one of --- alone would end the front matter."""
+    """Drop None values and put every text on one line: a line of --- would end the front matter."""
     if isinstance(value, dict):
         return {_on_one_line(key): _on_one_line(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):

@@ -1,6 +1,7 @@
-"""The file or run that `model.weights` names: read once, as a job's first stage begins; then its weights are the job's.
+"""Reads pretrained weights (`model.weights`) from a file or run when a job's first stage starts.
 
-Its content is untrusted. Rank 0 alone reads it. A checkpoint notes of which bytes its run is.
+Their content is untrusted. Only rank 0 reads it, once; afterwards the job resumes from its own checkpoints, which
+record the fingerprint of the file.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Read(NamedTuple):
-    """What was read: arrays under our names, its fingerprint, and the lineage of a checkpoint that it is of."""
+    """Pretrained weights under our names, the file's fingerprint, and its lineage if it belongs to a checkpoint."""
 
     arrays: dict[str, Array]
     fingerprint: str
@@ -29,23 +30,23 @@ class Read(NamedTuple):
 
 
 def of_stage(config: Config) -> Weights | None:
-    """What this stage takes its first weights from, unless it has begun already: later stages have others."""
+    """Return `model.weights` of a stage without `startFrom`; other stages take their weights from there."""
     return config.model.weights if config.start_from is None else None
 
 
 def check(config: Config, environment: Environment, channels: int) -> None:
-    """Raise ConfigError for a file that this attempt will need and that does not fit; before anything slow."""
+    """Check the weights file before anything slow. Raises ConfigError if this attempt needs it and it does not fit."""
     weights, root = of_stage(config), environment.checkpoints
     if weights is None or environment.index != 0:
         return
     if config.checkpoint.resume != "Never":
-        return  # maybe nobody needs it; `read` will say the same
+        return  # a checkpoint may make the file unnecessary; `read` raises the same error
     if root is None or not store.candidates(root, config.job.uid, config.stage, config.attempt):
         read(config.model, weights, channels)
 
 
 def read(model: Model, weights: Weights, channels: int) -> Read:
-    """The file's arrays, without those of the head if it is to be new. Raises ConfigError."""
+    """Read the file's arrays, without the head's if `weights.head` is New. Raises ConfigError."""
     path, head = Path(weights.path), weights.head == "Keep"
     try:
         file = weightfile.read(path)
@@ -62,7 +63,7 @@ def read(model: Model, weights: Weights, channels: int) -> Read:
 
 
 def fingerprint(weights: Weights) -> str:
-    """Of what the weights are; empty where there is no file any more."""
+    """Return the fingerprint of the weights file and its options, or "" if the file no longer exists."""
     try:
         data = weightfile.found(Path(weights.path))[1]
     except Refused:
@@ -75,10 +76,10 @@ def _fingerprint(sha256: str, weights: Weights) -> str:
 
 
 def check_same(weights: Weights, begun_with: str, of_this_job: bool) -> None:
-    """Compare the file with the one that a run that goes on began with, by that one's fingerprint.
+    """Compare the weights file with the fingerprint of the one that a resumed run started from.
 
-    Raises ConfigError when an earlier job's run began with another file. Of this job's own run it is only said, and of
-    a folder that may have got newer checkpoints since.
+    Raises ConfigError if an earlier job's run started from another file. Only logs a warning for this job's own run,
+    and for a folder, which may contain newer checkpoints by now.
     """
     now, path = fingerprint(weights), Path(weights.path)
     if now and now != begun_with:
@@ -89,13 +90,13 @@ def check_same(weights: Weights, begun_with: str, of_this_job: bool) -> None:
 
 
 def _refusal(weights: Weights, fit: Fit, best: Fit) -> str:
-    """What the file is instead, if it is anything, and what to do about it."""
-    wanted = fit.network
+    """Return the error message: which network the file holds, if any, and the remedy."""
+    expected = fit.network
     if not best.whole:
-        return f"{FIELD}: {weights.path} is no {wanted}: {fit.told()}"
-    told = f"{FIELD}: {weights.path} is a {best.network}, and the job's is a {wanted}"
-    if best.network.name != wanted.name:
-        return f"{told}; set model.name to {best.network.name}, or use another file"
-    if best.network.channels != wanted.channels:
-        return f"{told}; use images or weights of as many channels"
-    return f"{told}; set model.weights.head to New, or use another file"
+        return f"{FIELD}: {weights.path} is no {expected}: {fit.told()}"
+    reason = f"{FIELD}: {weights.path} is a {best.network}, and the job's is a {expected}"
+    if best.network.name != expected.name:
+        return f"{reason}; set model.name to {best.network.name}, or use another file"
+    if best.network.channels != expected.channels:
+        return f"{reason}; use images or weights of as many channels"
+    return f"{reason}; set model.weights.head to New, or use another file"

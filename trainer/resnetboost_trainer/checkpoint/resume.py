@@ -1,8 +1,8 @@
-"""Where a gang begins: its stage's furthest checkpoint, the end of another stage, or fresh weights. Rank 0 alone reads.
+"""Resumes a stage from its furthest checkpoint, or starts it from another stage, a file of weights or new weights.
 
-A job's own checkpoints always win. Those of an earlier job of the same name come next, if `checkpoint.resume` says so,
-then the stage that `startFrom` names, of this job or of another, or a file of weights. Of another job or of a file,
-what is used becomes this one's own.
+The job's own checkpoints come first, then those of an earlier job of the same name if `checkpoint.resume` allows them,
+then the stage in `startFrom`, of this job or another, or a file of weights. Only rank 0 reads. What another job or a
+file provides is saved as this job's own.
 """
 
 import logging
@@ -25,18 +25,18 @@ from resnetboost_trainer.failures import ConfigError, StorageError
 
 log = logging.getLogger(__name__)
 
-# What makes a position in one run mean the same in another.
+# Manifest fields that must be equal for a run to continue from a checkpoint.
 SAME = ("model", "dataset", "algorithm", "seed", "steps_per_epoch")
 
 NEEDED = (state.MODEL, state.OPTIMIZER)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where checkpoints are (`root` is None where none are kept), and what this attempt's own would say.
+    """Where a stage can start from: the checkpoints' `root` (None without checkpoints) and this attempt's manifest.
 
-    `rule` is about an earlier job's checkpoints; `total` is the number of steps of the stage. `weights` reads those
-    that a file has for a first stage, if it is to begin with them. `taking_over` is called at the leader with the
-    manifest of an earlier job's checkpoint that the stage continues from, and ours.
+    `rule` is `checkpoint.resume`, for an earlier job's checkpoints; `total` is the stage's number of steps. `weights`
+    reads pretrained weights from a file, for a first stage that has them. `taking_over(theirs, ours)` is called on the
+    leader if the stage continues from an earlier job's checkpoint.
     """
 
     root: Path | None
@@ -49,9 +49,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begun(NamedTuple):
-    """How many steps of the stage are done, and of which lineage its batches are: data/rng.py.
+    """The stage's completed steps, and the lineage of its batches (see data/rng.py).
 
-    `weights` is the fingerprint of the file that the run's first weights came from, at the leader.
+    `weights` is, on the leader, the fingerprint of the file that the run's first weights came from.
     """
 
     step: int
@@ -60,11 +60,10 @@ class Begun(NamedTuple):
 
 
 def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
-    """Bring the state of every rank to where training goes on. A collective.
+    """Restore the state of every rank to the point where training continues. A collective.
 
-    The gang cannot start from different files: the leader reads, the others get its bits.
-    Raises ConfigError for a checkpoint that does not fit or is required and missing, StorageError when the stage it
-    starts from left nothing.
+    The leader reads and broadcasts, so that all ranks start from the same file. Raises ConfigError for a checkpoint
+    that does not fit or is required and missing, StorageError if the stage to start from left no checkpoint.
     """
     found = _furthest(source) if communicator.leads else None
     goes_on, step, lineage = communicator.broadcast_integers(
@@ -93,25 +92,25 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
 
 
 def _lineage(ours: Manifest, first: Found | None, read: Read | None) -> int:
-    """Of a stage that begins: by the seed alone, unless its weights are of a checkpoint, and so have seen batches."""
+    """Return the lineage of a new stage: the seed's alone, unless its weights come from a checkpoint's training."""
     theirs = first.manifest.lineage if first is not None else read.lineage if read is not None else None
     return rng.BY_SEED_ALONE if theirs is None else rng.descended(theirs, ours.stage)
 
 
 def resumed(source: Source) -> Manifest | None:
-    """What the checkpoint says that `begin` goes on from; without its arrays. For the leader. Raises as `begin`."""
+    """Return the manifest of the checkpoint that `begin` resumes from, on the leader. Raises like `begin`."""
     found = _furthest(source, arrays=False)
     return None if found is None else found.manifest
 
 
 def origin(source: Source) -> Manifest | None:
-    """What the checkpoint says whose weights are this stage's first ones, if others left them; as `resumed`."""
+    """Return the manifest of the checkpoint in `startFrom`, on the leader. Raises like `begin`."""
     first = _first(source, arrays=False)
     return None if first is None else first.manifest
 
 
 def _furthest(source: Source, arrays: bool = True) -> Found | None:
-    """The furthest checkpoint of this stage by earlier attempts, or else by an earlier job."""
+    """Return this stage's furthest checkpoint by earlier attempts, or else by an earlier job."""
     ours = source.ours
     if source.root is None:
         return _of_earlier_job(source, arrays)
@@ -145,7 +144,7 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
 
 
 def _difference(manifest: Manifest, source: Source) -> str:
-    """Why a stage cannot go on from that checkpoint; empty if it can."""
+    """Return why the stage cannot continue from a checkpoint, or "" if it can."""
     for field in SAME:
         theirs, own = getattr(manifest, field), getattr(source.ours, field)
         if theirs != own:
@@ -156,9 +155,9 @@ def _difference(manifest: Manifest, source: Source) -> str:
 
 
 def _same_batch(theirs: Manifest, ours: Manifest) -> bool:
-    """Whether a position means the same samples: on how many ranks, in how many micro batches, is no matter.
+    """True if the global batches are equal, for any number of ranks and micro batches.
 
-    Of a checkpoint that does not say how many micro batches there were, any whole number of them will do.
+    If the checkpoint does not record the micro batches, any whole number of them is accepted.
     """
     micro, own = (manifest.world_size * manifest.local_batch_size for manifest in (theirs, ours))
     whole = own * (ours.micro_batches or 1)
@@ -168,7 +167,7 @@ def _same_batch(theirs: Manifest, ours: Manifest) -> bool:
 
 
 def _batch(manifest: Manifest) -> str:
-    """66 (2 ranks x localBatchSize 33), as a user can set it."""
+    """Format the global batch in terms of a user's fields: 66 (2 ranks x localBatchSize 33)."""
     parts = manifest.micro_batches or 1
     accumulated = f" x accumulationSteps {parts}" if parts > 1 else ""
     ranks = "1 rank" if manifest.world_size == 1 else f"{manifest.world_size} ranks"
@@ -177,19 +176,19 @@ def _batch(manifest: Manifest) -> str:
 
 
 def _by_name(root: Path, ours: Manifest, name: str, stage: str, needed: tuple[str, ...], arrays: bool) -> Found | None:
-    """By another job of our namespace, which may be an earlier one of our name."""
+    """Find a checkpoint by another job in our namespace, which may be an earlier job of our name."""
     return lookup.newest(root, lookup.Job(ours.job_namespace, name), stage, needed, ours.job_uid, arrays)
 
 
 def _adopt(source: Source, found: Found | None) -> None:
-    """Keep an earlier job's checkpoint as this attempt's: a later attempt or stage must not depend on that job.
+    """Save an earlier job's checkpoint as this attempt's: a later attempt or stage must not depend on that job.
 
-    Its snapshots come first: who finds a checkpoint finds all snapshots before it.
+    Snapshots are adopted first: if a checkpoint exists, so do all snapshots before it.
     """
     if source.root is None or found is None or found.manifest.job_uid == source.ours.job_uid:
         return
     theirs = found.manifest
-    reached: dict[Kind, float] = {"snapshot": theirs.step, "origin": math.inf}  # the latter are another stage's steps
+    reached: dict[Kind, float] = {"snapshot": theirs.step, "origin": math.inf}  # "origin" counts another stage's steps
     for kind, last_step in reached.items():
         left = snapshots.find(source.root, theirs.job_uid, theirs.stage, last_step, kind)
         snapshots.adopt(source.root, left, source.ours, kind)
@@ -198,7 +197,7 @@ def _adopt(source: Source, found: Found | None) -> None:
 
 
 def _save(source: Source, contents: dict[str, Arrays] | None, begun: Begun) -> None:
-    """Keep what another job's weights, or a file's, became: those may change, and a later attempt start elsewhere."""
+    """Save the first weights if they come from another job or a file, which may change before the next attempt."""
     if source.root is not None and contents is not None:
         ours = msgspec.structs.replace(source.ours, lineage=begun.lineage, weights=begun.weights)
         _write(source.root, ours, contents)
@@ -209,7 +208,7 @@ def _write(root: Path, ours: Manifest, contents: dict[str, Arrays]) -> None:
 
 
 def _first(source: Source, arrays: bool = True) -> Found | None:
-    """The checkpoint this stage takes its first weights from, None for fresh ones."""
+    """Return the checkpoint in `startFrom`, or None without one."""
     start = source.start_from
     if start is None:
         return None

@@ -1,7 +1,7 @@
-"""Saves checkpoints and snapshots behind the training's back: one thread on rank 0; what is saved is the caller's.
+"""Saves checkpoints and snapshots asynchronously, in one thread on rank 0.
 
-All are written in the order they were handed over, and none after one that failed: whoever finds a checkpoint finds all
-snapshots before it.
+They are written in the order of the calls, and none after a failed one: if a checkpoint exists, so do all snapshots
+before it.
 """
 
 import collections
@@ -18,21 +18,21 @@ from resnetboost_trainer.checkpoint.store import Arrays, Kind, Manifest
 Saved = Callable[[Manifest, int, float], None]
 Pending = concurrent.futures.Future[None]
 
-# A snapshot and the checkpoint of the same step wait for the disk together, the next one makes training wait.
+# Enough for a snapshot and the checkpoint of the same step; a third save blocks training until one is written.
 MAX_PENDING = 2
 
 PRUNE = {"step": store.prune, "snapshot": snapshots.prune}
 
 
 class Keeping(msgspec.Struct, frozen=True):
-    """How many of a kind are kept; `saved(manifest, bytes, seconds)` is called from the writer's thread for each."""
+    """Retention of one kind: `keep` the newest; the writer thread calls `saved(manifest, bytes, seconds)` for each."""
 
     keep: int
     saved: Saved
 
 
 class Saver:
-    """At most two are being written or wait for it; a third one waits outside, so memory stays bounded."""
+    """Queue of pending writes, at most two so that memory stays bounded; a third `save` blocks."""
 
     def __init__(self, root: Path, keeping: Mapping[Kind, Keeping]) -> None:
         self._root, self._keeping = root, keeping
@@ -41,17 +41,17 @@ class Saver:
         self._failed = False
 
     def save(self, manifest: Manifest, contents: Mapping[str, Arrays], kind: Kind = "step") -> None:
-        """Begin to write copies of the state. Raises the OSError an earlier one ended with."""
+        """Queue a write of `contents`, which must be copies. Raises the OSError of an earlier write that failed."""
         self._settle(MAX_PENDING - 1)
         self._pending.append(self._thread.submit(self._write, manifest, contents, kind))
 
     def check(self) -> None:
-        """Raise the OSError of a failed write as soon as it is known, instead of training on for nothing."""
+        """Raise the OSError of a finished write that failed, so that training does not continue without checkpoints."""
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
 
     def wait(self) -> None:
-        """Return when everything is on disk. Raises OSError."""
+        """Wait until every write is on disk. Raises OSError."""
         self._settle(0)
 
     def _settle(self, left: int) -> None:

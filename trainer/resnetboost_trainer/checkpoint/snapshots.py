@@ -1,7 +1,7 @@
-"""Snapshots of the weights a stage passes through: when, as what, where, and reading them; what they are for is PCA's.
+"""Weight snapshots during a stage, for PCA: schedule, format, lookup, pruning and reading.
 
-A snapshot lies where a checkpoint of its attempt would, and holds all trainable weights as one flat vector. Whatever is
-on the volume is untrusted: it is read as plain numbers, and held against the hash of when it was written.
+A snapshot is stored like a checkpoint of its attempt and contains all trainable weights as one flat vector. The volume
+is untrusted: snapshots are read as plain numbers and verified by the hash in their manifest.
 """
 
 import concurrent.futures
@@ -35,20 +35,20 @@ Floats = NDArray[np.float32]
 FILE = "weights.safetensors"
 TENSOR = "weights"
 
-# The CRD lets a stage keep 1000; attempts that were killed leave a few twice.
+# The CRD allows 1000 per stage; killed attempts leave a few duplicates.
 MAX_MANIFESTS = 2000
-# A header that names one tensor takes about a hundred bytes.
+# The header of a file with one tensor takes about a hundred bytes.
 HEADER_LIMIT_BYTES = 4096
-# Of a file that is hashed alone.
+# Bytes per read when a file is only hashed.
 PIECE_BYTES = 1 << 20
-# They read and hash, which both leave Python's lock alone.
+# Reading and hashing both release the GIL.
 THREADS = 2
 
 log = logging.getLogger(__name__)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A file as it was written; `layout` tells which number in it is which weight."""
+    """A snapshot's file as its manifest describes it; `layout` identifies the order of the weights in it."""
 
     path: Path
     step: int
@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def due(rule: config.Snapshots, step: int, per_epoch: int) -> bool:
-    """Whether the weights after that many steps are the nearest to those after from + i every epochs, for any i."""
+    """True if this step is the one closest to a scheduled snapshot epoch (`from_epoch + i * every_epochs`)."""
     if step < _nearest(rule, 0, per_epoch):
         return False
     if rule.every_epochs * per_epoch < 1:
@@ -68,30 +68,30 @@ def due(rule: config.Snapshots, step: int, per_epoch: int) -> bool:
 
 
 def _nearest(rule: config.Snapshots, i: int, per_epoch: int) -> int:
-    """A half goes up: `round` would send neighbours to the same even step."""
+    """Return the step closest to the i-th scheduled epoch; .5 rounds up, since `round` would merge neighbours."""
     return math.floor((rule.from_epoch + i * rule.every_epochs) * per_epoch + 0.5)
 
 
 def vector(parameters: Sequence["Parameter"]) -> Floats:
-    """A copy of all their numbers, (M,), one parameter after the other."""
+    """Copy the parameters into one vector (M,), in order."""
     return np.concatenate([parameter.asnumpy().reshape(-1) for parameter in parameters])
 
 
 def layout(parameters: Sequence["Parameter"]) -> str:
-    """Hash of what the numbers of their vector are: names and shapes in order."""
+    """Return a hash of the vector's layout: the parameters' names and shapes in order."""
     named = [(parameter.name, [int(size) for size in parameter.shape]) for parameter in parameters]
     return hashlib.sha256(msgspec.json.encode(named)).hexdigest()
 
 
 def contents(weights: Floats) -> dict[str, Arrays]:
-    """What is written of a vector."""
+    """Return a snapshot's contents for `store.write`."""
     return {FILE: {TENSOR: weights}}
 
 
 def find(root: Path, job_uid: str, stage: str, last_step: float = math.inf, kind: Kind = "snapshot") -> list[Snapshot]:
-    """A stage's snapshots up to a step, ascending: of each step that of the latest attempt. By their manifests alone.
+    """List a stage's snapshots up to `last_step`, ascending, one per step from the latest attempt; read manifests only.
 
-    Raises ConfigError if they are not all of one network, OSError.
+    Raises ConfigError if they belong to different networks, OSError.
     """
     found: dict[int, tuple[Snapshot, Manifest]] = {}
     paths = store.candidates(root, job_uid, stage, kind=kind)
@@ -124,14 +124,16 @@ def _check_same(path: Path, manifest: Manifest, last: Manifest) -> None:
     for field in ("model", "layout"):
         theirs, lasts = getattr(manifest, field), getattr(last, field)
         if theirs != lasts:
-            told = f"its {field} is {theirs!r}, that of step {last.step} is {lasts!r}"
-            raise ConfigError(f"snapshot {path} is of another network than others of its stage: {told}; remove it")
+            difference = f"its {field} is {theirs!r}, that of step {last.step} is {lasts!r}"
+            raise ConfigError(
+                f"snapshot {path} is of another network than others of its stage: {difference}; remove it"
+            )
 
 
 def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written: Path) -> None:
-    """Keep `written`, the newest, and those of steps before it up to `keep`, among this attempt's and older ones'.
+    """Delete all but `keep` snapshots of this and older attempts: keep `written` (the newest) and those before it.
 
-    What an older attempt left of later steps is not counted: this one will replace it, or maybe never come so far.
+    An older attempt's snapshots of later steps do not count: this attempt replaces them or never gets so far.
     """
     paths = store.candidates(root, job_uid, stage, attempt + 1, "snapshot")
     steps = [list(same) for _, same in itertools.groupby(paths, operator.attrgetter("name"))]
@@ -142,10 +144,10 @@ def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written
 
 
 def adopt(root: Path, found: Sequence[Snapshot], ours: Manifest, kind: Kind = "snapshot") -> None:
-    """Keep another job's snapshots as this attempt's, which then need that job no more. Raises StorageError, OSError.
+    """Copy another job's snapshots into this attempt, so that they outlive that job. Raises StorageError, OSError.
 
-    They are the same files by another name, where the volume can have that. Those of kind "origin" replace what older
-    attempts adopted, maybe in part, maybe when the other job had not come so far.
+    Files are hard-linked if the volume supports it. Kind "origin" replaces what older attempts adopted, which may be
+    incomplete or from an earlier point of the other job.
     """
     of = (ours.job_uid, ours.stage)
     if kind == "origin":
@@ -175,18 +177,18 @@ def _link(source: Path, target: Path) -> None:
 
 
 class Reader:
-    """All snapshots side by side, a range of numbers at a time, in no more memory than that range takes.
+    """Reads ranges of all snapshots side by side, with memory for one range only.
 
-    Plain reads and no mapping of files: what was touched of a mapping counts as this process's memory. A pass over all
-    numbers in order hashes them as it goes, so that `verify` has nothing left to read.
+    Uses plain reads instead of mmap: pages of a mapping count as this process's memory once touched. A pass over all
+    numbers in order also hashes them, so that `verify` need not read the files again.
     """
 
     def __init__(self, snapshots: Sequence[Snapshot], numbers: int) -> None:
-        """Open snapshots of so many numbers each. Raises StorageError for what is no such file."""
+        """Open snapshots of `numbers` values each. Raises StorageError for a file that is not one."""
         self.numbers = numbers
         self._files: list[_File] = []
         self._buffer = np.empty((len(snapshots), 0), np.float32)
-        self._hashed = 0  # numbers, in order; what is read out of order is not hashed
+        self._hashed = 0  # numbers hashed so far; reads out of order are not hashed
         self._threads = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="snapshots")
         try:
             for snapshot in snapshots:
@@ -210,13 +212,16 @@ class Reader:
             os.close(self._files.pop().descriptor)
 
     def read(self, start: int, stop: int) -> Floats:
-        """Those numbers of all snapshots, (N, stop - start), until the next call. Raises StorageError."""
+        """Return numbers `start` to `stop` of all snapshots, (N, stop - start), valid until the next call.
+
+        Raises StorageError.
+        """
         if not 0 <= start <= stop <= self.numbers:
             raise ValueError(f"numbers {start} to {stop} of {self.numbers}")
         if stop - start > self._buffer.shape[1]:
             self._buffer = np.empty((len(self._files), stop - start), np.float32)
         rows = self._buffer[:, : stop - start]
-        if start == stop:  # a rank's share of few numbers
+        if start == stop:  # a rank's part may be empty
             return rows
         hashing = start == self._hashed
         pairs = list(zip(self._files, rows, strict=True))
@@ -227,9 +232,9 @@ class Reader:
         return rows
 
     def verify(self) -> None:
-        """Hold every snapshot against the hash it was written with. Raises StorageError naming one that has changed.
+        """Check every snapshot against its hash. Raises StorageError naming one that has changed.
 
-        It is about the numbers that were read if one pass has read them all in order, else the files are read for it.
+        Uses the hashes of the numbers read if one pass has read them all in order, else reads the files again.
         """
         for file, digest in zip(self._files, self._threads.map(self._digest, self._files), strict=True):
             if digest != file.snapshot.sha256:
@@ -241,7 +246,7 @@ class Reader:
 
 
 class _File:
-    """A snapshot's file, open, and the hash of what is read of it in order."""
+    """An open snapshot file and the running hash of what was read in order."""
 
     def __init__(self, snapshot: Snapshot, numbers: int) -> None:
         self.snapshot, self.descriptor = snapshot, _opened(snapshot)
@@ -253,21 +258,21 @@ class _File:
         self.start, self.hash = len(header), hashlib.sha256(header)
 
     def _header(self, numbers: int) -> bytes:
-        """Everything before the numbers."""
+        """Read and check the safetensors header, which precedes the numbers."""
         length = int.from_bytes(os.pread(self.descriptor, 8, 0), "little")
         header = os.pread(self.descriptor, 8 + min(length, HEADER_LIMIT_BYTES), 0)
         if self.snapshot.bytes != len(header) + 4 * numbers or length > HEADER_LIMIT_BYTES:
             raise StorageError(f"{self.snapshot.path}: it does not hold {numbers} numbers")
         try:
-            told = msgspec.json.decode(header[8:], type=_Header)
+            parsed = msgspec.json.decode(header[8:], type=_Header)
         except msgspec.MsgspecError as error:
             raise StorageError(f"{self.snapshot.path}: its header is not a snapshot's: {error}") from error
-        if told.weights != _Tensor("F32", [numbers], [0, 4 * numbers]):
+        if parsed.weights != _Tensor("F32", [numbers], [0, 4 * numbers]):
             raise StorageError(f"{self.snapshot.path}: its header is not that of {numbers} numbers in float32")
         return header
 
     def read(self, row: Floats, number: int, hashing: bool) -> None:
-        """Fill `row` from that number on."""
+        """Fill `row` with the numbers from index `number` on."""
         rest, position = row.data.cast("B"), self.start + 4 * number
         while rest:
             read = self._read(rest, position)
@@ -278,7 +283,7 @@ class _File:
             self.hash.update(row.data)
 
     def digest(self) -> str:
-        """Of the whole file as it is now."""
+        """Return the SHA-256 of the file's current content."""
         piece, position, digest = memoryview(bytearray(PIECE_BYTES)), 0, hashlib.sha256()
         while read := self._read(piece, position):
             digest.update(piece[:read])
@@ -308,7 +313,7 @@ def _read_share(share: Sequence[tuple[_File, Floats]], start: int, hashing: bool
 
 
 def _opened(snapshot: Snapshot) -> int:
-    """A descriptor of the plain file; opening a pipe would wait for ever, and a link may lead anywhere."""
+    """Open a regular file without following links or blocking on a pipe; return its descriptor."""
     try:
         descriptor = os.open(snapshot.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

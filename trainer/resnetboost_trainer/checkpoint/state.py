@@ -1,8 +1,8 @@
-"""The state that a checkpoint saves and a resumed gang starts from: weights, BN statistics, optimizer.
+"""The training state that a checkpoint saves and restores: weights, BN statistics, optimizer.
 
 Weights are the same bits on every rank, and so is the optimizer's state, unless each node has its own. BN's running
-statistics differ from rank to rank. What is not the same everywhere goes into a shard per rank or node, so that a
-resumed run is bit-identical, and its mean is saved with the rest, for gangs of another size and for evaluation.
+statistics differ between ranks. Values that differ are saved in a shard per rank or node, so that a resumed run is
+bit-identical; their mean is saved with the rest, for gangs of another size and for evaluation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,33 +21,33 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 def shard(rank: int, prefix: str = "") -> str:
-    """File name of what only that rank has."""
+    """Return the file name of a rank's own values."""
     return f"{prefix}rank-{rank:04d}.safetensors"
 
 
 def node_shard(node: int) -> str:
-    """File name of what only the ranks of that node have."""
+    """Return the file name of a node's own values."""
     return f"node-{node:04d}.safetensors"
 
 
 class Average(Protocol):
-    """An average of the weights, as a part of the state. All methods but `begin` are collectives."""
+    """An average of the weights as part of the state. All methods except `begin` are collectives."""
 
     def begin(self) -> None:
-        """Start from the weights that training starts from."""
+        """Initialize the average with the initial weights."""
         ...
 
     def snapshot(self) -> dict[str, Arrays]:
-        """Its files of a checkpoint at the leader, none elsewhere."""
+        """Return the average's files of a checkpoint on the leader, none on other ranks."""
         ...
 
     def restore(self, contents: Mapping[str, Arrays] | None) -> None:
-        """Continue from a checkpoint; `contents` at the leader."""
+        """Restore the average from a checkpoint; only the leader has `contents`."""
         ...
 
 
 class State:
-    """All parameters of a training program under the names a checkpoint gives them."""
+    """All parameters of a training program by their names in a checkpoint."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class State:
         of_node: Sequence[Parameter] = (),
         ranks_per_node: int = 1,
     ) -> None:
-        """`of_node` is the part of the optimizer's state that differs from node to node of neighbouring ranks."""
+        """`of_node` is the part of the optimizer's state that differs between nodes (of neighbouring ranks)."""
         named = dict(network.parameters_and_names())
-        moving = freeze.moving(network)  # those of frozen layers are the same on every rank, as weights are
+        moving = freeze.moving(network)  # statistics of frozen layers are the same on every rank, like weights
         self.weights = {name: value for name, value in named.items() if name not in moving}
         self.statistics = {name: value for name, value in named.items() if name in moving}
         self.optimizer = {parameter.name: parameter for parameter in optimizer}
@@ -69,11 +69,11 @@ class State:
         self.average: Average | None = None
 
     def add(self, parameters: Sequence[Parameter]) -> None:
-        """Save these too. A checkpoint without them (older trainer, other loss scale) leaves them as they are."""
+        """Add optional parameters: a checkpoint without them (older trainer, other loss scale) keeps their values."""
         self.later |= {parameter.name: parameter for parameter in parameters}
 
     def snapshot(self) -> dict[str, Arrays] | None:
-        """Contents of a checkpoint as copies at the leader, None elsewhere. A collective: all ranks call it."""
+        """Return copies of a checkpoint's contents on the leader, None on other ranks. A collective: all ranks call."""
         every = self.communicator.gather(arrays.flatten(self.statistics))
         nodes = list(self._of_nodes())
         averaged = self.average.snapshot() if self.average is not None else {}
@@ -90,7 +90,7 @@ class State:
         return contents | averaged
 
     def _of_nodes(self) -> Iterator[Floats]:
-        """What each node has, at the leader, none elsewhere: node by node, since each may be as large as the model."""
+        """Yield each node's values on the leader, one node at a time: each may be as large as the model."""
         if not self.of_node:
             return
         rank, own = self.communicator.rank, arrays.flatten(self.of_node)
@@ -101,9 +101,9 @@ class State:
                 yield sent.copy()
 
     def restore(self, contents: Mapping[str, Arrays] | None) -> None:
-        """Continue from a checkpoint of this very stage; `contents` at the leader. A collective.
+        """Restore a checkpoint of this stage; only the leader has `contents`. A collective.
 
-        Raises ConfigError there when the checkpoint is of another model.
+        Raises ConfigError on the leader if the checkpoint belongs to another model.
         """
         everything = {**self.weights, **self.optimizer, **self.later}
         self._restore_nodes(contents)
@@ -122,7 +122,7 @@ class State:
             self.average.restore(contents)
 
     def _restore_nodes(self, contents: Mapping[str, Arrays] | None) -> None:
-        """A gang of another number of nodes starts from the mean of what the nodes had."""
+        """Restore this node's values; a gang with another number of nodes starts from their mean."""
         if not self.of_node:
             return
         nodes = self.communicator.size // self.ranks_per_node
@@ -138,7 +138,7 @@ class State:
         arrays.assign_flat(own, self.of_node)
 
     def warm_start(self, model: Arrays | None) -> None:
-        """Begin with the weights and statistics another stage ended with; the optimizer starts afresh. A collective."""
+        """Start from another stage's final weights and statistics, with a new optimizer state. A collective."""
         everything = {**self.weights, **self.statistics}
         if model is not None:
             arrays.assign(model, everything)
@@ -147,15 +147,15 @@ class State:
             self.average.begin()
 
     def completed(self, given: Arrays) -> Arrays:
-        """The given arrays, and copies of this rank's weights and statistics that they lack."""
+        """Return the given arrays, completed with copies of this rank's weights and statistics."""
         return arrays.copy(self.weights) | arrays.copy(self.statistics) | given
 
     def evaluation_statistics(self) -> Floats:
-        """Make every rank evaluate with the mean of all ranks' statistics; returns this rank's own. A collective."""
+        """Set the statistics to their mean over the ranks, for evaluation; return this rank's own. A collective."""
         own = arrays.flatten(self.statistics)
         arrays.assign_flat(self.communicator.mean(own), self.statistics)
         return own
 
     def training_statistics(self, own: Floats) -> None:
-        """Restore a rank's own statistics, bit for bit."""
+        """Restore this rank's own statistics bit for bit, for training."""
         arrays.assign_flat(own, self.statistics)

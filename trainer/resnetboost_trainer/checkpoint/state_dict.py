@@ -1,4 +1,4 @@
-"""Compares the arrays of a file with the parameters of a network: which fit, which do not, and a message about them."""
+"""Matches a state dict to a network: matched, missing, unexpected and mismatched names, and a message about them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +14,12 @@ from resnetboost_trainer.models.arch import HEAD
 
 Array = NDArray[Any]
 
-# Of names that do not fit, so many are told; a file of another network has hundreds.
-TOLD = 3
+# Names listed per kind of mismatch in a message; a file of another network has hundreds.
+MAX_LISTED = 3
 
 
 class Network(msgspec.Struct, frozen=True):
-    """One of the family, for so many classes and images of so many channels."""
+    """A ResNet by name, with its number of classes and of input channels."""
 
     name: str
     classes: int
@@ -31,7 +31,7 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """Names, in the file's own words, of what fits and what does not; `mismatched` says both shapes."""
+    """Result of matching a file to a network: parameter names as the file has them; `mismatched` adds both shapes."""
 
     network: Network
     matched: tuple[str, ...]
@@ -41,22 +41,22 @@ class Fit(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Whether the file is of that network."""
+        """True if every name and shape matches."""
         return not (self.missing or self.unexpected or self.mismatched)
 
     @property
     def faults(self) -> int:
-        """How many names do not fit."""
+        """Number of names that do not match."""
         return len(self.missing) + len(self.unexpected) + len(self.mismatched)
 
     def told(self) -> str:
-        """What does not fit, in half a sentence."""
+        """Describe the mismatches in a clause of an error message."""
         kinds = {"another shape": self.mismatched, "missing": self.missing, "unexpected": self.unexpected}
         return "; ".join(f"{len(names)} {kind}: {_list(names)}" for kind, names in kinds.items() if names)
 
 
 def fit(arrays: Mapping[str, Array], layout: Layout, network: Network, head: bool = True) -> Fit:
-    """How the arrays of a file fit; without `head` nobody asks for its dense layer."""
+    """Match the arrays of a file to a network; with `head` False, ignore the dense layer."""
     expected = {_named(name, layout): shape for name, shape in _expected(network, head).items()}
     given = {name: tuple(array.shape) for name, array in arrays.items() if head or not name.startswith(f"{HEAD}.")}
     both = [name for name in expected if name in given]
@@ -72,14 +72,17 @@ def fit(arrays: Mapping[str, Array], layout: Layout, network: Network, head: boo
 
 
 def identify(arrays: Mapping[str, Array], layout: Layout, names: tuple[str, ...] = ()) -> Fit:
-    """The fit with that network of the family, or of those `names`, that fits best."""
+    """Return the match with the fewest faults among the networks in `names` (default: all ResNets)."""
     classes, channels = _size(arrays, f"{HEAD}.weight", 0), _size(arrays, "conv1.weight", 1)
     names = names or (*arch.LARGE, *arch.SMALL)
     return min((fit(arrays, layout, Network(name, classes, channels)) for name in names), key=lambda fit: fit.faults)
 
 
 def renamed(arrays: Mapping[str, Array], layout: Layout, network: Network, head: bool = True) -> dict[str, Array]:
-    """A whole fit's arrays under our names, in the network's order. Raises Refused for numbers that cannot be right."""
+    """Return the arrays of a complete match under our names, in the network's order.
+
+    Raises Refused for values that are not finite and for negative variances.
+    """
     ours = {name: arrays[_named(name, layout)] for name in _expected(network, head)}
     for name, array in ours.items():
         if not np.isfinite(array).all():
@@ -99,11 +102,11 @@ def _named(name: str, layout: Layout) -> str:
 
 
 def _size(arrays: Mapping[str, Array], name: str, axis: int) -> int:
-    """A size that the array of that name shows, 1 where it shows nothing."""
+    """Return the named array's length along `axis`, or 1 if the array or the axis is missing."""
     array = arrays.get(name)
     return int(array.shape[axis]) if array is not None and array.ndim > axis else 1
 
 
 def _list(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""
-    return ", ".join(shown(name) for name in names[:TOLD]) + more
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(shown(name) for name in names[:MAX_LISTED]) + more

@@ -1,10 +1,9 @@
-"""Checkpoints on disk: written whole or not at all, verified before use, pruned; their contents are the caller's.
+"""Checkpoint storage on disk: atomic writes, verification by hash, and pruning.
 
-`<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits or more>/` holds safetensors files and, written last,
-`manifest.json` with their sizes and hashes; the directory gets its name by a rename after everything is on disk. An
-attempt writes only under its own directory, so a stale gang that lives on behind a broken network cannot harm its
-successor. What is kept beside checkpoints, in the same way, is of another kind and has another name in the place of
-`step`.
+`<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits or more>/` contains safetensors files and, written last,
+`manifest.json` with their sizes and hashes; the directory is renamed to its final name once everything is on disk. An
+attempt writes only under its own directory, so a stale gang behind a broken network cannot damage its successor's
+files. Snapshots are stored the same way, with their kind in place of `step`.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ from resnetboost_trainer.data.preprocessing import Preparation
 from resnetboost_trainer.data.rng import BY_SEED_ALONE
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
-# A checkpoint; a stage's snapshot; a snapshot of another job, in the stage that trains in their subspace.
+# A checkpoint; a stage's snapshot; another job's snapshot, adopted by the PCA stage that trains in its subspace.
 Kind = Literal["step", "snapshot", "origin"]
 
 FORMAT = 1
@@ -42,19 +41,19 @@ log = logging.getLogger(__name__)
 
 
 class File(msgspec.Struct, frozen=True):
-    """Size and hash of one file."""
+    """Size and SHA-256 of one file."""
 
     bytes: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What a checkpoint is of. Randomness is counter-based (a function of seed, lineage and position), so that these,
-    step and batch sizes are the whole state of the random number generators and of the data order: data/rng.py.
+    """A checkpoint's manifest: its job, position in training, settings, versions and files.
 
-    A checkpoint without its job's namespace and name, as they were written once, is found by its uid alone. `written`
-    is in unix seconds. `layout` is of a snapshot's flat vector; `basis` tells in which subspace a state is one;
-    `weights` is the fingerprint of the file that the run's first weights came from."""
+    Random numbers are counter-based: seed, lineage, step and batch sizes determine them and the data order completely
+    (data/rng.py). Old checkpoints without a job namespace and name are found by uid only. `written` is in Unix seconds.
+    `layout` describes a snapshot's flat vector; `basis` identifies the subspace of a PCA state; `weights` is the
+    fingerprint of the file that the run's first weights came from."""
 
     format: int = FORMAT
     job_uid: str
@@ -70,7 +69,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     local_batch_size: int
     model: str
     dataset: str
-    algorithm: str = "Momentum"  # there was no other when this field was not written
+    algorithm: str = "Momentum"  # the only one before this field existed
     layout: str = ""
     basis: str = ""
     weights: str = ""
@@ -82,17 +81,17 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def micro_batches(self) -> int | None:
-        """How many of them each rank took for a step; None in a checkpoint from before this was kept."""
+        """Micro batches per rank and step; None if an old checkpoint does not record them."""
         found = self.config.get("accumulationSteps")
         return found if isinstance(found, int) else None
 
 
-# Brings files into a directory, and onto the disk.
+# Writes files to a directory and syncs them to disk.
 Fill = Callable[[Path], dict[str, File]]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A checkpoint that was verified and, unless only its manifest was wanted, read."""
+    """A verified checkpoint; `contents` is empty if only its manifest was requested."""
 
     path: Path
     manifest: Manifest
@@ -100,18 +99,18 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Damaged(Exception):
-    """Why a checkpoint cannot be used."""
+    """A checkpoint is unusable; the message says why."""
 
 
 def attempt_directory(root: Path, job_uid: str, stage: str, attempt: int) -> Path:
-    """Where an attempt writes, and nobody else."""
+    """Return the directory that only this attempt writes to."""
     return root / job_uid / stage / f"attempt-{attempt}"
 
 
 def write(directory: Path, manifest: Manifest, contents: Mapping[str, Arrays], kind: Kind = "step") -> tuple[Path, int]:
-    """Write a checkpoint under an attempt's directory; returns its path and size in bytes.
+    """Write a checkpoint under an attempt's directory; return its path and size in bytes.
 
-    Safe against a crash at any point: what has no final name is not a checkpoint. Raises OSError.
+    Safe against a crash at any point: a directory without its final name is not a checkpoint. Raises OSError.
     """
 
     def fill(partial: Path) -> dict[str, File]:
@@ -122,7 +121,7 @@ def write(directory: Path, manifest: Manifest, contents: Mapping[str, Arrays], k
 
 
 def write_files(directory: Path, manifest: Manifest, fill: Fill, kind: Kind) -> tuple[Path, int]:
-    """As `write`, of files that `fill` brings, on disk, into the directory it is given."""
+    """Like `write`, for files that `fill(directory)` writes and syncs to disk."""
     final = directory / f"{kind}-{manifest.step:08d}"
     partial = directory / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -150,7 +149,7 @@ def _write_file(path: Path, data: bytes) -> File:
 
 
 def sync(path: Path) -> None:
-    """Bring a file or the names in a directory onto the disk."""
+    """Flush a file, or a directory's entries, to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -161,7 +160,7 @@ def sync(path: Path) -> None:
 def candidates(
     root: Path, job_uid: str, stage: str, before_attempt: float = math.inf, kind: Kind = "step"
 ) -> list[Path]:
-    """Checkpoints of a stage by attempts before that one, the furthest step first, then the latest attempt.
+    """List a stage's checkpoints by attempts before `before_attempt`: furthest step first, then latest attempt.
 
     Raises OSError.
     """
@@ -173,7 +172,10 @@ def candidates(
 
 
 def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
-    """Folders of such a name; there may be none, or no directory. Links are not followed."""
+    """Yield (number, path) of the subfolders that match `pattern`; none if the directory is missing or a file.
+
+    Symbolic links are not followed.
+    """
     try:
         entries = os.scandir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -193,11 +195,10 @@ def newest(
     before_attempt: float = math.inf,
     arrays: bool = True,
 ) -> Found | None:
-    """The furthest checkpoint that is whole and has the needed files, read; damaged ones are named and passed over.
+    """Read the furthest intact checkpoint that has the needed files; log damaged ones and skip them.
 
-    Without `arrays` it is the very same one, with nothing in its contents.
-
-    It looks again after each of them: a stale gang that lives on prunes what is being read, and writes newer ones.
+    Without `arrays`, `contents` is empty. The directory is listed again after each damaged checkpoint, since a stale
+    gang may prune checkpoints during the read and write newer ones.
     """
     passed_over: set[Path] = set()
     while left := [path for path in candidates(root, job_uid, stage, before_attempt) if path not in passed_over]:
@@ -212,7 +213,7 @@ def newest(
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What the checkpoint in that place says it is; its files remain to be verified. Raises Damaged."""
+    """Read a checkpoint's manifest and check that it names this path; does not verify the files. Raises Damaged."""
     manifest = told(path)
     place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
     if path not in [place / f"{kind}-{manifest.step:08d}" for kind in _PLACES]:
@@ -221,7 +222,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def told(path: Path) -> Manifest:
-    """What the manifest of a checkpoint's folder says, wherever that was moved. Raises Damaged."""
+    """Read the manifest in a folder, which may have been moved. Raises Damaged."""
     try:
         encoded = _read_limited(path / MANIFEST, MANIFEST_LIMIT_BYTES)
         manifest = msgspec.json.decode(encoded, type=Manifest)
@@ -233,7 +234,7 @@ def told(path: Path) -> Manifest:
 
 
 def verify(path: Path, needed: Sequence[str] = ()) -> Manifest:
-    """Read a checkpoint's manifest and hold every file against it. Raises Damaged."""
+    """Read a checkpoint's manifest and check the size and hash of every file. Raises Damaged."""
     manifest = read_manifest(path)
     for name in needed:
         if name not in manifest.files:
@@ -259,7 +260,7 @@ def _verify_file(path: Path, expected: File) -> None:
 
 
 def _plain_size(path: Path) -> int:
-    """Size in bytes; opening a pipe would wait for ever, and a link may lead anywhere. Raises Damaged, OSError."""
+    """Return a regular file's size in bytes. Raises Damaged for a pipe, which would block, or a link; OSError."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise Damaged(f"{path.name}: it is no plain file")
@@ -274,7 +275,7 @@ def _read_limited(path: Path, limit: int) -> bytes:
 
 
 def read(path: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
-    """One file of a verified checkpoint. Raises Damaged."""
+    """Read one file of a verified checkpoint. Raises Damaged."""
     try:
         arrays: dict[str, npt.NDArray[np.float32]] = safetensors.numpy.load_file(path / name)
     except (OSError, SafetensorError) as error:
@@ -283,9 +284,9 @@ def read(path: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written: Path) -> None:
-    """Keep `written`, the newest, and the furthest others up to `keep`, among this attempt's and older ones'.
+    """Delete all but `keep` checkpoints of this and older attempts: `written` (the newest) and the furthest others.
 
-    What lies further than the newest was passed over as damaged when this attempt began: it must not displace it.
+    A checkpoint further than the newest was skipped as damaged when this attempt started: it must not displace it.
     """
     others = [path for path in candidates(root, job_uid, stage, attempt + 1) if path != written]
     remove(others[keep - 1 :])
@@ -293,7 +294,7 @@ def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written
 
 
 def sweep(root: Path, job_uid: str, stage: str, attempt: int) -> None:
-    """Remove what writers that were killed left in this attempt's folder and older ones', of all kinds."""
+    """Delete partial files of killed writers in the folders of this and older attempts, of all kinds."""
     for number, directory in _numbered(root / job_uid / stage, _ATTEMPT):
         if number <= attempt:
             for kind in _PLACES:
@@ -302,11 +303,11 @@ def sweep(root: Path, job_uid: str, stage: str, attempt: int) -> None:
 
 
 def remove(paths: Sequence[Path]) -> None:
-    """Out of sight first: a half-deleted checkpoint must not look like a damaged one."""
+    """Delete checkpoints, renaming them first: a half-deleted checkpoint must not look like a damaged one."""
     for path in paths:
         condemned = path.with_name(f".{path.name}.deleted")
         try:
             path.rename(condemned)
         except FileNotFoundError:
-            continue  # a stale gang that lives on may prune the same ones
+            continue  # a stale gang may have pruned it
         shutil.rmtree(condemned, ignore_errors=True)

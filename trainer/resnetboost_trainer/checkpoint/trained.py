@@ -1,6 +1,6 @@
-"""Finds and reads a trained network: from a run's folder, a checkpoint or a file of weights.
+"""Loads a trained network from a run's folder, a checkpoint or a file of weights.
 
-Everything in it is untrusted. What is found is numbers and names; it needs no framework and runs nothing.
+The files are untrusted: only numbers and names are read, nothing is executed. MindSpore is not needed.
 """
 
 import logging
@@ -21,16 +21,16 @@ from resnetboost_trainer.models import arch
 
 _INPUT = "a run's folder, a checkpoint's, or a file of weights"
 
-# A checkpoint may have an average of the weights beside those that were trained.
+# A checkpoint may contain an average of the weights beside the trained ones.
 Weights = Literal["averaged", "trained"]
 
 log = logging.getLogger(__name__)
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """A network of the family with its `arrays` under our names; `manifest` is there where a checkpoint has one.
+    """A trained ResNet: its `arrays` under our names, and the checkpoint's `manifest`, if it has one.
 
-    `path` is the checkpoint's folder or the file; `sha256` is of the file of weights, which may be of averaged ones.
+    `path` is the checkpoint's folder or the file; `sha256` is the hash of the file of (possibly averaged) weights.
     """
 
     path: Path
@@ -42,11 +42,11 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def preparation(self) -> Preparation | None:
-        """How pictures become its images, if the checkpoint says so."""
+        """Preprocessing of the network's input images, if the checkpoint records it."""
         return None if self.manifest is None else self.manifest.preparation
 
     def told(self) -> str:
-        """What it is, in half a sentence."""
+        """Describe the network and its origin in a phrase."""
         if self.manifest is None:
             return f"{self.network}, {self.path.name}"
         stage, job = readable(self.manifest.stage), readable(self.manifest.job_name)
@@ -55,10 +55,10 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path, model: str | None = None, weights: Weights | None = None) -> Trained:
-    """The file's network, the checkpoint's, or that of the newest whole checkpoint below the folder.
+    """Load the network of a file, a checkpoint, or the newest intact checkpoint below a folder.
 
-    `model` is what it has to be; `weights` which of a checkpoint's, by default averaged ones where it has them. Raises
-    ConfigError, in one sentence.
+    `model` is the required network; `weights` selects a checkpoint's weights (default: averaged, if it has them).
+    Raises ConfigError.
     """
     if path.name == weightfile.MODEL and path.with_name(store.MANIFEST).is_file():
         path = path.parent
@@ -84,7 +84,7 @@ def _newest(folder: Path, model: str | None, weights: Weights | None) -> Trained
 
 
 def _of_checkpoint(path: Path, manifest: Manifest, model: str | None, weights: Weights | None) -> Trained:
-    """Raises ConfigError, or Damaged where the manifest tells of other bytes."""
+    """Load a checkpoint's network. Raises ConfigError, or Damaged if a file does not match the manifest."""
     averaged = weights != "trained" and weightfile.AVERAGE in manifest.files
     if weights == "averaged" and not averaged:
         raise ConfigError(f"{path}: its job kept no average of the weights; use those that were trained")
@@ -102,7 +102,7 @@ def _of_checkpoint(path: Path, manifest: Manifest, model: str | None, weights: W
 
 
 def _of_weights(path: Path, model: str | None, weights: Weights | None) -> Trained:
-    """Raises ConfigError."""
+    """Load the network of a file of weights. Raises ConfigError."""
     if weights == "averaged":
         raise ConfigError(f"{path}: it is no checkpoint with an average of the weights; leave out --weights")
     try:
@@ -116,7 +116,7 @@ def _of_weights(path: Path, model: str | None, weights: Weights | None) -> Train
 
 
 def _fitted(file: File, names: tuple[str, ...]) -> tuple[Network, dict[str, Array]]:
-    """The network that the file is of, and its arrays under our names. Raises ConfigError, or Refused."""
+    """Identify the network of a file and return it with its arrays under our names. Raises ConfigError, Refused."""
     fit = state_dict.identify(file.arrays, file.layout, names)
     if not fit.whole:
         nearest = "" if len(names) == 1 else ", the nearest of the family"
@@ -125,7 +125,7 @@ def _fitted(file: File, names: tuple[str, ...]) -> tuple[Network, dict[str, Arra
 
 
 def _names(manifest: Manifest | None, model: str | None) -> tuple[str, ...]:
-    """Networks that it may be; all, if nobody says."""
+    """Return the names of the possible networks: the option's or the manifest's, or () for any."""
     if model is not None:
         return (model,)
     name = "" if manifest is None else manifest.model.partition("/")[0]

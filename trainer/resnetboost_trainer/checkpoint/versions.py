@@ -1,4 +1,4 @@
-"""The versions of what trains, for checkpoints and model cards; it imports none of it."""
+"""Versions of Python, the trainer and its libraries, for checkpoints and model cards; imports none of the libraries."""
 
 import functools
 import importlib.metadata
@@ -11,7 +11,7 @@ PACKAGES = ("mindspore", "numpy", "pillow", "simplejpeg")
 
 @functools.cache
 def installed() -> dict[str, str]:
-    """Version by name; a package that is not installed is left out."""
+    """Return installed versions by package name."""
     found = {"python": platform.python_version(), "resnetboost-trainer": __version__}
     for package in PACKAGES:
         try:

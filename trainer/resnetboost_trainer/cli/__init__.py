@@ -1,1 +1,1 @@
-"""The commands beside training: `python -m resnetboost_trainer COMMAND`, one module each with a `main`."""
+"""Commands other than training: `python -m resnetboost_trainer COMMAND`, one module with a `main` each."""

@@ -9,13 +9,13 @@ from resnetboost_trainer.cli import options
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the card, or write it; the exit code."""
+    """Print the card or write it to a file; return the exit code."""
     arguments = parser().parse_args(words)
     return options.main("card", lambda: _card(arguments))
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """Return the command's argument parser."""
     made = options.parser("card", __doc__)
     made.add_argument("target", metavar="OUT", nargs="?", type=Path, help="file to write (default: print it)")
     return made

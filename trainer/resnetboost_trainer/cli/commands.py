@@ -1,7 +1,7 @@
-"""What `python -m resnetboost_trainer COMMAND ...` does beside training; each command is a module with a `main`.
+"""Dispatches `python -m resnetboost_trainer COMMAND ...` to the command's module, which has a `main`.
 
-`resnetboost` starts these as child processes, because the operator has neither numpy nor MindSpore. A config file that
-has a command's name is given as ./NAME.
+`resnetboost` starts these commands as child processes, because the operator has neither numpy nor MindSpore. A config
+file named like a command must be given as ./NAME.
 """
 
 import importlib

@@ -24,7 +24,7 @@ Nothing in a .pth file is executed. OUT is safetensors: PyTorch reads it with sa
 
 
 def main(words: Sequence[str]) -> int:
-    """Convert as the command line says; returns the exit code, after one line on what was done or why not."""
+    """Convert a file of weights; print one line on the result or the error and return the exit code."""
     arguments = _arguments(words)
     try:
         print(convert(arguments.source, arguments.target, arguments.to, arguments.model, arguments.weights))
@@ -36,31 +36,31 @@ def main(words: Sequence[str]) -> int:
 
 
 class _Read(NamedTuple):
-    """What IN has: arrays under our names, what they are of, and whose names they had."""
+    """Contents of IN: arrays under our names, a description, and the layout of the original names."""
 
     arrays: dict[str, Array]
-    told: str
+    description: str
     layout: Layout
 
 
 def convert(
     source: Path, target: Path, to: Layout | None = None, model: str | None = None, weights: Weights | None = None
 ) -> str:
-    """Write the other layout than the file's, or the one that is asked for; says what it was.
+    """Write the weights in the layout `to` (default: the opposite of the file's); return a summary line.
 
-    `weights` says which of a checkpoint's, by default averaged ones where it has them.
-    Raises ConfigError for a file that is no network of the family, or for names that do not go together, OSError.
+    `weights` selects a checkpoint's weights (default: averaged, if it has them).
+    Raises ConfigError for a file that is not a ResNet of ours or for an invalid target, OSError.
     """
     _check_target(source, target)
     read = _of_checkpoint(source, model, weights) if _in_checkpoint(source) else _of_file(source, model, weights)
     to = to or ("torch" if read.layout == "resnetboost" else "resnetboost")
     weightfile.write(target, read.arrays if to == "resnetboost" else _of_torch(read.arrays))
     words = {"torch": "PyTorch's names", "resnetboost": "resnetboost's names"}
-    return f"{target}: {read.told}; {len(read.arrays)} arrays from {words[read.layout]} to {words[to]}"
+    return f"{target}: {read.description}; {len(read.arrays)} arrays from {words[read.layout]} to {words[to]}"
 
 
 def _in_checkpoint(source: Path) -> bool:
-    """Whether it is a checkpoint, by its folder or its model, or a folder that may have some below."""
+    """True if the source is a checkpoint's folder or model, or a folder that may contain checkpoints."""
     if source.is_dir():
         return (source / store.MANIFEST).is_file() or not (source / weightfile.MODEL).is_file()
     return source.name == weightfile.MODEL and source.with_name(store.MANIFEST).is_file()
@@ -85,7 +85,7 @@ def _of_file(source: Path, model: str | None, weights: Weights | None) -> _Read:
 
 
 def _of_torch(ours: dict[str, state_dict.Array]) -> dict[str, state_dict.Array]:
-    """With BN's counters, so that the names are exactly those of a state dict."""
+    """Rename arrays to PyTorch's names and add BN's counters, so that the names are exactly those of a state dict."""
     counters = {name: np.zeros((), np.int64) for name in key_map.counters(ours, COUNTER)}
     return {key_map.torch(name): array for name, array in ours.items()} | counters
 

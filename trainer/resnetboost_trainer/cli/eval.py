@@ -23,13 +23,13 @@ BATCH = 64
 
 
 def main(words: Sequence[str]) -> int:
-    """Evaluate, and print it; the exit code."""
+    """Evaluate, print the result and return the exit code."""
     arguments = parser().parse_args(words)
     return commandline.main("eval", lambda: _evaluate(arguments))
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """Return the command's argument parser."""
     made = commandline.parser("eval", __doc__)
     made.add_argument(
         "--dataset", choices=image_options.DATASETS, help="the data set (default: the one it was trained on)"
@@ -79,7 +79,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def chosen(network: Trained, arguments: argparse.Namespace) -> config.Dataset:
-    """The data set of the training, as far as the options do not say otherwise. Raises ConfigError."""
+    """Return the data set of the training, with the options' overrides. Raises ConfigError."""
     known = _of_training(network)
     if known is None and arguments.dataset is None:
         reason = f"{network.path} does not say what it was trained on"
@@ -101,10 +101,10 @@ def chosen(network: Trained, arguments: argparse.Namespace) -> config.Dataset:
 
 
 def _of_training(network: Trained) -> config.Dataset | None:
-    """What the checkpoint says, unless it is older or of a trainer with other fields."""
-    told = network.manifest.config.get("dataset") if network.manifest is not None else None
+    """Return the checkpoint's data set; None if it has none or was written by a trainer with other fields."""
+    recorded = network.manifest.config.get("dataset") if network.manifest is not None else None
     try:
-        return None if told is None else msgspec.convert(without_nulls(told), config.Dataset)
+        return None if recorded is None else msgspec.convert(without_nulls(recorded), config.Dataset)
     except msgspec.ValidationError:
         return None
 
@@ -115,7 +115,7 @@ def _size(network: Trained) -> tuple[int | None, int | None]:
 
 
 def _alone(dataset: config.Dataset) -> config.Dataset:
-    """Without the images it was trained on, where these are not at hand: the test's folder stands for both."""
+    """Use the test folder in place of a missing training folder: evaluation does not need the training images."""
     train = Path(dataset.path or "") / (dataset.train_folder or "train")
     if train.is_dir():
         return dataset
@@ -123,7 +123,7 @@ def _alone(dataset: config.Dataset) -> config.Dataset:
 
 
 def load(network: Trained, dataset: config.Dataset) -> Dataset:
-    """The data, normalised as the network's were. Raises ConfigError or DataError where they do not fit."""
+    """Load the data, normalised like the network's training data. Raises ConfigError, DataError if it does not fit."""
     known = network.preparation
     found = registry.load(dataset, network.network.classes, known)
     image_options.check_channels(network, dataset.name, found.channels)
@@ -136,8 +136,12 @@ def load(network: Trained, dataset: config.Dataset) -> Dataset:
         and names != known.classes
     ):
         place = next((k for k, pair in enumerate(zip(names, known.classes, strict=False)) if pair[0] != pair[1]), 0)
-        told = f"class {place} is {readable(names[place])} there and {readable(known.classes[place])} in the checkpoint"
-        raise DataError(f"{dataset.path}: {told}; labels would mean other things; use the same folders of classes")
+        difference = (
+            f"class {place} is {readable(names[place])} there and {readable(known.classes[place])} in the checkpoint"
+        )
+        raise DataError(
+            f"{dataset.path}: {difference}; labels would mean other things; use the same folders of classes"
+        )
     return found
 
 

@@ -18,13 +18,13 @@ FORMATS: dict[str, Format] = {".onnx": "ONNX", ".mindir": "MINDIR", ".air": "AIR
 
 
 def main(words: Sequence[str]) -> int:
-    """Export as the command line says; the exit code, after a line on what was written or why not."""
+    """Export a network; print a line on the result or the error and return the exit code."""
     arguments = parser().parse_args(words)
     return options.main("export", lambda: _export(arguments))
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """Return the command's argument parser."""
     made = options.parser("export", __doc__)
     made.add_argument("target", metavar="OUT", type=Path, help="the file to write; OUT.md is its model card")
     made.add_argument("--format", choices=tuple(FORMATS.values()), help="what it becomes (default: by OUT's ending)")
@@ -70,7 +70,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def notes(network: Trained, prepared: Preparation) -> dict[str, str]:
-    """What whoever has only the file needs, as texts: how pictures become its images, its classes, where it is from."""
+    """Return the exported file's metadata as strings: preprocessing, classes and origin."""
     found = {
         "mean": json.dumps(prepared.mean),
         "deviation": json.dumps(prepared.deviation),
@@ -89,7 +89,7 @@ def notes(network: Trained, prepared: Preparation) -> dict[str, str]:
 
 
 def _format(target: Path, asked: Format | None) -> Format:
-    """Raises ConfigError where neither the option nor the file's name says."""
+    """Return the format from the option or the file's extension. Raises ConfigError if neither gives one."""
     kind = asked or FORMATS.get(target.suffix.lower())
     if kind is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Chooses how pictures become a network's images: by a command's options, by its checkpoint, or in the usual way."""
+"""Selects the preprocessing of a network's input images: from options, the checkpoint, or torchvision's default."""
 
 import argparse
 from pathlib import Path
@@ -19,7 +19,7 @@ DATASETS: tuple[str, ...] = config.Dataset.__annotations__["name"].__args__
 
 
 def add_options(made: argparse.ArgumentParser) -> None:
-    """Options for what a checkpoint says of itself, and a file of weights does not."""
+    """Add the options for preprocessing, which a checkpoint records and a file of weights does not."""
     made.add_argument("--dataset", choices=DATASETS, help="prepare pictures as this data set's images")
     made.add_argument("--path", help="where that data set is")
     made.add_argument("--image-size", type=int, help="side of the square that the network sees, in pixels")
@@ -28,7 +28,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
 
 
 def choose(trained: Trained, arguments: argparse.Namespace) -> Preparation:
-    """By the options, else by the checkpoint, else as torchvision's networks want it. Raises ConfigError, DataError."""
+    """Return the preprocessing from the options, the checkpoint, or torchvision. Raises ConfigError, DataError."""
     found = _of_dataset(trained, arguments) if arguments.dataset is not None else trained.preparation
     if found is None:
         found = _usual(trained)
@@ -51,7 +51,7 @@ def _of_dataset(trained: Trained, arguments: argparse.Namespace) -> Preparation:
 
 
 def check_channels(trained: Trained, dataset: str, channels: int) -> None:
-    """Raises ConfigError where images of the data set have other channels than the network's."""
+    """Raise ConfigError if the data set's images and the network differ in their number of channels."""
     if channels != trained.network.channels:
         plural = "s" if channels != 1 else ""
         reason = f"{trained.path} is {trained.network}, and those of {dataset} have {channels} channel{plural}"
@@ -59,7 +59,7 @@ def check_channels(trained: Trained, dataset: str, channels: int) -> None:
 
 
 def _usual(trained: Trained) -> Preparation:
-    """torchvision's, of its networks; of others nobody knows."""
+    """Return torchvision's preprocessing for its networks. Raises ConfigError for others, which have no default."""
     if trained.network.name in arch.LARGE and trained.network.channels == 3:
         return preprocessing.of_photographs(Evaluated(IMAGE_SIZE, IMAGE_SIZE * 8 // 7))
     reason = f"{trained.path} does not say how its images were prepared, and {trained.network.name} has no usual way"
@@ -79,6 +79,6 @@ def _sized(found: Preparation, size: int | None, resize: int | None) -> Preparat
 def _names(path: Path, classes: int) -> tuple[str, ...]:
     names = class_names.read(path)
     if len(names) != classes:
-        told = f"it has {len(names)} lines of text, and the network tells apart {classes} classes"
-        raise ConfigError(f"--classes: {path}: {told}; give a name on each line")
+        problem = f"it has {len(names)} lines of text, and the network tells apart {classes} classes"
+        raise ConfigError(f"--classes: {path}: {problem}; give a name on each line")
     return preprocessing.named(names)

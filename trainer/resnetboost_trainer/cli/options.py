@@ -1,4 +1,4 @@
-"""What the commands that use a trained network look like: where it comes from, how they end, JSON for programs."""
+"""Shared parts of the commands that use a trained network: arguments, error handling, JSON output."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ SOURCE = "a run's folder (its newest checkpoint), a checkpoint's folder, or a fi
 
 
 def parser(command: str, description: str | None) -> argparse.ArgumentParser:
-    """With what all of these commands take."""
+    """Return a parser with the arguments that all of these commands have."""
     made = argparse.ArgumentParser(f"python -m resnetboost_trainer {command}", description=description)
     made.add_argument("source", metavar="SOURCE", type=Path, help=SOURCE)
     add_weights(made)
@@ -26,7 +26,7 @@ def parser(command: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def add_weights(made: argparse.ArgumentParser) -> None:
-    """The option for which weights of a checkpoint are meant."""
+    """Add the option that selects a checkpoint's weights."""
     made.add_argument(
         "--weights",
         choices=("averaged", "trained"),
@@ -35,12 +35,12 @@ def add_weights(made: argparse.ArgumentParser) -> None:
 
 
 def add_device(made: argparse.ArgumentParser) -> None:
-    """The option for where it is computed."""
+    """Add the option for the device."""
     made.add_argument("--device", choices=DEVICES, default="CPU", help="where to compute (default: CPU)")
 
 
 def main(command: str, act: Callable[[], int]) -> int:
-    """The exit code of `act`; a failure becomes one sentence and its class's code."""
+    """Run a command and return its exit code; for an error, print one sentence and return its class's code."""
     os.environ.setdefault("GLOG_v", "3")  # MindSpore: errors only
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=f"resnetboost {command}: %(message)s")
     try:
@@ -54,5 +54,5 @@ def main(command: str, act: Callable[[], int]) -> int:
 
 
 def show(value: Any) -> None:
-    """As JSON, for programs."""
+    """Print a value as JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))

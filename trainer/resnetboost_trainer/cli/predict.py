@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 28
 
 
 class Guess(msgspec.Struct, frozen=True):
-    """A class by number and name, and how probable the network finds it."""
+    """A predicted class: number, name and probability."""
 
     number: int
     label: str
@@ -28,13 +28,13 @@ class Guess(msgspec.Struct, frozen=True):
 
 
 def main(words: Sequence[str]) -> int:
-    """Predict, and print it; the exit code, which is DataError's where one of the pictures is none."""
+    """Print predictions and return the exit code, which is DataError's if a file is not a usable image."""
     arguments = parser().parse_args(words)
     return options.main("predict", lambda: _predict(arguments))
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """Return the command's argument parser."""
     made = options.parser("predict", __doc__)
     made.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="JPEG, PNG or whatever Pillow reads")
     made.add_argument("--top", type=int, default=5, help="how many classes to name (default: 5)")
@@ -61,7 +61,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 def guesses(
     network: Trained, pictures: dict[Path, Images], prepared: Preparation, top: int, device_type: str
 ) -> Iterator[tuple[Path, list[Guess]]]:
-    """The most probable classes of each picture, in their order."""
+    """Yield each picture with its most probable classes, in order."""
     from resnetboost_trainer.checkpoint import inference
     from resnetboost_trainer.engine import device
 
@@ -78,7 +78,7 @@ def guesses(
 
 
 def _pictures(paths: Sequence[Path], prepared: Preparation) -> Iterator[tuple[Path, Images]]:
-    """Those that can be used; of the others it is said why not."""
+    """Yield the usable pictures; print an error for each of the others."""
     for path in paths:
         try:
             yield path, prepared.picture(_contents(path))

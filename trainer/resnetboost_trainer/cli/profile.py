@@ -26,12 +26,12 @@ from resnetboost_trainer.profiling.step_times import Step, Times, times
 
 RESULT = "profile.json"
 TRACE = "mindspore"
-INTERRUPTED = 130  # as shells have it
-WARM_UP = 3  # steps before anything is measured: every graph is compiled in the first two, also of THOR
+INTERRUPTED = 130  # the shells' exit code for SIGINT
+WARM_UP = 3  # steps before measuring: every graph is compiled in the first two, THOR's too
 
 
 class Renewals(msgspec.Struct, frozen=True):
-    """Of THOR's factors: in how many of the plain and of the recorded steps; in training in one of `frequency`."""
+    """Updates of THOR's factors: number of plain and recorded steps with one; training has one every `frequency`."""
 
     plain: int
     recorded: int
@@ -39,7 +39,7 @@ class Renewals(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True, rename="camel"):
-    """What was measured, and on what; times are rank 0's."""
+    """A profile: the measured stage, the machine, and rank 0's times."""
 
     job: str
     stage: str
@@ -58,7 +58,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def main(words: Sequence[str]) -> int:
-    """Measure as the command line says; the exit code, after one sentence where it did not work out."""
+    """Profile a stage and write the result; return the exit code, after one sentence for an error."""
     os.environ.setdefault("GLOG_v", "3")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     arguments = _arguments(words)
@@ -77,9 +77,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def measure(settings: Config, environment: Environment, folder: Path, steps: int) -> Profile:
-    """So many steps, then as many again under MindSpore's profiler, whose files stay in `folder`. A collective.
+    """Measure `steps` steps, then as many under MindSpore's profiler, whose files stay in `folder`. A collective.
 
-    Raises what training raises, and ConfigError for a stage that cannot be trained without another one.
+    Raises the errors of training, and ConfigError for a stage that cannot be trained without another one.
     """
     from resnetboost_trainer.distributed.communicator import Rendezvous
 
@@ -95,7 +95,7 @@ def measure(settings: Config, environment: Environment, folder: Path, steps: int
 
 
 def _alone(settings: Config) -> Config:
-    """The stage without what it would begin with, on which no time depends."""
+    """Return the stage without initial weights, which do not affect times. Raises ConfigError for PCA."""
     if settings.algorithm == "PCA":
         raise ConfigError(f"stage {settings.stage}: PCA trains on snapshots of another stage; profile one without PCA")
     model = msgspec.structs.replace(settings.model, weights=None)

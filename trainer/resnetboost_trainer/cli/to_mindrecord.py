@@ -23,11 +23,11 @@ SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "name": {"type
 _ROWS_AT_ONCE = 256
 _REASON = re.compile(
     r"^\[ERROR\] (?:\[Internal ERROR\] )?(.*)$", re.MULTILINE
-)  # in what MindSpore raises, among advice for its developers
+)  # MindSpore's messages also contain advice for its developers
 
 
 def main(words: Sequence[str]) -> int:
-    """Convert, and say what was written; the exit code."""
+    """Convert the folder, print a summary and return the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="resnetboost: %(message)s")
     arguments = _parser().parse_args(words)
     try:
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def convert(source: Path, target: Path, train: str, test: str, shards: int, skip: int) -> None:
-    """Write the target as a whole or not at all. Raises DataError or StorageError."""
+    """Write the target folder atomically. Raises DataError or StorageError."""
     if target.exists():
         raise StorageError(f"{target}: is there already; remove it or name another folder")
     names = imagefolder.classes(source, train, "train on")
@@ -59,20 +59,20 @@ def convert(source: Path, target: Path, train: str, test: str, shards: int, skip
     making = target.with_name(f".{target.name}.making-{os.getpid()}")
     making.mkdir(parents=True)
     try:
-        told = [_write(part, making, name, shards, skip) for part, name in zip(parts, ("train", "val"), strict=True)]
+        counts = [_write(part, making, name, shards, skip) for part, name in zip(parts, ("train", "val"), strict=True)]
         listed = "".join(f"{name}\n" for name in names)
         (making / mindrecord.CLASSES).write_text(listed, encoding="utf-8", errors="surrogateescape")
         _share(making)
         making.rename(target)
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    left = sum(len(part.labels) for part in parts) - sum(told)
+    left = sum(len(part.labels) for part in parts) - sum(counts)
     left_out = f", {left} left out that cannot be used" if left else ""
-    print(f"{target}: {told[0]} images to train on, {told[1]} to test with, {len(names)} classes{left_out}")
+    print(f"{target}: {counts[0]} images to train on, {counts[1]} to test with, {len(names)} classes{left_out}")
 
 
 def _write(contents: FolderContents, target: Path, name: str, shards: int, skip: int) -> int:
-    """Write the files of a part; returns the number of rows. Every image is decoded, to know that it can be."""
+    """Write the files of one part and return the number of rows. Decodes every image to check it."""
     from mindspore.mindrecord import FileWriter
 
     if not 1 <= shards <= len(contents.labels):
@@ -97,7 +97,7 @@ def _write(contents: FolderContents, target: Path, name: str, shards: int, skip:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raise StorageError where MindSpore cannot write: it raises RuntimeError and errors of its own, with no errno."""
+    """Raise StorageError for MindSpore's write errors, which are RuntimeErrors or its own classes, without errno."""
     from mindspore.mindrecord.common.exceptions import MindRecordException
 
     try:
@@ -105,12 +105,12 @@ def _writing(folder: Path) -> Iterator[None]:
     except (RuntimeError, MindRecordException) as error:
         reason = next((found[1] for found in _REASON.finditer(str(error))), str(error).splitlines()[0])
         free = shutil.disk_usage(folder).free >> 20
-        told = f"cannot be written: {reason.strip(' .')}; {free} MB are free there"
-        raise StorageError(f"{folder.parent}: {told}; make room or name another folder") from error
+        problem = f"cannot be written: {reason.strip(' .')}; {free} MB are free there"
+        raise StorageError(f"{folder.parent}: {problem}; make room or name another folder") from error
 
 
 def _share(making: Path) -> None:
-    """Sync all files to the disk, and give those of MindSpore, 0600, the mode that the umask gives any other."""
+    """Sync all files to disk and replace the mode 0600 of MindSpore's by the one that the umask allows."""
     mode = stat.S_IMODE((making / mindrecord.CLASSES).stat().st_mode)
     for file in making.iterdir():
         file.chmod(mode)
@@ -125,7 +125,7 @@ def _rows(contents: FolderContents, skip: int) -> Iterator[dict[str, Any]]:
             data = contents.read(index)
             transforms.check(data)
         except (Unreadable, OSError) as error:
-            if read_errors.is_outage(error):  # the image is well, and must not be missing
+            if read_errors.is_outage(error):  # the image itself may be intact, so it must not be skipped
                 raise read_errors.failure(f"{name}: cannot be read", error) from None
             skipped += 1
             if skipped > skip:

@@ -1,1 +1,1 @@
-"""C++ operators for CPUs, built where a compiler is. Everything works without them, more slowly."""
+"""C++ operators for CPUs, built where there is a compiler. Everything works without them, but more slowly."""

@@ -1,7 +1,7 @@
 """Builds the C++ operators beside their sources: python -m resnetboost_trainer.kernels.build.
 
-Needs a C++20 compiler (CXX, or else g++ or clang++) and the installed MindSpore, whose oneDNN they call. Without one it
-says so and succeeds: training then runs on MindSpore's own operators.
+Needs a C++20 compiler (CXX, else g++ or clang++) and the installed MindSpore, whose oneDNN the operators call. If one
+of them is missing, it prints so and succeeds: training then uses MindSpore's own operators.
 """
 
 import os
@@ -18,7 +18,7 @@ OPTIONS = ("-std=c++20", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-share
 
 
 def main() -> None:
-    """Build, unless what is there is of these sources already."""
+    """Build the library unless it is up to date."""
     reason = _obstacle()
     if reason:
         print(f"operators: not built, {reason}; training on CPUs will take longer", file=sys.stderr)
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def build(target: Path) -> None:
-    """Compile and link into `target`, whole or not at all. Raises CalledProcessError when the compiler fails."""
+    """Compile and link `target` atomically. Raises CalledProcessError if the compiler fails."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         subprocess.run(_command(partial), check=True)

@@ -1,7 +1,7 @@
-// Convolution by oneDNN in the formats it likes best, forward and backward; it knows nothing of MindSpore's graphs.
+// Convolution by oneDNN in its preferred memory formats, forward and backward.
 //
 // Images are (n, c, h, w), weights (o, c, k, k), results (n, o, h', w') with h' = (h + 2 padding - k) / stride + 1.
-// `form` is int32 [stride, padding]. For the same number of threads results are the same bits in every process.
+// `form` is int32 [stride, padding]. Results are the same bits in every process with the same number of threads.
 #include <array>
 #include <cstdlib>
 #include <map>
@@ -22,7 +22,7 @@ void check(int status, const char* what) {
   if (status != 0) throw std::runtime_error(std::string("oneDNN: ") + what + " failed with " + std::to_string(status));
 }
 
-// What a primitive depends on.
+// Cache key of a primitive.
 struct Shape {
   int pass;
   Dims images, weights, results;
@@ -51,7 +51,7 @@ Library& library() {
   return *one;
 }
 
-// Memory that operators share, each in its turn: fresh pages for every call would take as long as the arithmetic.
+// Work space that operators share, one at a time: new pages for every call would take as long as the arithmetic.
 class Space {
  public:
   char* of(size_t bytes) {
@@ -102,7 +102,7 @@ dnnl_primitive* primitive(const dnnl_primitive_desc* description) {
   return made;
 }
 
-// A tensor as MindSpore has it and as oneDNN wants it, and the way from one to the other where they differ.
+// A tensor's MindSpore and oneDNN formats, and the reorder between them if they differ.
 struct Slot {
   int argument;
   bool written;
@@ -112,7 +112,7 @@ struct Slot {
   size_t place = 0;
 };
 
-// How many threads oneDNN plans for on this thread, put back at the end: MindSpore's own operators plan, too.
+// Sets the number of threads that oneDNN plans for on this thread, and restores it, since MindSpore's operators use it.
 class Concurrency {
  public:
   explicit Concurrency(int threads) {
@@ -144,11 +144,11 @@ class Convolution {
     scratch_ = memory(scratch);
   }
 
-  // Bytes of the space that a run takes.
+  // Bytes of work space that a run needs.
   size_t size() const { return size_; }
 
-  // Results, images and weights, of which the pass writes one. `before` has just run on the same results, in space for
-  // both.
+  // Runs the pass on results, images and weights, one of which it writes. `before` has just run on the same results, in
+  // a work space that is large enough for both.
   void run(const std::array<float*, 3>& data, const Convolution* before = nullptr) {
     char* const shared = space().of(size_);
     std::array<dnnl_exec_arg_t, 4> arguments;
@@ -174,7 +174,7 @@ class Convolution {
     const auto *const images = any(shape.images), *const weights = any(shape.weights);
     const auto* const results = any(shape.results);
     const dnnl_dims strides{shape.stride, shape.stride}, dilations{}, before{shape.padding, shape.padding};
-    dnnl_dims after{};  // what is left over of an input is negative padding
+    dnnl_dims after{};  // negative padding skips the input's remainder
     for (int k = 0; k < 2; ++k)
       after[k] = (shape.results[2 + k] - 1) * shape.stride + shape.weights[2 + k] - shape.images[2 + k] - shape.padding;
     auto& [engine, stream, attributes] = library();
@@ -196,7 +196,7 @@ class Convolution {
     return made;
   }
 
-  // They are in the space's first place, where this one would put them.
+  // Returns whether `other` left the same reordered results; they come first in the work space for both.
   bool has_results_of(const Convolution& other) const {
     const Slot &mine = slots_[0], &theirs = other.slots_[0];
     return theirs.reorder != nullptr && dnnl_memory_desc_equal(mine.form, theirs.form) != 0;
@@ -255,7 +255,7 @@ Dims results_of(const Shape& shape) {
   return {shape.images[0], shape.weights[0], slid(2), slid(3)};
 }
 
-// The one for what those three tensors have the shapes of, kept for the next time.
+// Returns the cached primitive for the shapes of these three tensors, creating it if necessary.
 Convolution& convolution_of(const Call& call, Pass pass, int results, int images, int weights, int form) {
   const int* const settings = call.integers(form);
   const Shape shape{pass, dims(call, images), dims(call, weights), dims(call, results), settings[0], settings[1]};
@@ -281,7 +281,7 @@ void weights(const Call& call) {
   convolution_of(call, backward_weights, 2, 0, 4, 3).run({call.floats(2), call.floats(0), call.floats(4)});
 }
 
-// (images, weights, gradient of the results, form) -> both, with the results' gradient brought into form once
+// (images, weights, gradient of the results, form) -> both gradients, reordering the results' gradient only once
 void images_and_weights(const Call& call) {
   auto& of_images = convolution_of(call, backward_images, 2, 4, 1, 3);
   auto& of_weights = convolution_of(call, backward_weights, 2, 0, 5, 3);

@@ -1,4 +1,4 @@
-// How loops over numbers are compiled: for each width of vectors, chosen when the library is loaded.
+// Compiles a function once per vector width; the loader selects the version for the CPU.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__clang__)

@@ -1,4 +1,4 @@
-"""Finds the built C++ operators and says whether they can be used; it must not import MindSpore."""
+"""Locates the built library of C++ operators and checks that it is usable; must not import MindSpore."""
 
 import ctypes
 import functools
@@ -10,7 +10,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-# Nowhere else: what is loaded runs with all rights of the process.
+# A fixed path, not configurable: a loaded library runs with all rights of the process.
 FILE = Path(__file__).resolve().with_name("operators.so")
 MACHINES = ("x86_64", "AMD64")
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @functools.cache
 def usable() -> Path | None:
-    """The library, None where there is none or a broken one, which is said once."""
+    """Return the library's path, or None if it is missing or broken; logs the reason once."""
     reason = problem()
     if reason is None:
         log.info("no C++ operators here: MindSpore's own run instead; `make setup` builds them where g++ is")
@@ -31,11 +31,11 @@ def usable() -> Path | None:
 
 
 def problem() -> str | None:
-    """What speaks against using the library: nothing (empty), that there is none (None), or that."""
+    """Return why the library cannot be used: "" if it can, None if there is no library."""
     if platform.machine() not in MACHINES or not FILE.exists():
         return None
     try:
-        # Loaded first, MindSpore's is the one that ours finds by its name.
+        # Load MindSpore's oneDNN first, so that our library resolves to it by name.
         ctypes.CDLL(str(onednn()))
         ours = ctypes.CDLL(str(FILE))
         ours.resnetboost_sources.restype = ctypes.c_char_p
@@ -48,26 +48,26 @@ def problem() -> str | None:
 
 
 def threads() -> int:
-    """OMP_NUM_THREADS, as everything else in the process has, or one for each core it may use.
+    """Return OMP_NUM_THREADS, like the other libraries of the process, or the number of usable cores.
 
-    Asked here, because MindSpore sets the variable to 1 below Python when it begins.
+    Python's copy of the environment is used, because MindSpore sets the C variable to 1 when it starts.
     """
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, int(asked)) if asked.isdecimal() else len(os.sched_getaffinity(0))
 
 
 def onednn() -> Path:
-    """Where MindSpore keeps its oneDNN, whether it exists or not."""
+    """Return the path of MindSpore's oneDNN, whether it exists or not."""
     found = importlib.util.find_spec("mindspore")
     folder = Path(found.origin).parent if found is not None and found.origin is not None else Path("mindspore")
     return folder / "lib" / "libdnnl.so.3"
 
 
 def sources() -> Sequence[Path]:
-    """The C++ files, in order."""
+    """List the C++ files in order."""
     return sorted(path for path in FILE.parent.iterdir() if path.suffix in (".cpp", ".h"))
 
 
 def digest() -> str:
-    """SHA-256 of the sources, by which a library shows what it was built from."""
+    """Return the SHA-256 of the sources; a library contains the one that it was built from."""
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources())).hexdigest()

@@ -1,4 +1,4 @@
-// Momentum SGD over all parameters of a network in one call: 65 launches for ResNet-20 take longer than the arithmetic.
+// Momentum SGD for all parameters in one call: the 65 launches for ResNet-20 would take longer than the arithmetic.
 #include <algorithm>
 #include <vector>
 

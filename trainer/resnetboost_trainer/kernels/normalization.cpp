@@ -1,8 +1,8 @@
-// Batch normalization (Ioffe & Szegedy 2015) with what follows it in a residual network, in one pass over memory:
-// y = relu(gamma (x - mean) / deviation + beta + shortcut), forward and backward, a channel at a time in a core's cache.
+// Batch normalization (Ioffe & Szegedy 2015) fused with the addition of a shortcut and relu, in one pass over memory:
+// y = relu(gamma (x - mean) / deviation + beta + shortcut), forward and backward, one channel at a time in cache.
 //
-// x is (n, c, h, w); `settings` is float32 [epsilon, share that running statistics keep, 1 for relu]. A shortcut of x's
-// shape may come last. Results do not depend on the number of threads.
+// x is (n, c, h, w); `settings` is float32 [epsilon, share of the running statistics kept per step, 1 for relu]. An
+// optional shortcut of x's shape comes last. Results do not depend on the number of threads.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -14,7 +14,7 @@
 namespace {
 
 constexpr int lanes = 16;
-constexpr int64_t most = 1024;  // float32 sums of so many numbers in each lane, then float64
+constexpr int64_t most = 1024;  // numbers summed in float32 per lane before adding to a float64 sum
 
 // One channel of (n, c, h, w): `count` planes of `size` numbers, `step` apart.
 struct Channel {
@@ -54,7 +54,7 @@ VECTORIZED double squares_of(const float* x, Channel at, float mean) {
   return sum.whole;
 }
 
-// y = scale (x - mean) + shift [+ shortcut]; undefined numbers stay undefined.
+// y = scale (x - mean) + shift [+ shortcut]; NaN stays NaN.
 VECTORIZED void scaled(const float* x, const float* shortcut, float* y, Channel at, float mean, float scale, float shift,
                        bool relu) {
   const float least = relu ? 0.0f : -INFINITY;
@@ -76,7 +76,7 @@ VECTORIZED void scaled(const float* x, const float* shortcut, float* y, Channel 
   }
 }
 
-// What the rectifier lets through. Both numbers come as values: loads under a condition would not be vectorized.
+// relu's gradient. Both numbers are passed by value: conditional loads would not be vectorized.
 inline float passed(float dy, float y, float least) { return y > least ? dy : 0.0f; }
 
 struct Sums {
@@ -132,7 +132,7 @@ void each_channel(const Call& call, Body body) {
   const int64_t* const sizes = call.shapes[0];
   const int64_t channels = sizes[1], plane = sizes[2] * sizes[3];
   const Channel at{sizes[0], plane, channels * plane};
-  // Few numbers are done before another thread is awake.
+  // Small tensors are done before another thread wakes up.
   const int64_t worth = std::max<int64_t>(1, at.count * at.step / 8192);
   const int tasks = static_cast<int>(std::min<int64_t>({channels, 4 * pool().get_num_threads(), worth}));
   pool().parallel_for(tasks, [&](int task, int count) {
@@ -140,7 +140,7 @@ void each_channel(const Call& call, Body body) {
   });
 }
 
-// `images` have x's shape, `vectors` a number for each channel, `settings` all of theirs.
+// Checks shapes: `images` have x's shape, `vectors` one number per channel, `settings` three numbers.
 void require_shapes(const Call& call, std::initializer_list<int> images, std::initializer_list<int> vectors,
                     int settings) {
   require(call.ranks[0] == 4, "a tensor without 4 axes");
@@ -150,7 +150,7 @@ void require_shapes(const Call& call, std::initializer_list<int> images, std::in
 }
 
 // (x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y, means, 1 / deviations. The running
-// statistics go on in place, with the variance of a sample, as everywhere.
+// statistics are updated in place, with the sample variance (divisor n - 1), as in other frameworks.
 void forward(const Call& call) {
   const bool adds = call.count == 10;
   require_shapes(call, {6, 6 + adds}, {1, 2, 3, 4, 7 + adds, 8 + adds}, 5);

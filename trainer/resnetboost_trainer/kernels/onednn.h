@@ -1,5 +1,5 @@
-// The part of oneDNN's C interface (version 3, CPU, an external thread pool) that we call, so that building needs no
-// headers of it: MindSpore's wheel has the library (libdnnl.so.3) but not these. Names and values are the library's.
+// Declarations of the part of oneDNN's C interface that we call (version 3, CPU, external thread pool). MindSpore's
+// wheel contains the library (libdnnl.so.3) but not its headers. Names and values are the library's.
 #pragma once
 
 #include <cstddef>
@@ -86,7 +86,7 @@ constexpr unsigned threadpool_runtime = 8;
 
 }  // namespace onednn
 
-// Looked up by the library through its table of virtual functions, so the order is part of the interface.
+// The library calls these through the virtual function table, so their order is part of the interface.
 namespace dnnl::threadpool_interop {
 struct threadpool_iface {
   virtual int get_num_threads() const = 0;

@@ -1,19 +1,19 @@
-// What the loader asks before it uses this library.
+// Entry points that library.py calls before it uses this library.
 #include "operators.h"
 
 #include "onednn.h"
 #include "pool.h"
 
 std::mutex& turn() {
-  static auto* const one = new std::mutex;  // never destroyed: graphs may still run while a process ends
+  static auto* const one = new std::mutex;  // never destroyed: graphs may still run while the process exits
   return *one;
 }
 
-// SHA-256 of the sources this was built from.
+// Returns the SHA-256 of the sources this library was built from.
 EXPORTED const char* resnetboost_sources() { return RESNETBOOST_SOURCES; }
 
-// Begins that many threads, once. 0 where oneDNN is one whose interface we know: 3.10 is what MindSpore 2.10 carries, on
-// a thread pool of the caller's.
+// Starts the threads, once. Returns 0 if oneDNN's version is supported: up to 3.10, which MindSpore 2.10 contains, with
+// an external thread pool.
 EXPORTED int resnetboost_begin(int threads) {
   pool(threads);
   const dnnl_version_t& is = *dnnl_version();

@@ -1,4 +1,4 @@
-// What every operator shares: MindSpore's calling convention for ahead-of-time operators, and errors as numbers.
+// Shared by all operators: MindSpore's calling convention for ahead-of-time operators, and errors as return codes.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-// One call: inputs, then outputs, dense and row-major.
+// Arguments of one call: inputs, then outputs, dense and row-major.
 struct Call {
   int count;
   void** data;
@@ -36,14 +36,14 @@ struct Call {
   }
 };
 
-// Held by the operator that runs: the pool's threads and the work space serve one at a time.
+// Held by the running operator: the thread pool and the work space serve one operator at a time.
 std::mutex& turn();
 
 inline void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-// MindSpore makes an exception of a code that is not 0; what was wrong goes to the log.
+// Runs an operator's body and returns 0, or logs the error and returns 1, for which MindSpore raises an exception.
 template <typename Body>
 int guarded(const char* name, const Call& call, int count, Body body) noexcept {
   try {

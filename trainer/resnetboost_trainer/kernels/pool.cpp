@@ -9,7 +9,7 @@ namespace {
 
 thread_local bool inside = false;
 
-// Operators follow each other within microseconds; a thread that slept would take longer to wake up.
+// Spins before sleep: operators follow each other within microseconds, and a thread takes longer to wake up.
 constexpr int patience = 4000;
 
 void breathe() { __builtin_ia32_pause(); }
@@ -19,7 +19,7 @@ void breathe() { __builtin_ia32_pause(); }
 Pool::Pool(int threads) : threads_(1), owner_(getpid()) {
   try {
     for (; threads_ < threads; ++threads_) std::thread([this] { work(); }).detach();
-  } catch (const std::system_error& error) {  // a container's limit on processes: slower, but the same job
+  } catch (const std::system_error& error) {  // a container's process limit: continue with fewer threads
     std::fprintf(stderr, "resnetboost operators: %d of %d threads: %s\n", threads_, threads, error.what());
   }
 }
@@ -64,6 +64,6 @@ void Pool::work() {
 }
 
 Pool& pool(int threads) {
-  static Pool* const one = new Pool(threads);  // never destroyed, as its threads
+  static Pool* const one = new Pool(threads);  // never destroyed, like its threads
   return *one;
 }

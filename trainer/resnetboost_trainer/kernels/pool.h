@@ -1,4 +1,4 @@
-// The threads that all operators share: as many as MindSpore's own, and one operator at a time.
+// Thread pool shared by all operators: as many threads as MindSpore's own, for one operator at a time.
 #pragma once
 
 #include <atomic>
@@ -16,15 +16,15 @@ class Pool final : public dnnl::threadpool_interop::threadpool_iface {
   bool get_in_parallel() const override;
   uint64_t get_flags() const override { return 0; }
 
-  // body(i, count) for each i below count, in any order on any thread; back when all are done. What a body writes must
-  // depend on i and count alone. From inside of a body it runs them one after the other.
+  // Runs body(i, count) for each i below count, in any order on any thread, and waits for all. What a body writes must
+  // depend on i and count only. A nested call runs its bodies sequentially.
   void parallel_for(int count, const std::function<void(int, int)>& body) override;
 
  private:
   void work();
   void take();
 
-  int threads_;  // those that could be started, and the caller's
+  int threads_;  // those that could be started, plus the caller's
   const int owner_;  // a forked child has no threads
   const std::function<void(int, int)>* body_ = nullptr;
   int count_ = 0;
@@ -32,5 +32,5 @@ class Pool final : public dnnl::threadpool_interop::threadpool_iface {
   std::atomic<uint32_t> round_{0};
 };
 
-// The pool of this process, of as many threads as its first caller says.
+// Returns the process's pool; the first call sets its number of threads.
 Pool& pool(int threads = 1);

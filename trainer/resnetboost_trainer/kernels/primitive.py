@@ -1,8 +1,8 @@
-"""Makes a primitive of MindSpore from a C++ operator; it knows nothing of what the operator computes.
+"""Creates MindSpore primitives from C++ operators.
 
-MindSpore (2.10) keeps what it has once found out about a primitive - the shapes of its results in PyNative mode, its
-gradient in graphs - by the primitive's name and attributes. The Python functions that it asked are no part of that key:
-of two primitives that differ in nothing else, the second gets the shapes and the gradient of the first.
+MindSpore (2.10) caches a primitive's result shapes (in PyNative mode) and gradient (in graphs) by its name and
+attributes. The Python functions that infer them are not part of the key: if two primitives differ only in these, the
+second gets the shapes and the gradient of the first.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ Function = Callable[..., Any]
 def primitive(
     library: Path, name: str, shapes: Function, types: Function, bprop: Function | None = None, **depends_on: int
 ) -> ops.Custom:
-    """The operator of that name; `shapes` and `types` infer its results, `bprop` is its gradient.
+    """Create the primitive of operator `name`; `shapes` and `types` infer its results, `bprop` is its gradient.
 
-    `depends_on` names every value from outside that the functions use, and makes an attribute of it.
+    `depends_on` must name every captured value that the functions use; each becomes an attribute.
     """
     made = ops.Custom(f"{library}:{name}", shapes, types, func_type="aot", bprop=bprop)
     for attribute, value in depends_on.items():

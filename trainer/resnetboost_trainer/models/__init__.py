@@ -1,1 +1,1 @@
-"""The networks: their architecture, layers, initialization and names of weights. No training, no ranks."""
+"""Networks: architecture, layers, initialization and weight names. Contains no training or communication code."""

@@ -1,7 +1,7 @@
-"""Half precision: which type images and what layers make of them have; it knows nothing of networks.
+"""Mixed precision: types of images and activations.
 
-Mixed precision as in Micikevicius et al. 2018, §3: weights, statistics and everything after the last convolution stay
-float32, and so do gradients, optimizers and checkpoints; one checkpoint fits every precision.
+As in Micikevicius et al. 2018, §3: weights, statistics and everything after the last convolution stay float32, and so
+do gradients, optimizers and checkpoints; a checkpoint fits every precision.
 """
 
 import mindspore
@@ -13,17 +13,17 @@ TYPES = {"Float32": mindspore.float32, "Float16": mindspore.float16, "BFloat16":
 
 
 def single(x: Tensor) -> Tensor:
-    """In float32."""
+    """Cast to float32."""
     return x if x.dtype == mindspore.float32 else x.astype(mindspore.float32)
 
 
 def operable(x: Tensor) -> Tensor:
-    """Of a type that batch normalization and pooling have: MindSpore 2.10 refuses bfloat16 there on every device."""
+    """Cast bfloat16 to float32: MindSpore 2.10's batch normalization and pooling reject it on every device."""
     return x.astype(mindspore.float32) if x.dtype == mindspore.bfloat16 else x
 
 
 def advice(config: Config) -> str | None:
-    """What to change where Float16 loses gradients: below 3e-8, half of its smallest number, they become 0.
+    """Return a warning for Float16 without a loss scale: gradients below 3e-8, half its smallest number, become 0.
 
     BFloat16 has the range of float32 and needs no scale.
     """

@@ -1,6 +1,6 @@
-"""The table of residual networks: blocks, widths, strides, parameters and their shapes; it needs no framework.
+"""Table of ResNet architectures: blocks, widths, strides, parameter names and shapes; imports no framework.
 
-The network that is trained, the ONNX graph and THOR's cost model are all built from `large` and `small`.
+The trained network, the ONNX graph and THOR's cost model are all built from `large` and `small`.
 resnet18/34/50/101/152 are torchvision's and seresnet50 is timm's, name by name; resnet20/32/44/56 are those of He et
 al. (2015), §4.2. The part of a parameter is what `model.freeze` calls it: the stem, a group of blocks, or the head.
 """
@@ -12,7 +12,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Large(NamedTuple):
-    """Blocks in each of four groups, whether they are bottlenecks, and whether they weigh their channels."""
+    """Number of blocks in each of four groups; whether they are bottlenecks and have squeeze and excitation."""
 
     blocks: tuple[int, int, int, int]
     bottleneck: bool
@@ -35,7 +35,7 @@ HEAD = "fc"
 
 
 def squeezed(channels: int) -> int:
-    """Width of the bottleneck that weighs so many channels: a sixteenth (Hu et al. 2018, §6.1), at least timm's 8."""
+    """Return the inner width of squeeze and excitation: channels / 16 (Hu et al. 2018, §6.1), at least timm's 8."""
     return max(8, channels // 16)
 
 
@@ -56,7 +56,7 @@ class Convolution(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A residual block; its shortcut is the identity, a 1x1 convolution, or free of parameters (option A)."""
+    """A residual block; its shortcut is the identity, a 1x1 convolution, or subsampling and padding (option A)."""
 
     path: str
     inputs: int
@@ -68,12 +68,12 @@ class Block(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Channels that it gives."""
+        """Number of output channels."""
         return 4 * self.width if self.bottleneck else self.width
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
-        """Its convolutions one after another, without the shortcut's; a bottleneck's stride is on its 3x3."""
+        """The residual branch's convolutions in order; a bottleneck's stride is on its 3x3."""
         width = self.width
         sizes = [(self.inputs, width, 3, self.stride), (width, width, 3, 1)]
         if self.bottleneck:
@@ -106,12 +106,12 @@ class Topology(NamedTuple):
 
     @property
     def features(self) -> int:
-        """Channels that the head gets."""
+        """Number of input features of the head."""
         return self.groups[-1][-1].outputs
 
 
 def topology(name: str, channels: int) -> Topology:
-    """Return the network of that name, for images of so many channels."""
+    """Return the network of that name for images with `channels` channels."""
     return large(LARGE[name], channels) if name in LARGE else small(SMALL[name], channels)
 
 
@@ -148,7 +148,7 @@ def small(count: int, channels: int) -> Topology:
 
 
 def parameters(name: str, classes: int, channels: int) -> Shapes:
-    """Return the shapes of all parameters and BN statistics of that network, for images of so many channels."""
+    """Return the shapes of all parameters and BN statistics of a network, by name."""
     return dict(_parameters(topology(name, channels), classes))
 
 

@@ -1,7 +1,7 @@
-"""Parts of a network that do not learn: their weights get no gradient, so no algorithm ever sees them.
+"""Freezes parts of a network: their weights get no gradient, so optimizers never see them.
 
-BN in a frozen part works as in evaluation, with its running statistics, which stay as they are: a layer that nobody
-adapts any more must not drift with the batches either (the way of torchvision's FrozenBatchNorm2d).
+BN in a frozen part works as in evaluation and keeps its running statistics: a layer that no longer learns must not
+drift with the batches either (like torchvision's FrozenBatchNorm2d).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from resnetboost_trainer.models.layers.conv import Conv2d
 
 
 def freeze(network: nn.Cell, parts: Sequence[str]) -> None:
-    """Freeze those parts, as `arch.part` names them; call it before anything is built upon the network."""
+    """Freeze the parts, named as by `arch.part`; call this before building anything from the network."""
     for name, parameter in network.parameters_and_names():
         if arch.part(name) in parts:
             parameter.requires_grad = False
@@ -25,12 +25,12 @@ def freeze(network: nn.Cell, parts: Sequence[str]) -> None:
 
 
 def moving(network: nn.Cell) -> set[str]:
-    """Names of the BN statistics that training changes: all but those of frozen layers."""
+    """Return the names of the BN statistics that training changes: all except those of frozen layers."""
     named = dict(network.parameters_and_names())
     return {name for name in named if name.endswith(arch.STATISTICS) and _learns(named, name)}
 
 
 def _learns(named: dict[str, object], statistic: str) -> bool:
-    """Whether the BN with that statistic does; what has a scale nowhere near is nobody's frozen layer."""
+    """True if the BN with that statistic is trained; a layer without a scale cannot be frozen."""
     scale = named.get(f"{statistic.rpartition('.')[0]}.gamma")
     return scale is None or bool(getattr(scale, "requires_grad", True))

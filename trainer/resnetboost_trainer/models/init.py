@@ -1,4 +1,4 @@
-"""How a network's weights begin, by published recipes; it must not know which network it is.
+"""Initializes a network's weights by published recipes; independent of the architecture.
 
 `convolution`, with k x k kernels:
     HeNormal          normal, variance 2 / (outputs k k), torchvision's way (He et al. 2015, eq. 14)
@@ -26,19 +26,19 @@ from resnetboost_trainer.config import Init
 
 Drawn = NDArray[np.floating[Any]]
 
-# As results before there was a choice.
+# The default, as in releases without the option.
 TORCHVISION = Init(convolution="HeNormal", head="Uniform", zero_gamma=False)
 
 HEAD_DEVIATION = 0.01
 CUT = 2.0
-# Deviation of a standard normal that is cut at two of them.
+# Standard deviation of a standard normal truncated at two deviations.
 CUT_DEVIATION = 0.87962566103423978
 
 
 def initialise(network: nn.Cell, seed: int, init: Init = TORCHVISION) -> None:
-    """New weights for convolutions and the dense layer `fc`; everything else keeps what it was made with.
+    """Initialize the convolutions and the dense layer `fc`; other parameters keep their values.
 
-    Each parameter draws from a generator of its own, keyed by its name: the same bits in every process.
+    Each parameter has its own generator, keyed by its name: the same bits in every process.
     """
     for name, parameter in network.parameters_and_names():
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(name.encode())])))
@@ -91,7 +91,7 @@ def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Drawn:
 
 
 def _cut_normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Drawn:
-    """Standard normal numbers within two deviations: what falls outside is drawn again."""
+    """Draw standard normal numbers, redrawing those beyond two deviations."""
     values = generator.standard_normal(shape)
     while (outside := np.abs(values) > CUT).any():
         values[outside] = generator.standard_normal(int(outside.sum()))
@@ -99,7 +99,7 @@ def _cut_normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Drawn
 
 
 def _zero_gamma(network: nn.Cell) -> None:
-    """The last BN of a block is bn3 where there is one, else bn2."""
+    """Set the scale of each block's last BN to 0: bn3 if there is one, else bn2."""
     named = dict(network.parameters_and_names())
     for name, parameter in named.items():
         block = re.fullmatch(r"(layer\d\.\d+)\.bn([23])\.gamma", name)

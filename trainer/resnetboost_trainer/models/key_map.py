@@ -1,4 +1,4 @@
-"""Parameter names here and in PyTorch: those of torchvision and timm, except BN's, which are MindSpore's."""
+"""Maps parameter names to PyTorch's: ours equal torchvision's and timm's, except BN's, which are MindSpore's."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The residual networks of torchvision and of He et al. (2015); it must not know of data, loss or ranks.
+"""ResNets of torchvision and of He et al. (2015) as MindSpore cells; independent of data, loss and ranks.
 
 resnet18/34/50/101/152 are torchvision's, layer by layer and name by name ("v1.5": a bottleneck's stride is on
 its 3x3); BN's parameters keep MindSpore's names gamma, beta, moving_mean, moving_variance.
@@ -30,9 +30,9 @@ def build(
     init: config.Init = TORCHVISION,
     precision: config.Precision = "Float32",
 ) -> nn.Cell:
-    """A network (n, in_channels, h, w) -> (n, num_classes), float32 to float32, `precision` in between.
+    """Build a network (n, in_channels, h, w) -> (n, num_classes), float32 to float32, with `precision` in between.
 
-    Its weights depend on the other arguments only.
+    Its initial weights do not depend on `precision`. Raises ConfigError for an unknown name.
     """
     if name not in LARGE | SMALL:
         raise ConfigError(f"model.name: {name} is not one of {', '.join((*LARGE, *SMALL))}")
@@ -45,20 +45,20 @@ def build(
 
 
 def configured(settings: config.Model, in_channels: int, seed: int, precision: config.Precision) -> nn.Cell:
-    """The job's network as its first stage begins when it has no other weights, with its frozen parts frozen."""
+    """Build a job's network with its initial weights, and freeze the parts in `model.freeze`."""
     network = build(settings.name, settings.num_classes, in_channels, seed, settings.init, precision)
     freeze.freeze(network, settings.freeze)
     return network
 
 
 def identity(settings: config.Model, in_channels: int) -> str:
-    """What weights and an optimizer's state are of."""
+    """Return a string that identifies the network in checkpoints: name, classes, channels and frozen parts."""
     frozen = sorted(set(settings.freeze))
     return "/".join([settings.name, str(settings.num_classes), str(in_channels), *(f"-{part}" for part in frozen)])
 
 
 def convolution_forms(network: nn.Cell) -> str:
-    """How the network's convolutions run, for logs and metrics: `onednn`, `native`, `gemm` or several."""
+    """Return the forms of the network's convolutions for logs and metrics: `onednn`, `native`, `gemm` or several."""
     return "+".join(sorted({cell.form for _, cell in network.cells_and_names() if isinstance(cell, Conv2d)}))
 
 
@@ -82,7 +82,7 @@ class BasicBlock(nn.Cell):
 class Bottleneck(nn.Cell):
     """1x1, 3x3, 1x1 convolutions and a shortcut: (n, c, h, w) -> (n, 4 width, h / stride, w / stride).
 
-    With squeeze and excitation the channels are weighed before the shortcut is added.
+    Squeeze and excitation, if any, comes before the addition of the shortcut.
     """
 
     def __init__(self, block: Block) -> None:
@@ -108,9 +108,9 @@ class Bottleneck(nn.Cell):
 
 
 class SqueezeExcitation(nn.Cell):
-    """Each channel times a weight from 0 to 1 that the means of all channels make: (n, c, h, w) -> (n, c, h, w).
+    """Scales each channel by a weight from 0 to 1 computed from all channels' means: (n, c, h, w) -> (n, c, h, w).
 
-    sigmoid(W2 relu(W1 z + b1) + b2) with z the means (Hu et al. 2018, eq. 3).
+    The weights are sigmoid(W2 relu(W1 z + b1) + b2), with z the means (Hu et al. 2018, eq. 3).
     """
 
     def __init__(self, channels: int) -> None:
@@ -182,7 +182,7 @@ def _convolution(row: Convolution, stem: bool = False) -> Conv2d:
 
 
 def _shortcut(block: Block) -> nn.Cell | None:
-    """What changes the shape of a block's input to that of its output, with parameters or without."""
+    """Build the shortcut that changes the input's shape to the output's; None for the identity."""
     if block.shortcut == "subsampled":
         return SubsampleAndPad(block.outputs - block.inputs)
     row = block.downsample
@@ -195,7 +195,7 @@ class SubsampleAndPad(nn.Cell):
     def __init__(self, additional_channels: int) -> None:
         super().__init__()
         self.additional_channels = additional_channels
-        # On a CPU a 1x1 pool takes every second pixel 4 times faster than strided slices, to the same bits.
+        # On a CPU a 1x1 pool is 4 times faster than strided slices and gives the same bits.
         self.subsample = ops.AvgPool(kernel_size=1, strides=2, pad_mode="valid")
 
     def construct(self, x: Tensor) -> Tensor:
@@ -205,6 +205,6 @@ class SubsampleAndPad(nn.Cell):
 
 
 def global_mean(x: Tensor) -> Tensor:
-    """Mean over the pixels, (n, c, h, w) -> (n, c), as a product: a reduction is 5 times slower on a CPU."""
+    """Return the mean over the pixels, (n, c, h, w) -> (n, c), by a product: a reduction is 5 times slower on a CPU."""
     n, c, h, w = x.shape
     return ops.matmul(x.reshape(n * c, h * w), ops.full((h * w, 1), 1.0 / (h * w), dtype=x.dtype)).reshape(n, c)

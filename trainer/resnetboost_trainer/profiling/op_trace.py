@@ -14,7 +14,7 @@ _SHAPE = re.compile(r"\[([\d, ]*)\]")
 
 
 class Execution(NamedTuple):
-    """One operator run once. `name` has the scopes it was built in, `inputs` the shapes it was given, if known."""
+    """One execution of an operator. `name` includes its scopes, `inputs` its input shapes, if known."""
 
     name: str
     kind: str
@@ -24,15 +24,15 @@ class Execution(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it ran."""
+        """Duration of the execution."""
         return (self.ended_ns - self.begun_ns) / 1e9
 
 
 @contextlib.contextmanager
 def recorded(folder: Path, device: str) -> Iterator[None]:
-    """Have MindSpore's profiler write into a new folder in `folder` what runs meanwhile.
+    """Record operators with MindSpore's profiler, which writes to a new folder in `folder`.
 
-    On an Ascend device or GPU an operator is waited for before the next one, so that the host's clock means something.
+    On an Ascend device or GPU, launches are blocking, so that the host's clock measures each operator.
     """
     activities = [ProfilerActivity.CPU]
     if device != "CPU":
@@ -48,9 +48,9 @@ def recorded(folder: Path, device: str) -> Iterator[None]:
 
 
 def executions(folder: Path) -> Sequence[Execution]:
-    """What the newest recording in that folder has, in the order it began; none where its files are of no known form.
+    """Read the newest recording in a folder, in the order of start times; empty if its file format is unknown.
 
-    MindSpore 2.10's files of a CPU have been seen, those of an Ascend device are read as its documentation has them.
+    The format for CPUs is that of MindSpore 2.10's files; the one for Ascend follows its documentation, unverified.
     """
     recordings = sorted(folder.glob("*_ascend_ms"), key=lambda path: path.stat().st_mtime)
     if not recordings:
@@ -60,7 +60,7 @@ def executions(folder: Path) -> Sequence[Execution]:
 
 
 def _of_cpu(folder: Path) -> Sequence[Execution]:
-    """Times by operator in one file, shapes of the same executions in their order in another."""
+    """Read a CPU recording: times by operator from one file, shapes of the same executions in order from another."""
     times, shapes = folder.glob("cpu_op_execute_timestamp_*.txt"), folder.glob("cpu_framework_*.txt")
     found = sorted((item for path in times for item in _times(path)), key=lambda execution: execution.begun_ns)
     given = [line.split(";") for path in shapes for line in path.read_text().splitlines()]
@@ -72,7 +72,7 @@ def _of_cpu(folder: Path) -> Sequence[Execution]:
 
 
 def _times(path: Path) -> Iterator[Execution]:
-    """Lines are: full name;kind of host;begin in ns,duration in ms,stream begin,duration,stream ..."""
+    """Parse lines of the form: full name;kind of host;begin in ns,duration in ms,stream begin,duration,stream ..."""
     for line in path.read_text().splitlines():
         name, _, times = line.split(";")
         kind = name.rpartition("/")[2].rpartition("-op")[0]
@@ -82,7 +82,7 @@ def _times(path: Path) -> Iterator[Execution]:
 
 
 def _inputs(execution: Execution, fields: Sequence[str]) -> str:
-    """The tensors' shapes, if these fields (type;name;thread;input_1:[64, 3] ...) are of that operator."""
+    """Return the tensors' shapes if the fields (type;name;thread;input_1:[64, 3] ...) belong to that operator."""
     if fields[1] != execution.name.rpartition("/")[2]:
         return ""
     return _joined(fields[3:])

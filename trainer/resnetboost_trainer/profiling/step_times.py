@@ -1,7 +1,7 @@
-"""Makes of measured steps and of operators on the clock what a profile says; it must not import MindSpore.
+"""Computes a profile's times from measured steps and recorded operators; must not import MindSpore.
 
-The time of a part is taken in steps without a recording. Where in the gradient's graph the forward pass ends is seen in
-recorded ones: it is over when the last operator of a layer or of the loss has run that is not of a gradient.
+Times of parts come from steps without recording. The end of the forward pass within the gradient's graph comes from
+recorded steps: it is where the last operator of a layer or the loss that is not part of a gradient ends.
 """
 
 import bisect
@@ -14,14 +14,14 @@ import msgspec
 
 DATA, GRADIENT, FORWARD, BACKWARD = "data", "gradient", "forward", "backward"
 REDUCTION, OPTIMIZER = "reduction", "optimizer"
-GRADIENTS = "Gradients/"  # the scope of what automatic differentiation made
-_OWN = "Custom"  # what MindSpore calls every operator that is not its own
-_LAYER_DEPTH = 3  # Default/network-ResNet/Conv2D-op0: below that it belongs to no layer
-_BUCKETS = "buckets-Buckets"  # a cell, but not of the network: it sums gradients while others are still made
+GRADIENTS = "Gradients/"  # scope of operators from automatic differentiation
+_OWN = "Custom"  # MindSpore's kind for every custom operator
+_LAYER_DEPTH = 3  # Default/network-ResNet/Conv2D-op0: operators with fewer scopes belong to no layer
+_BUCKETS = "buckets-Buckets"  # a cell outside the network: sums gradients while others are still computed
 
 
 class Executed(Protocol):
-    """One run of an operator, as `op_trace` returns it."""
+    """One execution of an operator, as returned by `op_trace`."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +38,7 @@ class Executed(Protocol):
 
 
 class Window(NamedTuple):
-    """When a part of one step ran, on the host's clock."""
+    """Time span of one part of a step, on the host's clock."""
 
     part: str
     begun_ns: int
@@ -50,7 +50,7 @@ class Window(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Seconds of a step as a whole and of its parts, when those ran, and whether it renewed THOR's factors."""
+    """Seconds of a step and of its parts, their time spans, and whether the step updated THOR's factors."""
 
     seconds: float
     parts: Mapping[str, float]
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Over the measured steps."""
+    """Mean, least and most over the measured steps."""
 
     mean: float
     least: float
@@ -67,7 +67,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of a step in seconds, and how much of it recorded operators account for, as a share."""
+    """Seconds of a part of a step, and the share of it spent in recorded operators."""
 
     name: str
     seconds: Spread
@@ -75,7 +75,7 @@ class Part(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """An operator on inputs of the same shapes: `calls` and `seconds` are those of one step, in the mean."""
+    """An operator on inputs of the same shapes: mean `calls` and `seconds` per step."""
 
     part: str
     name: str
@@ -85,9 +85,9 @@ class Operator(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True, rename="camel"):
-    """`parts` are those of the steps of `step_seconds`, in their order; `operators` the slowest first.
+    """Times of a step: `parts` in order, from the steps without recording; `operators`, the slowest first.
 
-    How an operator's time and the border of forward and backward pass were found: in the recorded steps.
+    Operators, and the border between forward and backward pass, come from the recorded steps.
     """
 
     step_seconds: Spread
@@ -97,7 +97,7 @@ class Times(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def times(plain: Sequence[Step], recorded: Sequence[Step], executions: Sequence[Executed]) -> Times:
-    """What the steps say. Of the same job, without and with a recording, which is `executions`."""
+    """Compute a job's times from steps without recording, recorded steps, and the recorded operators."""
     windows = [window for step in recorded for window in divided(step.windows, executions)]
     inside = placed(windows, executions)
     shares, forward = _in_operators(windows, inside), _forward(windows)
@@ -110,9 +110,9 @@ def times(plain: Sequence[Step], recorded: Sequence[Step], executions: Sequence[
 
 
 def divided(windows: Sequence[Window], executions: Sequence[Executed]) -> Sequence[Window]:
-    """The same, with each of the gradient's in a forward and a backward one where their border is to be seen.
+    """Split the gradient's windows into a forward and a backward one where their border is recorded.
 
-    `executions` in the order they began.
+    `executions` are in the order of their start.
     """
     return [part for window in windows for part in _halves(window, executions)]
 
@@ -135,7 +135,7 @@ def _is_forward(name: str) -> bool:
 
 
 def placed(windows: Sequence[Window], executions: Iterable[Executed]) -> Sequence[tuple[Window, Executed]]:
-    """Each operator with the window it began in; those between windows are left out. `windows` one after another."""
+    """Pair each operator with the window it started in, dropping those between windows; `windows` are in order."""
     found = []
     for execution in executions:
         place = bisect.bisect_right(windows, execution.begun_ns, key=lambda window: window.begun_ns) - 1
@@ -145,7 +145,7 @@ def placed(windows: Sequence[Window], executions: Iterable[Executed]) -> Sequenc
 
 
 def operators(inside: Iterable[tuple[Window, Executed]], steps: int) -> Sequence[Operator]:
-    """By part, name and shapes, the slowest first; of `steps` steps."""
+    """Group operators by part, name and shapes, the slowest first; values are means over `steps` steps."""
     together: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for window, execution in inside:
         together[window.part, named(execution, window.part), execution.inputs].append(execution.seconds)
@@ -154,7 +154,7 @@ def operators(inside: Iterable[tuple[Window, Executed]], steps: int) -> Sequence
 
 
 def named(execution: Executed, part: str) -> str:
-    """The operator's kind; as all of our own in C++ have the same, they have the name of the layer they work for."""
+    """Return the operator's kind, or for our C++ operators, which share one kind, the name of their layer."""
     if execution.kind != _OWN:
         return execution.kind or "operator of no kind"
     cells = [scope.partition("-") for scope in execution.name.split("/")[:-1] if "-" in scope]
@@ -166,7 +166,7 @@ def named(execution: Executed, part: str) -> str:
 
 
 def _of_shapes(inputs: str, part: str) -> str:
-    """What an operator of ours is that MindSpore has moved out of its layer: told by the shapes it was given."""
+    """Identify a C++ operator that MindSpore moved out of its layer's scope, by its part and input shapes."""
     if part == OPTIMIZER:
         return "update of the weights"
     dimensions = "".join(str(shape.count("x") + 1) for shape in inputs.split()[:2])
@@ -174,7 +174,7 @@ def _of_shapes(inputs: str, part: str) -> str:
 
 
 def _parts(steps: Sequence[Step], forward: float | None) -> Mapping[str, Sequence[float]]:
-    """Seconds in each step by part, the gradient's in two if it is known how."""
+    """Return the seconds in each step by part, with the gradient split if the forward share is known."""
     found: dict[str, list[float]] = {}
     for name in steps[0].parts:
         seconds = [step.parts[name] for step in steps]
@@ -187,7 +187,7 @@ def _parts(steps: Sequence[Step], forward: float | None) -> Mapping[str, Sequenc
 
 
 def _forward(windows: Sequence[Window]) -> float | None:
-    """Its share of the gradient's graph."""
+    """Return the forward pass's share of the gradient's graph, or None if unknown."""
     forward, backward = (sum(w.seconds for w in windows if w.part == part) for part in (FORWARD, BACKWARD))
     return forward / (forward + backward) if forward else None
 

@@ -1,4 +1,4 @@
-"""Trains a stage and measures the parts of each step, for `profile`; weights and metrics are dropped."""
+"""Measures the parts of training steps for `profile`; discards weights and metrics."""
 
 import time
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from resnetboost_trainer.profiling.step_times import DATA, GRADIENT, OPTIMIZER, 
 
 
 class TimedSteps:
-    """Makes and measures the first steps of a stage, on fresh weights. Collectives: all ranks take the same number."""
+    """Runs and measures the first steps of a stage on new weights; all methods are collectives."""
 
     def __init__(self, config: Config, dataset: registry.Dataset, communicator: Communicator, total: int) -> None:
-        """A collective."""
+        """Build the stage's program for `total` steps. A collective."""
         self.config, self.communicator, self._done = config, communicator, 0
         size, samples = communicator.size, len(dataset.train.labels)
         self.global_batch = size * config.local_batch_size * config.accumulation_steps
@@ -35,11 +35,11 @@ class TimedSteps:
         self._batches = self._feed.batches(self.share.steps(0, total))
 
     def take(self, count: int) -> Sequence[Step]:
-        """The next steps. Raises what a step raises."""
+        """Run and measure the next `count` steps, the same number on every rank. Raises the errors of a step."""
         return [self._step() for _ in range(count)]
 
     def leave(self) -> None:
-        """Wait for the others; no step may follow."""
+        """Wait for the other ranks; no step may follow."""
         self._feed.close()
         self.communicator.leave()
 
@@ -62,7 +62,7 @@ class TimedSteps:
         return Step(ended - begun, _parts(record, waited), windows, record.curvature is not None)
 
     def _batch(self) -> tuple[Tensor, Tensor, float]:
-        """(images, labels, seconds waited)."""
+        """Return the next batch as (images, labels, seconds waited)."""
         started = time.perf_counter()
         batch = next(self._batches)
         images, labels = Tensor(batch.images), Tensor(batch.labels)
@@ -79,7 +79,7 @@ def _parts(record: StepRecord, waited: float) -> dict[str, float]:
 
 
 def _windows(record: StepRecord, started_ns: int, accumulated: float) -> list[Window]:
-    """One after another from the call of the step on; of the gradient's time a part was before it."""
+    """Return the parts' windows, consecutive from the step's start; `accumulated` gradient seconds came before it."""
     across = record.update_collective_seconds
     seconds = (
         (GRADIENT, record.gradient_seconds - accumulated),

@@ -1,1 +1,1 @@
-"""File formats of weights and networks: safetensors, PyTorch, ONNX, MINDIR. Knows no training."""
+"""File formats of weights and networks: safetensors, PyTorch, ONNX, MINDIR. Contains no training code."""

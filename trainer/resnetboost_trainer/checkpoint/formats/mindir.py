@@ -1,4 +1,4 @@
-"""Networks of the family as files of MindSpore: MINDIR anywhere, AIR where MindSpore runs on Ascend."""
+"""Exports networks as MINDIR, or as AIR where MindSpore runs on Ascend."""
 
 import os
 from pathlib import Path
@@ -15,9 +15,9 @@ from resnetboost_trainer.models.layers.norm import BatchNorm
 
 
 def write(path: Path, trained: Trained, size: tuple[int, int], batch: int, kind: Literal["MINDIR", "AIR"]) -> None:
-    """Write the network for `batch` images of that height and width, (batch, channels, h, w) -> logits.
+    """Export the network (batch, channels, h, w) -> logits, for a fixed batch and image `size` (height, width).
 
-    AIR only works on Ascend. Raises OSError.
+    AIR works on Ascend only. Raises OSError.
     """
     images = Tensor(np.zeros((batch, trained.network.channels, *size), np.float32))
     partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
@@ -30,7 +30,7 @@ def write(path: Path, trained: Trained, size: tuple[int, int], batch: int, kind:
 
 
 def portable(network: nn.Cell) -> nn.Cell:
-    """The network with MindSpore's own operators: ours are a library of this machine, which a file would name."""
+    """Replace our C++ operators by MindSpore's: an exported file would refer to this machine's library."""
     for _, cell in network.cells_and_names():
         if isinstance(cell, Conv2d):
             outputs, stride, padding = cell.weight.shape[0], cell.stride, cell.padding

@@ -1,7 +1,7 @@
-"""Write a network as an ONNX graph, from its structure and weights alone.
+"""Exports a network as an ONNX graph, built from its topology and weights without MindSpore.
 
 MindSpore's own exporter fails on these networks on CPUs (2.10.0: Conv2D's padding).
-The graph takes normalised images (batch, channels, height, width), any batch, and gives logits (batch, classes).
+The graph maps normalised images (batch, channels, height, width) of any batch size to logits (batch, classes).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ from resnetboost_trainer.checkpoint.state_dict import Array, Network
 from resnetboost_trainer.models import arch
 from resnetboost_trainer.models.arch import Block, Convolution, Topology
 
-OPSET, IR_VERSION = 17, 8  # of ONNX 1.12: what has not been updated for years still reads it
-EPSILON = 1e-5  # of norm.BatchNorm, which needs MindSpore
+OPSET, IR_VERSION = 17, 8  # those of ONNX 1.12, which runtimes that are years old still read
+EPSILON = 1e-5  # same as norm.EPSILON, whose module imports MindSpore
 IMAGES, LOGITS = "images", "logits"
 
 
 def write(
     path: Path, network: Network, arrays: Mapping[str, Array], size: tuple[int, int], notes: Mapping[str, str]
 ) -> None:
-    """Write the network for images of that height and width; `notes` go into its metadata. Raises OSError."""
+    """Write the network for images of `size` (height, width), with `notes` as metadata. Raises OSError."""
     graph = _Graph(arrays)
     graph.add("Identity", [_network(graph, arch.topology(network.name, network.channels))], LOGITS)
     images = _floats(IMAGES, network.channels, *size)
@@ -35,7 +35,7 @@ def write(
 
 
 def _floats(name: str, *shape: int) -> ValueInfoProto:
-    """Declare an input or output of any batch."""
+    """Declare a float32 input or output with a symbolic batch size."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *shape])
 
 
@@ -45,7 +45,7 @@ def _valid(text: str) -> str:
 
 
 class _Graph:
-    """Nodes and weights so far; what a node makes has the node's name."""
+    """Collects the nodes and weights of an ONNX graph; a node's output has the node's name."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.arrays = arrays
@@ -61,13 +61,13 @@ class _Graph:
         return name
 
     def normalised(self, x: str, row: Convolution) -> str:
-        """A convolution and its batch normalisation."""
+        """Add a convolution and its batch normalisation."""
         kernel, stride, pads = [row.kernel] * 2, [row.stride] * 2, [row.padding] * 4
         inputs = [x, self.weight(f"{row.name}.weight")]
         return self.norm(self.add("Conv", inputs, row.name, kernel_shape=kernel, strides=stride, pads=pads), row.norm)
 
     def biased(self, x: str, path: str) -> str:
-        """A 1x1 convolution with bias."""
+        """Add a 1x1 convolution with bias."""
         inputs = [x, *(self.weight(f"{path}.{last}") for last in ("weight", "bias"))]
         return self.add("Conv", inputs, path, kernel_shape=[1, 1], strides=[1, 1], pads=[0] * 4)
 
@@ -109,7 +109,7 @@ def _shortcut(graph: _Graph, x: str, block: Block) -> str:
 
 
 def _weighed(graph: _Graph, x: str, path: str) -> str:
-    """Squeeze and excitation."""
+    """Add squeeze and excitation."""
     means = graph.add("GlobalAveragePool", [x], f"{path}.mean")
     inner = graph.relu(graph.biased(means, f"{path}.fc1"))
     shares = graph.add("Sigmoid", [graph.biased(inner, f"{path}.fc2")], f"{path}.share")
@@ -117,7 +117,7 @@ def _weighed(graph: _Graph, x: str, path: str) -> str:
 
 
 def _subsampled(graph: _Graph, x: str, path: str, additional: int) -> str:
-    """Option A: every second row and column, and `additional` channels of zeros."""
+    """Add an option A shortcut: every second row and column, and `additional` channels of zeros."""
     every_second = graph.add("AveragePool", [x], f"{path}.subsampled", kernel_shape=[1, 1], strides=[2, 2])
     pads = graph.weight(f"{path}.pads", np.array([0, 0, 0, 0, 0, additional, 0, 0], np.int64))
     return graph.add("Pad", [every_second, pads], f"{path}.padded")

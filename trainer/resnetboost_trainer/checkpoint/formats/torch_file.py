@@ -1,7 +1,7 @@
 """Reads the tensors of a .pth file of torch.save: a zip archive of one pickle and one entry of numbers per storage.
 
-Nothing is unpacked onto the disk, so that an entry's name is only ever compared. Entries must be stored as they are, as
-torch.save does it: what is read is never more than the file.
+Nothing is unpacked to disk, and entry names are only compared. Entries must be stored uncompressed, as torch.save
+writes them, so no more than the file's size is read.
 """
 
 import io
@@ -19,14 +19,14 @@ Array = NDArray[Any]
 MAX_PICKLE_BYTES = 64 << 20
 MAX_ENTRIES = 100_000
 _ENTRY = b"PK\x01\x02"  # begins each entry's line of the archive's directory
-# Under these keys training scripts keep the state dict among other things, the most useful first.
+# Keys under which training scripts save the state dict beside other things, in order of preference.
 NESTED = ("state_dict", "model", "model_state_dict")
 MAX_NESTING = 3
 
 
 def read(data: bytes) -> dict[str, Array]:
-    """Name -> numbers, of float16 and bfloat16 as float32, from the contents of a file. Raises Refused."""
-    if data.count(_ENTRY) > MAX_ENTRIES:  # before each takes a kilobyte as an object
+    """Return the tensors in a file's contents by name; float16 and bfloat16 become float32. Raises Refused."""
+    if data.count(_ENTRY) > MAX_ENTRIES:  # check first: zipfile allocates about a kilobyte per entry
         raise Refused(f"it has more than {MAX_ENTRIES} entries; use a file of one network")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -44,7 +44,7 @@ def read(data: bytes) -> dict[str, Array]:
 
 
 class _Archive:
-    """The entries of one archive by the name after its folder; each storage is read once."""
+    """Entries of a zip archive by name within its folder; reads each storage once."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         self.archive, self.size = archive, size
@@ -58,7 +58,7 @@ class _Archive:
             raise Refused("two of its entries have the same name")
         if sum(entry.file_size for entry in entries) > size:
             raise Refused("its entries say to be larger than the file")
-        self.storages: dict[str, bytes] = {}  # by key: a pickle may say several things of the same bytes
+        self.storages: dict[str, bytes] = {}  # by key: several tensors may share a storage
 
     def state(self) -> dict[str, Array]:
         if "byteorder" in self.entries and self._entry("byteorder", 16) != b"little":
@@ -84,7 +84,7 @@ class _Archive:
     def _tensor(self, tensor: Lazy) -> Array:
         numbers = self._storage(tensor.storage)[tensor.offset :]
         strides = [stride * numbers.itemsize for stride in tensor.strides]
-        # Within the storage, as `torchpickle` has checked.
+        # `torch_pickle` has checked that the tensor lies within its storage.
         own = np.lib.stride_tricks.as_strided(numbers, tensor.shape, strides, writeable=False).copy()
         return widened(own, bfloat16=tensor.storage.kind == "BFloat16Storage")
 
@@ -102,14 +102,14 @@ def _is_pickle(name: str) -> bool:
 
 
 def widened(numbers: Array, bfloat16: bool) -> Array:
-    """Half precision of either kind as float32, which holds all of it; everything else as it is."""
+    """Convert float16 and bfloat16 (as uint16 bits) to float32, which is exact; return other types unchanged."""
     if bfloat16:
         return (numbers.astype(np.uint32) << 16).view(np.float32)
     return numbers.astype(np.float32) if numbers.dtype == np.float16 else numbers
 
 
 def _state_dict(found: Any, depth: int = 0) -> dict[str, Lazy]:
-    """The dict of tensors by name: what was saved, or what a training script keeps it under."""
+    """Find the state dict: the saved object itself, or a value under one of the `NESTED` keys."""
     if isinstance(found, dict):
         if found and all(isinstance(key, str) and isinstance(value, Lazy) for key, value in found.items()):
             return found

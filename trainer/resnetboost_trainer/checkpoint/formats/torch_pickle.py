@@ -1,8 +1,8 @@
-"""Reads the pickle inside of a file of torch.save, as far as state dicts go; nothing in it is ever imported or called.
+"""Safe reader for the pickle of a torch.save file, limited to state dicts; imports and calls nothing from it.
 
-The file is untrusted, so Python's unpickler is not used at all: its opcodes are decoded by `pickletools`, and a small
-stack machine of our own knows those few that torch.save writes for dicts of tensors. A global is a name to it, and only
-the names in `REBUILDERS`, `STORAGES` and OrderedDict mean anything.
+The file is untrusted, so Python's unpickler is not used: `pickletools` decodes the opcodes, and a small stack machine
+executes the few that torch.save writes for dicts of tensors. Globals stay names; only those in `REBUILDERS`, `STORAGES`
+and OrderedDict are accepted.
 """
 
 import pickletools
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# torch's storages of numbers: NumPy's type, of BFloat16 that of its bits.
+# NumPy types of torch's storages; BFloat16 is read as its bits.
 STORAGES = {
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
@@ -25,7 +25,7 @@ STORAGES = {
     "BoolStorage": "|b1",
 }
 REBUILDERS = ("_rebuild_tensor_v2", "_rebuild_parameter")
-# More than any state dict of ours has by far: ResNet-152's takes 50 thousand.
+# Far more than a state dict needs: ResNet-152's takes 50 thousand.
 MAX_OPCODES = 2_000_000
 MAX_DIMENSIONS = 8
 
@@ -33,24 +33,24 @@ REMEDY = "save the weights alone with torch.save(model.state_dict(), file), or a
 
 
 class Refused(Exception):
-    """Why a file is not read: one sentence without its name."""
+    """A file is refused; the message is one sentence without the file's name."""
 
 
 def shown(text: str, most: int = 100) -> str:
-    """A text out of a file for people to read: cut off, and nothing in it that a terminal would obey."""
+    """Make untrusted text from a file safe to print: truncate it and escape control characters."""
     text = text[:most]
     return text if text.isascii() and text.isprintable() else ascii(text)
 
 
 class Global(NamedTuple):
-    """A name that a pickle mentions; what it stands for is never looked up."""
+    """A global named in a pickle; it is never imported."""
 
     module: str
     name: str
 
 
 class Storage(NamedTuple):
-    """Numbers in an entry of the archive: its key, how many there are, and their type as STORAGES has it."""
+    """A tensor storage, which is an entry of the archive: its key, number of elements and type (a key of STORAGES)."""
 
     key: str
     numbers: int
@@ -58,7 +58,7 @@ class Storage(NamedTuple):
 
 
 class Lazy(NamedTuple):
-    """A tensor that has not been read: its numbers in a storage, by torch's offset, shape and strides, all checked."""
+    """A tensor not read yet: storage, offset, shape and strides in elements, checked to lie within the storage."""
 
     storage: Storage
     offset: int
@@ -67,14 +67,14 @@ class Lazy(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Where a sequence begins on the stack."""
+    """Marks the start of a sequence on the stack."""
 
 
 MARK = Mark()
 
 
 def load(data: bytes) -> Any:
-    """What was pickled, of dicts, lists, tuples, texts and numbers, with tensors `Lazy`. Raises Refused."""
+    """Unpickle dicts, lists, tuples, strings and numbers, with tensors as `Lazy`. Raises Refused."""
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
@@ -89,7 +89,7 @@ def load(data: bytes) -> Any:
 
 
 class _Machine:
-    """A pickle's stack and memo. Whatever is taken from an empty stack or is of a wrong type raises."""
+    """Stack machine of a pickle. Raises IndexError, KeyError, TypeError or ValueError for an invalid pickle."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -100,7 +100,7 @@ class _Machine:
         return value
 
     def do(self, opcode: str, argument: Any) -> None:
-        """One opcode of the few that are known."""
+        """Execute one opcode. Raises Refused for an unsupported one."""
         if opcode in _CONSTANTS:
             self.stack.append(_CONSTANTS[opcode])
         elif opcode in _ARGUMENTS:
@@ -113,7 +113,7 @@ class _Machine:
             raise Refused(f"its pickle uses {opcode}, which no state dict needs; {REMEDY}")
 
     def nothing(self, _: Any) -> None:
-        """PROTO, STOP: everything is known."""
+        """PROTO, FRAME and STOP have no effect."""
 
     def put(self, place: Any) -> None:
         self.memo[int(place)] = self.stack[-1]
@@ -170,12 +170,12 @@ class _Machine:
         self.stack.append(_made(called, arguments))
 
     def build(self, _: Any) -> None:
-        """An object's attributes; of an OrderedDict torch writes `_metadata`, which nobody needs here."""
+        """Drop an object's attributes: torch writes `_metadata` for an OrderedDict, which is not needed."""
         self.stack.pop()
         _dict(self.stack[-1])
 
     def popped(self) -> list[Any]:
-        """What lies above the last mark, which goes too."""
+        """Pop the items above the last mark, and the mark."""
         place = len(self.stack) - 1
         while not isinstance(self.stack[place], Mark):
             place -= 1
@@ -224,7 +224,7 @@ _ACTS: dict[str, Callable[[_Machine, Any], None]] = {
 
 
 def _known(found: Global) -> Global:
-    """That name, if a state dict needs it."""
+    """Return the global if state dicts use it. Raises Refused for any other."""
     storage = found.module == "torch" and found.name in STORAGES
     rebuilder = found.module == "torch._utils" and found.name in REBUILDERS
     if storage or rebuilder or found == Global("collections", "OrderedDict"):
@@ -234,7 +234,7 @@ def _known(found: Global) -> Global:
 
 
 def _made(called: Any, arguments: Any) -> Any:
-    """What torch's rebuilders would make: a tensor's description, or an empty dict."""
+    """Return the result of a REDUCE opcode: a tensor's description for torch's rebuilders, or an empty dict."""
     if not isinstance(called, Global) or not isinstance(arguments, tuple):
         raise TypeError("it calls what is no function")
     if called.name == "OrderedDict":
@@ -251,7 +251,7 @@ def _made(called: Any, arguments: Any) -> Any:
 
 
 def _storage(identifier: Any) -> Storage:
-    """torch's persistent id: ("storage", type, key, where it was, how many numbers)."""
+    """Parse torch's persistent id: ("storage", type, key, device, number of elements)."""
     match identifier:
         case ("storage", Global("torch", kind), str(key), str(), int(count)) if kind in STORAGES:
             if not (key.isascii() and key.isdigit() and len(key) <= 8):
@@ -261,7 +261,7 @@ def _storage(identifier: Any) -> Storage:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Lazy:
-    """Raises Refused for a tensor that reaches outside of its storage, or has more numbers than it."""
+    """Describe a tensor. Raises Refused if it reaches outside its storage or has more elements."""
     if not isinstance(storage, Storage) or not isinstance(shape, tuple) or not isinstance(strides, tuple):
         raise TypeError("a tensor of no storage")
     tensor = Lazy(storage, _natural(offset), tuple(map(_natural, shape)), tuple(map(_natural, strides)))
@@ -275,7 +275,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Lazy:
 
 
 def size(tensor: Lazy) -> int:
-    """How many numbers it has."""
+    """Return the tensor's number of elements."""
     product = 1
     for extent in tensor.shape:
         product *= extent
@@ -284,14 +284,14 @@ def size(tensor: Lazy) -> int:
 
 def _natural(value: Any) -> int:
     if type(value) is not int or value < 0:
-        # Never the value itself: nested tuples may be of any length as text.
+        # Do not print the value: nested tuples may be arbitrarily long.
         kind = "negative" if type(value) is int else f"a {type(value).__name__}"
         raise Refused(f"a size, offset or stride is {kind} instead of a whole number from 0 on")
     return int(value)
 
 
 def _key(key: Any) -> Hashable:
-    """Only what has a cheap hash."""
+    """Return the key if it is a string or an integer, which are cheap to hash. Raises Refused."""
     if not isinstance(key, str | int):
         raise Refused(f"a dict has a {type(key).__name__} as key; {REMEDY}")
     return key
@@ -310,5 +310,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def dtype(storage: Storage) -> np.dtype[Any]:
-    """Of the numbers as they lie in the archive."""
+    """Return the NumPy type of a storage's elements in the archive."""
     return np.dtype(STORAGES[storage.kind])

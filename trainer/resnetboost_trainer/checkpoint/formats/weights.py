@@ -1,6 +1,7 @@
-"""Reads and writes files of weights: safetensors in our names or PyTorch's, and what torch.save wrote, only to read.
+"""Reads and writes files of weights: safetensors with our names or PyTorch's; torch.save archives are read only.
 
-What is in a file says what it is, never its name. All of it is untrusted: it becomes plain numbers, or a refusal.
+The format is detected from the content, never from the file name. Files are untrusted: they yield plain numbers or
+raise Refused.
 """
 
 import hashlib
@@ -25,13 +26,13 @@ from resnetboost_trainer.checkpoint.store import Damaged, Manifest
 from resnetboost_trainer.data import read_errors
 
 Array = NDArray[Any]
-# BN's words: MindSpore's gamma and moving_mean, or PyTorch's weight and running_mean.
+# Names of BN parameters: MindSpore's gamma and moving_mean, or PyTorch's weight and running_mean.
 Layout = Literal["resnetboost", "torch"]
 
 # ResNet-152 has 241 MB of weights.
 MAX_BYTES = 2 << 30
 MODEL = "model.safetensors"
-AVERAGE = "ema.safetensors"  # of a checkpoint whose job keeps an average of the weights
+AVERAGE = "ema.safetensors"  # in checkpoints of jobs that average the weights
 # Checkpoints below an attempt, a stage, a job, a folder of checkpoints, a run or a claim's volume in a run.
 _STEPS = "attempt-*/step-*"
 _BELOW = ("step-*", _STEPS, f"*/{_STEPS}", f"*/*/{_STEPS}", f"checkpoints/*/*/{_STEPS}", f"volumes/*/*/*/{_STEPS}")
@@ -42,7 +43,7 @@ OLD_PICKLE = b"\x80"
 MINDSPORE = re.compile(rb"\n[\x80-\xff]*[\x00-\x7f]\n")
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
-# A counter that PyTorch's BN has, and nobody reads while BN has a momentum.
+# A counter in PyTorch's BN, unused while BN has a momentum.
 COUNTER = "num_batches_tracked"
 
 
@@ -50,9 +51,9 @@ log = logging.getLogger(__name__)
 
 
 class File(msgspec.Struct, frozen=True):
-    """What a file holds by name, without BN's counters, and the hash of its bytes; `path` is that of the file.
+    """Contents of a weights file: arrays by name, without BN's counters, and the SHA-256 of the file.
 
-    `of` is the manifest of the checkpoint that the file is part of, if it is.
+    `of` is the manifest of the checkpoint that contains the file, if any.
     """
 
     arrays: dict[str, Array]
@@ -63,7 +64,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, expected: str | None = None) -> File:
-    """The file that a path means. Raises Refused, also for another one than that of the `expected` hash."""
+    """Read the weights file that `found` selects for a path. Raises Refused, also if its hash is not `expected`."""
     file, data = found(path)
     sha256 = hashlib.sha256(data).hexdigest()
     if expected is not None and sha256 != expected:
@@ -73,7 +74,7 @@ def read(path: Path, expected: str | None = None) -> File:
 
 
 def _manifest(file: Path, sha256: str) -> Manifest | None:
-    """What lies beside the file and tells of those bytes."""
+    """Return the manifest beside the file if it lists the file with that hash."""
     file = file.resolve()
     try:
         manifest = store.told(file.parent)
@@ -83,9 +84,10 @@ def _manifest(file: Path, sha256: str) -> Manifest | None:
 
 
 def found(path: Path) -> tuple[Path, bytes]:
-    """The file that a path means, with its bytes: itself, or in a folder the model of its newest whole checkpoint.
+    """Return a weights file and its bytes: `path` itself, or in a folder the model of its newest intact checkpoint.
 
-    Raises Refused for what is missing, unreadable, no plain file or too large, and says what is there.
+    Raises Refused for a path that is missing, unreadable, not a regular file or too large; the message lists what is
+    there.
     """
     if not path.is_dir():
         return path, _contents(path)
@@ -94,7 +96,7 @@ def found(path: Path) -> tuple[Path, bytes]:
     for manifest, place in checkpoints(path):
         try:
             data = _contents(place / MODEL)
-        except Refused as refused:  # a job that goes on removes what it keeps no longer
+        except Refused as refused:  # a running job prunes its checkpoints meanwhile
             log.warning("%s is passed over: %s: %s", place, MODEL, refused)
             continue
         if MODEL in manifest.files and manifest.files[MODEL].sha256 == hashlib.sha256(data).hexdigest():
@@ -104,7 +106,7 @@ def found(path: Path) -> tuple[Path, bytes]:
 
 
 def checkpoints(folder: Path) -> Iterator[tuple[Manifest, Path]]:
-    """Those below a run's folder or any in it, the one that was written last first; their files are to be verified."""
+    """List the checkpoints at or below a run's folder, the last written first; their files are not verified."""
     read = []
     for place in {place for below in _BELOW for place in folder.glob(below)}:
         if not (place / store.MANIFEST).is_file():
@@ -117,7 +119,7 @@ def checkpoints(folder: Path) -> Iterator[tuple[Manifest, Path]]:
 
 
 def there(folder: Path) -> str:
-    """What is in a folder, for somebody who looked for something else there."""
+    """Describe a folder's content for an error message."""
     try:
         return f"{shown(str(folder), 300)} holds {read_errors.listed(folder)}"
     except OSError as error:
@@ -127,7 +129,7 @@ def there(folder: Path) -> str:
 def _contents(path: Path) -> bytes:
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block for ever
             raise Refused("it is no plain file")
         if status.st_size > MAX_BYTES:
             raise Refused(f"it has {status.st_size} bytes, more than {MAX_BYTES}, so it is no ResNet's weights alone")
@@ -140,7 +142,7 @@ def _contents(path: Path) -> bytes:
 
 
 def write(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Whole or not at all, as safetensors. Raises OSError."""
+    """Write a safetensors file atomically. Raises OSError."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         ordered = {name: np.asarray(array, order="C") for name, array in arrays.items()}
@@ -155,7 +157,7 @@ def _safetensors(data: bytes) -> dict[str, Array]:
     try:
         entries: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        if data.startswith(OLD_PICKLE):  # safetensors may begin with that byte, too
+        if data.startswith(OLD_PICKLE):  # checked after safetensors, which may begin with the same byte
             reason = "it is a bare pickle, as torch.save wrote before PyTorch 1.6; save it again with a newer one"
             raise Refused(reason) from error
         if MINDSPORE.match(data):
@@ -174,13 +176,13 @@ def _numbers(name: str, entry: Mapping[str, Any]) -> Array:
         raise Refused(f"{shown(name)} is of type {kind}; use one of {', '.join(_TYPES)}")
     try:
         numbers = np.frombuffer(entry["data"], _TYPES[kind]).reshape(entry["shape"])
-    except (ValueError, OverflowError) as error:  # no numbers at all, in a shape that NumPy has not
+    except (ValueError, OverflowError) as error:  # an empty array whose shape NumPy cannot represent
         raise Refused(f"{shown(name)} has a shape that is too large") from error
     return torch_file.widened(numbers, bfloat16=kind == "BF16")
 
 
 def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Without BN's counters, and without the prefix that PyTorch's data parallelism puts before every name."""
+    """Drop BN's counters and the `module.` prefix of PyTorch's data parallelism, and convert to float32."""
     prefix = "module." if arrays and all(name.startswith("module.") for name in arrays) else ""
     kept = {name.removeprefix(prefix): array for name, array in arrays.items() if not name.endswith(f".{COUNTER}")}
     for name, array in kept.items():

@@ -1,1 +1,4 @@
-"""Adasum (Maleki et al. 2021, "Scaling Distributed Training with Adaptive Summation"), one concern to a file."""
+"""Adasum: adaptive summation of gradients.
+
+Maleki et al. 2021, "Scaling Distributed Training with Adaptive Summation".
+"""

@@ -1,10 +1,10 @@
-"""The adaptive sum of a flat vector over the nodes of a gang; `topology`, `layout` and `host` have its parts.
+"""Computes the adaptive sum (Adasum) of a flat vector over the nodes of a gang.
 
     Adasum(a, b) = (1 - <a, b> / (2 |a|^2)) a + (1 - <a, b> / (2 |b|^2)) b          for each tensor by itself
     Adasum(g_[0,n)) = Adasum(Adasum(g_[0,n/2)), Adasum(g_[n/2,n)))                  for n = 2^k nodes
 
-(Maleki et al. 2021, §3). Orthogonal vectors are added, parallel ones averaged. Any other number of nodes is folded
-first: node j >= 2^k, with 2^k the largest power of two below, is combined with node j - 2^k.
+(Maleki et al. 2021, §3). Orthogonal vectors are added, parallel ones averaged. For any other number of nodes, the
+surplus is folded first: node j >= 2^k, with 2^k the largest power of two below, is combined with node j - 2^k.
 """
 
 import time
@@ -21,8 +21,8 @@ from resnetboost_trainer.distributed.adasum.layout import Layout
 from resnetboost_trainer.distributed.adasum.topology import Pair
 from resnetboost_trainer.distributed.communicator import Communicator, Floats
 
-# Statistics of a pair that its first rank reports: [sum of the cosines, their count, the least, gain]; and those of
-# all other ranks.
+# Statistics of a pair, reported by its first rank: [sum of the cosines, their count, the least, gain]. NO_PAIR is
+# reported by all other ranks.
 COSINES, COUNT, LEAST, GAIN = range(4)
 PairStatistics = tuple[float, float, float, float]
 NO_PAIR: PairStatistics = (0.0, 0.0, 1.0, 0.0)
@@ -30,12 +30,12 @@ UNFOLDED: PairStatistics = (0.0, 0.0, 1.0, 1.0)
 
 
 class Summed(msgspec.Struct, frozen=True):
-    """Statistics of an adaptive sum, the same on every rank but for the times, which are this rank's, by level.
+    """Statistics of an adaptive sum, the same on every rank except `seconds`, which are this rank's by level.
 
-    Cosines are between the two vectors of a pair, by tensor: their mean and their least over tensors, pairs and levels
-    (undefined, nan, where everything is zero). `gain`: a pair's adaptive sum over its mean, in norms, averaged over a
-    level and multiplied over the levels: 1 is what averaging does, the number of nodes what a plain sum of orthogonal
-    vectors does; of opposed vectors it is more, since Adasum lengthens what they leave.
+    Cosines are between the two vectors of a pair, by tensor: their mean and minimum over tensors, pairs and levels
+    (nan if everything is zero). `gain` is the norm of a pair's adaptive sum over that of its mean, averaged over a
+    level and multiplied over the levels: 1 for parallel vectors, the number of nodes for orthogonal ones, and more for
+    opposed ones, since Adasum lengthens their remainder.
     """
 
     cosine: float
@@ -45,15 +45,16 @@ class Summed(msgspec.Struct, frozen=True):
 
     @property
     def across_seconds(self) -> float:
-        """Time of everything but the mean within the node."""
+        """Time of everything except the mean within the node."""
         return sum(seconds for level, seconds in self.seconds.items() if level != "node")
 
 
 class AdaptiveSum:
-    """Sums vectors of tensors of `sizes` over the nodes of `ranks_per_node` neighbouring ranks each."""
+    """Adaptive sum of flat vectors of tensors of `sizes` over nodes of `ranks_per_node` neighbouring ranks each."""
 
     def __init__(self, sizes: Sequence[int], ranks_per_node: int, communicator: Communicator) -> None:
-        """A collective. Raises ValueError when the gang is not a whole number of nodes, CommunicationError."""
+        """Create the groups. A collective. Raises ValueError if the gang is not a whole number of nodes,
+        CommunicationError."""
         self.communicator = communicator
         ways = [topology.of(rank, communicator.size, ranks_per_node) for rank in range(communicator.size)]
         self.way, self.levels = ways[communicator.rank], len(ways[0].levels)
@@ -63,7 +64,7 @@ class AdaptiveSum:
         for pair in filter(None, (self.way.fold, *self.way.levels)):
             communicator.group(pair.ranks)
             communicator.group(pair.members)
-        # Kept from sum to sum: the first touch of fresh memory is a good part of what one costs.
+        # Buffers are reused: the first touch of new memory is a good part of a sum's cost.
         share = self.layout.share
         self._rows, self._whole = np.zeros((self.way.rows, share), np.float32), np.empty(self.layout.length, np.float32)
         self._swap = np.empty(-(-(self.way.stop - self.way.start) // 2) * share + 2 * len(sizes), np.float32)
@@ -71,7 +72,7 @@ class AdaptiveSum:
         self._seconds: dict[str, float] = {}
 
     def node_mean(self, values: Floats) -> Floats:
-        """Mean over this rank's node. A collective of the node; what `across` takes is the same on all of its ranks."""
+        """Return the mean over this rank's node, the input of `across`. A collective of the node."""
         self._seconds = {}
         if self.node.size == 1:
             return values
@@ -81,14 +82,14 @@ class AdaptiveSum:
         return mean
 
     def across(self, values: NDArray[np.floating[Any]]) -> tuple[Floats, Summed]:
-        """The adaptive sum over the nodes, (length,), the same bits on every rank. A collective of the gang.
+        """Return the adaptive sum over the nodes, (length,), the same bits on every rank. A collective of the gang.
 
-        `values` are finite, and the same on all ranks of a node; half precision is summed in float32. The next sum is
-        written over this one.
+        `values` must be finite and the same on all ranks of a node; half precision is summed in float32. The next call
+        overwrites the result.
         """
         self.layout.spread(values, self._rows)
         piece = self._rows[self.way.start : self.way.stop]
-        # In a folding, a node without an extra one counts as a pair of gain 1.
+        # If nodes are folded, a node without a partner counts as a pair of gain 1.
         statistics = [UNFOLDED if self.folds and self.communicator.rank == self.way.node[0] else NO_PAIR]
         if self.way.fold is not None:
             piece, found = self._folded(piece, self.way.fold)
@@ -99,7 +100,7 @@ class AdaptiveSum:
         return self._gathered(piece, statistics)
 
     def _folded(self, piece: Floats, pair: Pair) -> tuple[Floats, PairStatistics]:
-        """Each of both ranks combines a half; then both have the whole, and the extra one is done."""
+        """Combine the pieces of a pair, half on each rank, and gather the halves; the extra rank is then done."""
         began = time.perf_counter()
         half, found = self._combined(piece, pair)
         whole = self.communicator.group(pair.ranks).gather(half.reshape(-1)).reshape(piece.shape)
@@ -113,7 +114,7 @@ class AdaptiveSum:
         return result
 
     def _combined(self, piece: Floats, pair: Pair) -> tuple[Floats, PairStatistics]:
-        """The half of the pair's adaptive sum that this rank keeps, written over its own, and its statistics."""
+        """Compute this rank's half of the pair's adaptive sum, in place, and the pair's statistics."""
         half = len(piece) // 2
         first, second = piece[:half], piece[half:]
         kept, given = (first, second) if pair.left else (second, first)
@@ -131,11 +132,11 @@ class AdaptiveSum:
         return host.products(left, right, self.layout.blocks(len(left)), len(self.layout.sizes))
 
     def _swapped(self, given: Floats, squares: Doubles, pair: Pair) -> Floats:
-        """Exchange halves with the other rank of the pair.
+        """Exchange halves with the other rank of the pair; return the received one.
 
-        A CPU has no other collective among two than a sum. With each rank's part of a tensor scaled to a norm from 1/2
-        to 1, the sum less one's own is the other's to the rounding of float32, whatever both were; a sum with zeros
-        would be exact, for twice the traffic. Behind the numbers come the exponents of both, each beside zeros.
+        On CPUs the only collective of two ranks is a sum. With each rank's part of a tensor scaled to a norm from 1/2
+        to 1, the sum minus one's own part is the other's, to float32's rounding at any scale of both; a sum with zeros
+        would be exact, but twice the traffic. Both ranks' exponents follow the numbers, in separate places.
         """
         group = self.communicator.group(pair.ranks)
         if group.gathers:
@@ -160,13 +161,13 @@ class AdaptiveSum:
         return float(cosines.sum()), float(len(cosines)), float(cosines.min(initial=1.0)), host.gain(scalars)
 
     def _total(self, own: Doubles, pair: Pair) -> Doubles:
-        """The pair's whole scalars by tensor, (tensors, 3), added up in one order everywhere: the same bits."""
+        """Return the pair's complete scalars by tensor, (tensors, 3), summed in the same order on every rank."""
         every = self.communicator.group(pair.members).gather(_packed(own))
         total: Doubles = _unpacked(every).sum(0).reshape(own.shape)
         return total
 
     def _gathered(self, piece: Floats, statistics: Sequence[PairStatistics]) -> tuple[Floats, Summed]:
-        """The whole sum and its summary from the shares of all ranks: one collective."""
+        """Gather the sum and its statistics from the parts of all ranks, in one collective."""
         began = time.perf_counter()
         share, lines = self.layout.share, 1 + self.levels
         row, whole = self._row, self._whole
@@ -182,7 +183,7 @@ class AdaptiveSum:
 
 
 def _summary(lines: Doubles, seconds: dict[str, float]) -> Summed:
-    """Summary of all ranks' statistics, (ranks, levels, 4); each pair is reported once."""
+    """Aggregate all ranks' statistics, (ranks, levels, 4), in which each pair is reported once."""
     count = lines[:, :, COUNT].sum()
     gains, pairs = lines[:, :, GAIN].sum(0), (lines[:, :, GAIN] > 0).sum(0)
     return Summed(
@@ -194,7 +195,7 @@ def _summary(lines: Doubles, seconds: dict[str, float]) -> Summed:
 
 
 def _packed(values: Doubles) -> Floats:
-    """Doubles as float32, which is all that can be sent: [upper bits, lower bits, exponent] of each, to 48 bits."""
+    """Encode doubles as float32, the only type that can be sent: [upper bits, lower bits, exponent], to 48 bits."""
     mantissa, exponent = np.frexp(values.reshape(-1))
     upper = mantissa.astype(np.float32)
     lower = (mantissa - upper).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The arithmetic of one pair in NumPy: scalars in float64, vectors in float32."""
+"""Adasum's arithmetic for one pair of vectors in NumPy: scalars in float64, vectors in float32."""
 
 from collections.abc import Iterable
 
@@ -13,19 +13,19 @@ Doubles = NDArray[np.float64]
 # Columns of a pair's scalars.
 PRODUCT, LEFT, RIGHT = range(3)
 
-# A power of 2 that float32 has the inverse of too.
+# For exponents up to this one, float32 represents both 2^e and 2^-e.
 LARGEST_POWER = 120
 
-# A coefficient is of the order of the ratio of both norms. Beyond this one products are made in float64: in float32
-# the coefficient of a tiny vector beside a huge one would be infinite, though its product is not.
+# A coefficient is of the order of the ratio of both norms. Above this value products are computed in float64: the
+# coefficient of a tiny vector beside a huge one would be infinite in float32, although its product is not.
 LARGE = 1e6
 
-# A mean's square by this share of those of both vectors is what rounding leaves of opposed ones.
+# Below this share of both vectors' squares, the square of their mean is only rounding of opposed vectors.
 VANISHED = 1e-10
 
 
 def products(left: Floats, right: Floats, blocks: Iterable[Block], tensors: int) -> Doubles:
-    """<left, right> of these rows by tensor, (tensors,).
+    """Return <left, right> of the rows by tensor, (tensors,).
 
     In float64: squares of float32 underflow at 1e-23 and overflow at 1e19 (Horovod accumulates the same way).
     """
@@ -37,9 +37,9 @@ def products(left: Floats, right: Floats, blocks: Iterable[Block], tensors: int)
 
 
 def coefficients(pair: Doubles) -> Doubles:
-    """1 - <a, b> / (2 |a|^2) and 1 - <a, b> / (2 |b|^2) by tensor, (tensors, 2); 1 for a vector that is zero.
+    """Return 1 - <a, b> / (2 |a|^2) and 1 - <a, b> / (2 |b|^2) by tensor, (tensors, 2); 1 for a zero vector.
 
-    From a pair's whole scalars. No epsilon: it would do to small gradients what zero is done to.
+    `pair` are a pair's complete scalars. There is no epsilon: it would treat small gradients like zero.
     """
     squares = pair[:, LEFT:]
     factors: Doubles = 1 - pair[:, :1] / np.where(squares > 0, 2 * squares, np.inf)
@@ -47,7 +47,7 @@ def coefficients(pair: Doubles) -> Doubles:
 
 
 def combine(left: Floats, right: Floats, blocks: Iterable[Block], factors: Doubles, result: Floats) -> None:
-    """Write these rows of the pair's adaptive sum to `result`, which may be one of both."""
+    """Write the rows of the pair's adaptive sum to `result`, which may be `left` or `right`."""
     for tensor, *here in blocks:
         wide = np.float64 if np.abs(factors[tensor]).max() > LARGE else np.float32
         ours, theirs = factors[tensor].astype(wide)
@@ -56,13 +56,13 @@ def combine(left: Floats, right: Floats, blocks: Iterable[Block], factors: Doubl
 
 
 def exponents(squares: Doubles) -> NDArray[np.int32]:
-    """e such that a vector of that squared norm times 2^-e has a norm from 1/2 to 1; 0 for one of zeros."""
+    """Return e such that a vector of that squared norm, times 2^-e, has a norm from 1/2 to 1; 0 for a zero vector."""
     exponent: NDArray[np.int32] = np.frexp(np.sqrt(squares))[1]
     return exponent
 
 
 def scaled(rows: Floats, exponents: NDArray[np.int32], result: Floats) -> None:
-    """Write rows times 2^exponent, one for each column, to `result`, which may be the same: exact."""
+    """Write rows times 2^exponent, one exponent per column, to `result`, which may be `rows`; exact."""
     if np.abs(exponents).max(initial=0) <= LARGEST_POWER:
         np.multiply(rows, np.ldexp(np.float32(1), exponents), out=result)
     else:
@@ -70,7 +70,7 @@ def scaled(rows: Floats, exponents: NDArray[np.int32], result: Floats) -> None:
 
 
 def cosines(pair: Doubles) -> Doubles:
-    """Of the angles between both vectors, by tensor; those with a zero vector are left out."""
+    """Return the cosines between both vectors by tensor, without tensors where one vector is zero."""
     product, left, right = pair.T
     known = (left > 0) & (right > 0)
     found: Doubles = product[known] / (np.sqrt(left[known]) * np.sqrt(right[known]))
@@ -78,10 +78,10 @@ def cosines(pair: Doubles) -> Doubles:
 
 
 def gain(pair: Doubles) -> float:
-    """The adaptive sum's norm over the mean's, all tensors together: 1 for parallel vectors, 2 for orthogonal ones.
+    """Return the norm of the adaptive sum over that of the mean, for all tensors: 1 if parallel, 2 if orthogonal.
 
-    |ca a + cb b|^2 from the scalars alone. 1 where the mean vanishes, in which case the sum does too. Vectors
-    that oppose each other give up to 3: Adasum lengthens what they have left.
+    |ca a + cb b|^2 is computed from the scalars. 1 if the mean vanishes, since then the sum does too. Opposed vectors
+    give up to 3: Adasum lengthens their remainder.
     """
     product, left, right = pair.T
     ours, theirs = coefficients(pair).T

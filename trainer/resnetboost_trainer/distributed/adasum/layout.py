@@ -1,7 +1,7 @@
-"""Layout of tensors in the rows that an adaptive sum is distributed in.
+"""Layout of a flat vector's tensors in equal rows, which an adaptive sum distributes over the ranks.
 
-Every row has an equal part of every tensor, at the same place: two rows of one vector, or the same of two, differ in
-nothing but which part it is. Padding, less than a number for each tensor and row, is zero.
+Every row has an equal part of every tensor in the same columns, so the same code works on any rows. Padding, less than
+one number per tensor and row, is zero.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-# Numbers that are worked on at a time: what is made of them on the way stays in a core's cache.
+# Numbers processed at a time, so that temporaries stay in a core's cache.
 BLOCK = 32768
 
 # A tensor, rows and columns.
@@ -29,7 +29,7 @@ class Layout:
         self.share, self.length = self.bounds[-1], sum(sizes)
 
     def spread(self, values: NDArray[np.generic], rows: Floats) -> None:
-        """Write a flat vector (length,) to its places in (rows, share); padding is left alone."""
+        """Write a flat vector (length,) to its places in (rows, share); leaves padding unchanged."""
         for tensor, columns, full in self._tensors():
             numbers, whole = values[tensor], full * (columns.stop - columns.start)
             rows[self.places[:full], columns] = numbers[:whole].reshape(full, -1)
@@ -37,7 +37,7 @@ class Layout:
                 rows[self.places[full], columns][:rest] = numbers[whole:]
 
     def collect(self, parts: Floats, values: Floats) -> None:
-        """Write the flat vector (length,) from parts (rows, share): row r has part r of each tensor."""
+        """Write parts (rows, share), where row r has part r of each tensor, to a flat vector (length,)."""
         for tensor, columns, full in self._tensors():
             numbers, whole = values[tensor], full * (columns.stop - columns.start)
             numbers[:whole].reshape(full, -1)[:] = parts[:full, columns]
@@ -45,19 +45,19 @@ class Layout:
                 numbers[whole:] = parts[full, columns][:rest]
 
     def _tensors(self) -> Iterator[tuple[slice, slice, int]]:
-        """Of each tensor that has numbers: where they are in a vector, its columns, and how many rows it fills."""
+        """Yield for each non-empty tensor its slice of the vector, its columns, and the number of rows it fills."""
         ends = itertools.accumulate(self.sizes)
         for size, end, (first, last) in zip(self.sizes, ends, itertools.pairwise(self.bounds), strict=True):
             if size:
                 yield slice(end - size, end), slice(first, last), size // (last - first)
 
     def blocks(self, rows: int) -> Iterator[Block]:
-        """All numbers of that many rows, in blocks of one tensor and about BLOCK numbers each."""
+        """Yield blocks that cover `rows` rows, each of one tensor and about BLOCK numbers."""
         wide = max(1, BLOCK // rows)
         for tensor, (first, last) in enumerate(itertools.pairwise(self.bounds)):
             for column in range(first, last, wide):
                 yield tensor, slice(0, rows), slice(column, min(column + wide, last))
 
     def columns(self, of_tensors: NDArray[np.int32]) -> NDArray[np.int32]:
-        """A number for each tensor as one for each column, (share,)."""
+        """Repeat a value per tensor for each of its columns, (share,)."""
         return np.repeat(of_tensors, self.parts)

@@ -1,18 +1,18 @@
-"""Which ranks exchange which pieces in an adaptive sum over any number of nodes.
+"""Communication pattern of an adaptive sum: which ranks exchange which pieces, for any number of nodes.
 
-A node's vector lies in pieces on its ranks. Recursive halving (vector halving, distance doubling, as Horovod's): two
-nodes swap the halves of their pieces that the other one keeps, so that a level moves half of what is left and the next
-one works on half of it. Nodes beyond the largest power of two are first folded into the lowest ones, one pair each.
+A node's vector is split into pieces on its ranks. Recursive halving (vector halving, distance doubling, like Horovod):
+two nodes swap the halves of their pieces that the other keeps, so each level halves the data. Nodes beyond the largest
+power of two are first folded into the lowest ones, one pair each.
 """
 
 import msgspec
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """One combination that a rank takes part in: its own piece with that of one rank of another node.
+    """One pairwise combination of a rank's piece with that of a rank of another node.
 
-    `ranks` are the two, `left` first; `left`: whether this rank's vector is the left one and so keeps the first half.
-    `members` are all ranks with a part of either vector, ascending: the scalars of the pair are sums over them.
+    `ranks` are the two ranks, the left one first; `left` is true if this rank's vector is the left one, which keeps the
+    first half. `members` are all ranks with a part of either vector, ascending: the pair's scalars are sums over them.
     """
 
     name: str
@@ -22,10 +22,10 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """A rank's way through an adaptive sum.
+    """A rank's steps through an adaptive sum.
 
-    The vector is dealt out in `rows` rows; of its node's this rank begins with [start, stop). An `extra` rank is done
-    after its fold, each of the others, which are the first, holds the sum's row `owned` after the last level.
+    The vector is split into `rows` rows; this rank starts with [start, stop) of its node's. An `extra` rank is done
+    after its fold; each of the others, which come first, holds row `owned` of the sum after the last level.
     """
 
     node: tuple[int, ...]
@@ -39,9 +39,9 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 def of(rank: int, size: int, ranks_per_node: int) -> Topology:
-    """The way of `rank` among `size`, in nodes of neighbours.
+    """Return the topology of `rank` among `size` ranks, in nodes of `ranks_per_node` neighbouring ranks.
 
-    Raises ValueError when the nodes are not all of one size.
+    Raises ValueError if the ranks are not a whole number of nodes.
     """
     if size % ranks_per_node:
         raise ValueError(f"{size} ranks are not a whole number of nodes of {ranks_per_node}")
@@ -82,7 +82,7 @@ def _level(node: int, local: int, level: int, ranks_per_node: int) -> Pair:
 
 
 def _offset(levels: tuple[Pair, ...], rows: int) -> int:
-    """Which of its rows is left after all halvings."""
+    """Return the offset of the row that a rank keeps after all halvings."""
     offset = 0
     for pair in levels:
         rows //= 2

@@ -1,12 +1,12 @@
-"""Convolution that is fast on CPU and plain elsewhere; it knows nothing of networks or training.
+"""Square 2D convolution with fast forms for CPUs; MindSpore's operator on other devices.
 
-MindSpore hands oneDNN tensors in plain NCHW order. With AVX-512, oneDNN 3.10 then picks for
-anything but a 1x1 kernel a path that ends in its reference loops (0.2-0.8 GFLOP/s); below
-AVX-512 it picks im2col with a generated GEMM (28-148 GFLOP/s in ResNet-20's inner layers). Asked
-for the formats it likes best it has its own kernels for all of them (100-400 GFLOP/s), and reordering
-costs less than that brings: so the fastest form is an operator of our own that does this
-(native/convolution.cpp). Without it, it is MindSpore's operator with oneDNN held to AVX2, and where
-that cannot be had any more an explicit im2col. All forms have the same weight and the same values.
+MindSpore passes oneDNN tensors in plain NCHW order. With AVX-512, oneDNN 3.10 then falls back to its
+reference loops for every kernel except 1x1 (0.2-0.8 GFLOP/s); below AVX-512 it uses im2col with a
+generated GEMM (28-148 GFLOP/s in ResNet-20's inner layers). In its preferred formats it has
+optimized kernels for all of them (100-400 GFLOP/s), which outweighs the cost of reordering: the fastest
+form is a C++ operator that does this (kernels/convolution.cpp). Without it, MindSpore's operator runs
+with oneDNN limited to AVX2; if oneDNN can no longer be limited, an explicit im2col runs. All forms have
+the same weight and the same values up to rounding.
 """
 
 import ctypes
@@ -31,10 +31,10 @@ _AVX512_CORE_BIT = 0x20  # of dnnl_cpu_isa_t: avx2 is 0x07, avx512_core 0x27
 
 
 def hold_to_avx2(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Ask oneDNN for AVX2 kernels unless the user has asked for something.
+    """Limit oneDNN to AVX2 kernels unless the user has set a limit.
 
     oneDNN reads the variable at its first operator, not at import, so this works after
-    `import mindspore` and does nothing, silently, after the first CPU operator.
+    `import mindspore` and silently has no effect after the first CPU operator.
     """
     if "DNNL_MAX_CPU_ISA" not in environ:  # the older name, still read by oneDNN
         environ.setdefault(ISA_VARIABLE, "AVX2")
@@ -42,9 +42,9 @@ def hold_to_avx2(environ: MutableMapping[str, str] = os.environ) -> None:
 
 @functools.cache
 def native_is_fast() -> bool:
-    """Whether this process' oneDNN uses GEMM kernels for plain-layout convolutions.
+    """True if this process's oneDNN uses GEMM kernels for plain-layout convolutions.
 
-    Asks the library, because the environment does not say whether it came too late; asking
+    Queries the library, because the environment variable may have been set too late; the query
     fixes the instruction set for the life of the process.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -58,17 +58,17 @@ def native_is_fast() -> bool:
 
 
 def pick(device_target: str, kernel: int, stride: int, padding: int, fast: bool) -> Form:
-    """The form to run; `fast` is what `native_is_fast` says and only matters on CPU."""
+    """Select the form to run; `fast` is the result of `native_is_fast` and matters on CPUs only."""
     # oneDNN maps a plain 1x1 to its matmul whatever the instruction set
     pointwise = (kernel, stride, padding) == (1, 1, 0)
     return "native" if device_target != "CPU" or fast or pointwise else "gemm"
 
 
 class _OneDNN(nn.Cell):
-    """The C++ operator, for float32.
+    """Convolution by the C++ operator, for float32.
 
-    Both gradients are one operator: two would wait for each other, and each bring `dout` into oneDNN's format. Where
-    they are `apart`, one that nobody wants never runs: that of a stem's images, or of frozen weights.
+    One operator computes both gradients: two would wait for each other and each reorder `dout`. With `apart` there are
+    two, so that an unused one never runs: that of a stem's images or of frozen weights.
     """
 
     def __init__(self, operators: Path, kernel: int, stride: int, padding: int, apart: bool) -> None:
@@ -114,9 +114,9 @@ class _OneDNN(nn.Cell):
 class _Gemm(nn.Cell):
     """Convolution as im2col and one GEMM per image (Chellapilla et al. 2006).
 
-    With U = im2col(x) of (N, I*k*k, L) and W of (O, I*k*k): y = W U, dW = sum_n dy U^T and
-    dx = col2im(W^T dy). The backward is written out and computes U again: with autodiff, which
-    keeps every U, a ResNet-20 step took 1.4 times as long on 32x32 images and as long on 8x8.
+    With U = im2col(x) of shape (N, I*k*k, L) and W of shape (O, I*k*k): y = W U, dW = sum_n dy U^T and
+    dx = col2im(W^T dy). The explicit backward pass recomputes U: with autodiff, which keeps every U, a
+    ResNet-20 step took 1.4 times as long on 32x32 images and as long on 8x8.
     """
 
     def __init__(self, kernel: int, stride: int, padding: int) -> None:
@@ -150,12 +150,12 @@ class _Gemm(nn.Cell):
 class Conv2d(nn.Cell):
     """Square convolution without bias: (N, I, H, W) to (N, O, H', W'), H' = (H + 2p - k) // s + 1.
 
-    It computes in the type of what comes in. On CPUs, which have no fast half precision, that is float32 of rounded
-    images and weights, rounded again: what a device does that multiplies halves and adds their products in float32.
+    It computes in the input's type. CPUs have no fast half precision: there, images and weights rounded to it are
+    multiplied in float32 and the result is rounded, like on a device that accumulates half products in float32.
 
-    `weight` is (O, I, k, k) as in `mindspore.nn.Conv2d`, so a checkpoint fits every device and
-    form. It starts He normal over fan-out (He et al. 2015, eq. 14). `form` says what runs; where that is not
-    `onednn`, build the first one before any CPU operator has run, or the native form is lost to AVX-512.
+    `weight` is (O, I, k, k) as in `mindspore.nn.Conv2d`, so a checkpoint fits every device and form. It is initialized
+    He normal over fan-out (He et al. 2015, eq. 14). `form` is the selected form; if it is not `onednn`, build the first
+    convolution before any CPU operator runs, or AVX-512 disables the native form.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Conv2d(nn.Cell):
         self.fastest = None if operators is None else _OneDNN(operators, kernel_size, stride, padding, stem)
 
     def gradients_apart(self) -> None:
-        """For a network with frozen parts, of whose gradients some are not wanted; before anything is compiled."""
+        """Compute the two gradients separately, for networks with frozen parts; call it before compiling."""
         if self.fastest is not None:
             self.fastest.apart = True
 
@@ -203,7 +203,7 @@ class Conv2d(nn.Cell):
         return self.product(x, weight)
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Both of one type, and so the result."""
+        """Convolve x with a weight of the same type; the result has that type too."""
         if self.fastest is not None:
             return self.fastest(x, weight)
         return self.convolution(x, weight)

@@ -1,7 +1,7 @@
-"""Batch normalization with what follows it in a residual network; it knows nothing of networks or training.
+"""Batch normalization, optionally fused with the addition of a shortcut and relu.
 
-On CPUs with the C++ operators normalizing, adding the shortcut and the rectifier are one pass over memory, forward and
-backward (native/normalization.cpp). Elsewhere they are MindSpore's operators, to the same values but for rounding.
+On CPUs with the C++ operators all of it is one pass over memory, forward and backward (kernels/normalization.cpp).
+Elsewhere MindSpore's operators compute the same values up to rounding.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from resnetboost_trainer.kernels.primitive import primitive
 from resnetboost_trainer.models.amp import operable, single
 
 EPSILON = 1e-5
-KEPT = 0.9  # of the running statistics at each step; torchvision calls it a momentum of 0.1
+KEPT = 0.9  # share of the running statistics kept at each step: torchvision's momentum of 0.1
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """nn.BatchNorm2d with torchvision's constants, (n, c, h, w) -> (n, c, h, w), and two ways to call it at less cost.
+    """nn.BatchNorm2d with torchvision's constants, (n, c, h, w) -> (n, c, h, w), and fused forms with relu.
 
-    Parameters are MindSpore's: gamma, beta, moving_mean, moving_variance; float32, also where x is of half precision.
+    Parameters are MindSpore's: gamma, beta, moving_mean, moving_variance; float32, even if x has half precision.
     """
 
     def __init__(self, channels: int) -> None:
@@ -36,33 +36,33 @@ class BatchNorm(nn.BatchNorm2d):
             self.adding = _Fused(operators, rectify=True, add=True)
 
     def construct(self, x: Tensor) -> Tensor:
-        """Normalized."""
+        """Return the normalized x."""
         if self.fused:
             return self.plain(x, x, self.gamma, self.beta, self.moving_mean, self.moving_variance, self.of_batch())
         return super().construct(operable(x)).astype(x.dtype)
 
     def rectified(self, x: Tensor) -> Tensor:
-        """relu of the normalized."""
+        """Return relu(normalized x)."""
         if self.fused:
             return self.rectifying(x, x, self.gamma, self.beta, self.moving_mean, self.moving_variance, self.of_batch())
         return ops.relu(super().construct(operable(x))).astype(x.dtype)
 
     def added(self, x: Tensor, shortcut: Tensor) -> Tensor:
-        """relu of the normalized and the shortcut, which has the same shape."""
+        """Return relu(normalized x + shortcut); the shortcut has the shape of x."""
         if self.fused:
             statistics = self.moving_mean, self.moving_variance
             return self.adding(x, shortcut, self.gamma, self.beta, *statistics, self.of_batch())
         return ops.relu(super().construct(operable(x)) + operable(shortcut)).astype(x.dtype)
 
     def of_batch(self) -> bool:
-        """Whether the statistics are the batch's: in training, unless MindSpore's own switch says otherwise."""
+        """True if the batch's statistics are used: in training, unless `use_batch_statistics` overrides it."""
         return self.training if self.use_batch_statistics is None else bool(self.use_batch_statistics)
 
 
 class _Fused(nn.Cell):
-    """relu(BN(x) + shortcut), or without one or the other, by the batch's statistics or by the running ones.
+    """relu(BN(x) + shortcut), each of relu and shortcut optional, with the batch's or the running statistics.
 
-    The operators know float32 alone; half precision is widened for them, and rounded behind them.
+    The operators support float32 only; half precision is cast to float32 before and back after them.
     """
 
     def __init__(self, operators: Path, rectify: bool, add: bool) -> None:
@@ -89,7 +89,10 @@ class _Fused(nn.Cell):
 
 
 def _of_batch(operators: Path, name: str, add: bool) -> ops.Custom:
-    """(x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y, means, 1 / deviations."""
+    """Training operator: (x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y, means, 1 / std.
+
+    `std` are the batch's standard deviations.
+    """
 
     def results(x: Sequence[int], gamma: Sequence[int], *others: Sequence[int]) -> tuple[Sequence[int], ...]:
         return x, gamma, gamma
@@ -127,7 +130,7 @@ def _of_batch(operators: Path, name: str, add: bool) -> ops.Custom:
         return dx, dgamma, dbeta, *nothing, dshortcut
 
     forward = primitive(operators, name, results, result_types, with_shortcut if add else plain, add=add)
-    # The running statistics change in place: no compiler may leave the operator out or run it twice.
+    # The running statistics change in place: the compiler must not drop the operator or run it twice.
     read, written = sig.sig_rw.RW_READ, sig.sig_rw.RW_WRITE
     modes = [read, read, read, written, written, read, *([read] if add else [])]
     forward.set_signatures([sig.make_sig(f"input{k}", mode) for k, mode in enumerate(modes)])
@@ -136,9 +139,9 @@ def _of_batch(operators: Path, name: str, add: bool) -> ops.Custom:
 
 
 def _of_running(operators: Path, name: str, rectify: bool, add: bool) -> ops.Custom:
-    """(x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y.
+    """Inference operator: (x, gamma, beta, running mean, running variance, settings [, shortcut]) -> y.
 
-    Its gradient, which only frozen parts of a network need, is of plain operators.
+    Its gradient, needed only by frozen parts of a network, uses MindSpore's operators.
     """
 
     def first(*given: Any) -> Any:

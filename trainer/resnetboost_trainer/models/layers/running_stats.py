@@ -1,4 +1,4 @@
-"""Copies of batch normalization's running statistics, for forward passes that must not have moved them."""
+"""Saves and restores BN's running statistics, for forward passes that must not change them."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 
 class Statistics:
-    """BN's running statistics, which every forward pass as in training moves: `keep` copies them, `restore` back."""
+    """BN's running statistics, which every forward pass in training mode changes: `keep` copies, `restore` resets."""
 
     def __init__(self, network: nn.Cell) -> None:
         live = [p for p in network.get_parameters() if p.name.endswith(("moving_mean", "moving_variance"))]
@@ -16,7 +16,7 @@ class Statistics:
 
 
 class _Copy(nn.Cell):
-    """() : those parameters become copies of the others."""
+    """Copies the source parameters' values to the target parameters; no inputs."""
 
     def __init__(self, source: Sequence[Parameter], target: Sequence[Parameter]) -> None:
         super().__init__(auto_prefix=False)

@@ -1,4 +1,4 @@
-"""Algorithm PCA: steps by the mean gradient within the principal subspace of an earlier stage's snapshots."""
+"""Algorithm PCA: mean-gradient steps within the principal subspace of an earlier stage's snapshots."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ class SubspaceUpdate(MeanReduction):
         self.descent = descent
 
     def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> SubspaceStep:
-        """As `UpdateRule` says."""
+        """See `UpdateRule`."""
         return self.descent.step(gradients, batch, learning_rate)
 
 

@@ -1,8 +1,8 @@
-"""The basis a PCA stage trains in: from the snapshots of the stage it starts from to every rank's columns.
+"""Prepares the basis of a PCA stage from an earlier stage's snapshots and distributes its columns to the ranks.
 
-Rank 0 alone has the volume. It streams the snapshots twice, once for their inner products, which are kept by content,
-and once for the components, of which each rank is sent its columns: P is never whole anywhere, nor on the disk, where
-it would be larger than the read that makes it again is long.
+Only rank 0 has the volume. It streams the snapshots twice: once for their inner products, which are cached by content,
+and once for the components, whose columns it sends to the ranks. P is never complete on one rank, nor on disk, where
+reading it would take longer than computing it again.
 """
 
 import contextlib
@@ -28,18 +28,18 @@ from resnetboost_trainer.optim.pca import gram, subspace
 from resnetboost_trainer.optim.pca.gram import Components, Doubles
 from resnetboost_trainer.optim.pca.subspace import Basis
 
-# Beside the jobs' folders: inner products by what they are of, whoever computed them.
+# Folder beside the jobs' folders: cached inner products by the digest of their snapshots, shared by all jobs.
 PRODUCTS = ".products"
 _TENSOR = "products"
 
-# Columns of P that rank 0 sends at a time: of 32 components 17 MB.
+# Columns of P that rank 0 sends at a time: 17 MB for 32 components.
 SENT = 131072
 
 log = logging.getLogger(__name__)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Of the basis: k `components` of the M `numbers` of the network whose parameters have that `layout`."""
+    """Shape of the basis: k `components` of M `numbers`; `layout` identifies the network's parameters."""
 
     components: int
     numbers: int
@@ -47,9 +47,9 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def prepare(source: Source, shape: Shape, communicator: Communicator) -> tuple[Basis, str]:
-    """This rank's columns, and at the leader the digest of the snapshots they are made of. A collective.
+    """Return this rank's columns and, on the leader, the digest of the snapshots they come from. A collective.
 
-    Raises ConfigError for snapshots that are too few, of another network or not those this stage began with, and
+    Raises ConfigError if the snapshots are too few, of another network or not those that this stage started with,
     StorageError for damaged ones.
     """
     if not communicator.leads:
@@ -64,7 +64,7 @@ def prepare(source: Source, shape: Shape, communicator: Communicator) -> tuple[B
 
 
 def _choose(source: Source, shape: Shape) -> tuple[list[Snapshot], str]:
-    """The snapshots and their digest: those that this stage began with, or else those of the stage it starts from."""
+    """Select the snapshots that this stage started with, or those of the stage in `startFrom`; return their digest."""
     resumed = resume.resumed(source)
     chosen = [] if resumed is None else _taken_over(source, resumed)
     chosen = chosen or _of_origin(source, adopt=resumed is None)
@@ -77,7 +77,7 @@ def _choose(source: Source, shape: Shape) -> tuple[list[Snapshot], str]:
 
 
 def _taken_over(source: Source, resumed: Manifest) -> list[Snapshot]:
-    """Those of another job, which this stage took for its own when it began."""
+    """List the snapshots that this stage adopted from another job when it started."""
     assert source.root is not None, "what is resumed lies somewhere"
     return snapshots.find(source.root, resumed.job_uid, resumed.stage, kind="origin")
 
@@ -111,7 +111,7 @@ def _components(root: Path | None, reader: Reader, chosen: Sequence[Snapshot], s
 
 
 def _products(folder: Path, reader: Reader, chosen: Sequence[Snapshot], numbers: int) -> Doubles:
-    """Inner products of the snapshots: kept ones, or kept ones of all but the last and one row, or all anew."""
+    """Return the snapshots' inner products: from the cache, from the cache plus one new row, or computed."""
     place = _place(folder, chosen)
     kept = _read(place, len(chosen))
     if kept is not None:
@@ -135,7 +135,7 @@ def _digest(of: Sequence[Snapshot]) -> str:
 
 
 def _read(place: Path, count: int) -> Doubles | None:
-    """What is kept there, if it is what it should be: whatever else lies there is computed anew."""
+    """Read cached inner products; None if there are none or they are invalid."""
     try:
         status = place.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > 8 * count**2 + 4096:
@@ -148,7 +148,7 @@ def _read(place: Path, count: int) -> Doubles | None:
 
 
 def _write(place: Path, inner: Doubles) -> None:
-    """Whole or not at all. Another gang may write the same at the same time, and sweep away what this one has begun."""
+    """Write inner products atomically. Another gang may write the same file and delete this one's partial file."""
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}")  # a pid is the same in all containers
     try:
@@ -162,7 +162,7 @@ def _write(place: Path, inner: Doubles) -> None:
 
 
 def _spread(found: Components | None, reader: Reader | None, shape: Shape, communicator: Communicator) -> Basis:
-    """Each rank's columns of P, padded with zeros to the same width; the leader reads each column once, in order."""
+    """Distribute P: return this rank's columns, zero-padded to equal width; the leader reads each column once."""
     width, rank = subspace.width(shape.numbers, communicator.size), communicator.rank
     columns, own = np.zeros((shape.components, width), np.float32), communicator.leader * width
     for begin in range(0, shape.numbers, SENT):
@@ -171,7 +171,7 @@ def _spread(found: Components | None, reader: Reader | None, shape: Shape, commu
             sent = gram.basis(found, reader.read, begin, end)
         else:
             sent = np.zeros((shape.components, end - begin), np.float32)
-        if not own <= begin < end <= own + width:  # what is the leader's alone stays there
+        if not own <= begin < end <= own + width:  # columns of the leader alone are not sent
             sent = communicator.broadcast(sent)
         first, last = max(begin, rank * width), min(end, (rank + 1) * width)
         if first < last:

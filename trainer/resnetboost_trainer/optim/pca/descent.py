@@ -1,4 +1,4 @@
-"""A training step within the principal subspace of earlier weights, and a small one outside of it.
+"""A training step within the principal subspace of earlier weights, plus a small one along the residual.
 
 Li et al. 2022 (arXiv 2103.11154), §3. With g the gradient over all ranks and P (k, M) the components,
 
@@ -7,9 +7,9 @@ Li et al. 2022 (arXiv 2103.11154), §3. With g the gradient over all ranks and P
     v  <- gamma v + r
     w  <- w + P^T s - alpha v
 
-The loss of a trial is that of the same batch, with BN as in training; BN's running statistics, the solver's memory and
-the weights are afterwards as if no trial had been made. Weight decay is part of the loss, so that the line search and
-the gradient mean the same function. Every decision is by numbers that went through a collective.
+A trial's loss uses the same batch, with BN in training mode; afterwards BN's running statistics, the solver's memory
+and the weights are as if there had been no trial. Weight decay is part of the loss, so that line search and gradient
+use the same function. All decisions use numbers from a collective.
 """
 
 import time
@@ -32,7 +32,7 @@ from resnetboost_trainer.optim.update_rule import Batch
 
 
 class Projection(nn.Cell):
-    """Mean gradient (M,) -> w (M,), g (M,) with the decay, and the gang's [P g, decay's loss, |g|^2] (k + 2,)."""
+    """Projects the mean gradient (M,): -> w (M,), g with decay (M,), the gang's [P g, decay's loss, |g|^2] (k + 2,)."""
 
     def __init__(self, weights: Weights, columns: Columns) -> None:
         super().__init__(auto_prefix=False)
@@ -49,7 +49,7 @@ class Projection(nn.Cell):
 
 
 class Residual(nn.Cell):
-    """([d, g_k] (2, k), g) -> D = P^T d (M,), while the residual's momentum v goes on by g - P^T g_k."""
+    """Expands ([d, g_k] (2, k), g) -> D = P^T d (M,), and updates the residual's momentum v by g - P^T g_k."""
 
     def __init__(self, columns: Columns, momentum: float) -> None:
         super().__init__(auto_prefix=False)
@@ -64,7 +64,7 @@ class Residual(nn.Cell):
 
 
 class Descent:
-    """Makes the steps of all ranks together; weights and state are the same bits on every rank."""
+    """Performs a stage's steps in the subspace; weights and state are the same bits on every rank."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Descent:
         basis: Basis,
         communicator: Communicator,
     ) -> None:
-        """`parameters` in the order of the components' columns and of the flat gradient."""
+        """`parameters` are in the order of the components' columns and of the flat gradient."""
         self.communicator, self.explained = communicator, basis.explained
         self.columns = columns = Columns(basis.columns, basis.numbers, communicator.rank, communicator.size)
         dimensions = len(basis.columns)
@@ -91,7 +91,7 @@ class Descent:
         self.rate = _number(settings.residual.learning_rate)
 
     def step(self, gradient: Tensor, batch: Batch, learning_rate: float) -> SubspaceStep:
-        """One step by the mean gradient (M,). A collective. Raises CommunicationError when the gang is broken."""
+        """Perform one step with the mean gradient (M,). A collective. Raises CommunicationError if a rank is lost."""
         started = time.perf_counter()
         try:
             return self._step(gradient, batch, learning_rate, started)
@@ -109,7 +109,7 @@ class Descent:
         line = Line(self, start, direction, batch)
         found = self.solver.length(taken, batch.loss + decay, line.loss)
         line.leave()
-        towards = direction if found.length > 0 else start  # a rejected one may be infinite, and 0 of it no number
+        towards = direction if found.length > 0 else start  # a rejected direction may be infinite, and 0 times it nan
         self.place(start, towards, _number(found.length), self.residual.momentum_buffer, self.rate)
         return SubspaceStep(
             length=found.length,
@@ -120,24 +120,24 @@ class Descent:
         )
 
     def state(self) -> list[Parameter]:
-        """What a checkpoint has to hold."""
+        """Return the state to save in checkpoints."""
         return [self.residual.momentum_buffer, *self.solver.state()]
 
     def _agreed(self, own: Direction) -> Direction:
-        """The leader's direction: other processors' rounding must not make a rank accept what others reject."""
+        """Return the leader's direction: other processors' rounding must not make ranks accept different steps."""
         agreed = self.communicator.broadcast(np.array([*own.vector, own.slope], np.float32)).astype(np.float64)
         return Direction(agreed[:-1], float(agreed[-1]))
 
 
 class Line:
-    """The loss of a batch along a direction from where the weights are."""
+    """The loss of a batch along a direction from the current weights."""
 
     def __init__(self, descent: Descent, start: Tensor, direction: Tensor, batch: Batch) -> None:
         self.descent, self.start, self.direction, self.batch = descent, start, direction, batch
         self.evaluated = False
 
     def loss(self, length: float) -> float:
-        """With the weights so far along the line, where they stay. A collective."""
+        """Move the weights to `length` along the direction and return the loss there. A collective."""
         descent = self.descent
         if not self.evaluated:
             descent.statistics.keep()

@@ -1,9 +1,9 @@
-"""Principal components of few snapshots of many numbers, by the matrix of their inner products; it reads no files.
+"""Principal components of a few large snapshots, from the Gram matrix of their inner products; reads no files.
 
 With N snapshots w_i of M numbers as rows of W and N much smaller than M, the eigenvectors of the N x N matrix of inner
-products give the principal components (Sirovich 1987, "method of snapshots"): exact, in one pass over the snapshots to
-know the subspace and one to write it down, a range of columns at a time. A rank can do its own columns of both: the
-products of all ranges add up to those of the whole.
+products give the principal components (Sirovich 1987, "method of snapshots"): exact, with one pass over the snapshots
+for the subspace and one for its basis, a range of columns at a time. The ranges can be distributed over ranks: their
+inner products add up.
 """
 
 import collections
@@ -21,21 +21,21 @@ Doubles = NDArray[np.float64]
 
 Result = TypeVar("Result")
 
-# (start, stop) -> all snapshots' numbers there, (N, stop - start), until the next call.
+# (start, stop) -> these columns of all snapshots, (N, stop - start), valid until the next call.
 Read = Callable[[int, int], Floats]
 
-# Columns at a time: in float64, 60 snapshots of them are 4 MB, which is little memory to find and mostly in the cache.
+# Columns at a time: 4 MB in float64 for 60 snapshots, which mostly fits the cache.
 CHUNK = 8192
 
-# Of the largest eigenvalue, below which a direction is nothing but rounding of float32 snapshots.
+# Share of the largest eigenvalue below which a direction is only rounding of float32 snapshots.
 NEGLIGIBLE = 1e-12
 
 
 class Components(msgspec.Struct, frozen=True):
     """The first k principal components of N snapshots, as combinations of them: P = coefficients @ W, (k, M).
 
-    `variances` (k,) are those of the snapshots along each component, with N - 1 as statisticians have it; `share` (k,)
-    is what of the whole variance they explain. Rows of `coefficients` (k, N) add up to zero: they centre by themselves.
+    `variances` (k,) are the snapshots' sample variances (divisor N - 1) along each component; `share` (k,) is the part
+    of the total variance that each explains. Rows of `coefficients` (k, N) sum to zero, which centres the snapshots.
     """
 
     coefficients: Doubles
@@ -44,10 +44,10 @@ class Components(msgspec.Struct, frozen=True):
 
 
 def products(read: Read, start: int, stop: int, snapshots: int) -> Doubles:
-    """Inner products (N, N) of what the snapshots differ from the first one by, in those columns.
+    """Return the inner products (N, N) of the snapshots' differences from the first one, in a range of columns.
 
-    The components do not depend on what is subtracted, the rounding does: the squares of the weights themselves are
-    many times those of their movement.
+    The components do not depend on the vector subtracted, but the rounding does: the squares of the weights are many
+    times those of their movement.
     """
     total = np.zeros((snapshots, snapshots))
     for part in _by_chunks(lambda _, moved: _products(moved), read, start, stop):
@@ -56,7 +56,7 @@ def products(read: Read, start: int, stop: int, snapshots: int) -> Doubles:
 
 
 def grown(before: Doubles, read: Read, start: int, stop: int) -> Doubles:
-    """`products` when one snapshot more is there, the last of `read`: M N work instead of M N^2."""
+    """Extend inner products by one snapshot, the last of `read`: M N operations instead of M N^2."""
     snapshots = len(before) + 1
     row = np.zeros(snapshots)
     for part in _by_chunks(lambda _, moved: moved @ moved[-1], read, start, stop):
@@ -67,10 +67,10 @@ def grown(before: Doubles, read: Read, start: int, stop: int) -> Doubles:
 
 
 def components(inner: Doubles, wanted: int) -> Components:
-    """The first `wanted` components of snapshots with those inner products.
+    """Return the first `wanted` principal components of snapshots, from their inner products.
 
-    Each has the sign that makes its largest coefficient positive, so that all ranks have the same.
-    Raises ValueError when the snapshots have fewer directions.
+    Signs make each component's largest coefficient positive, so that all ranks agree.
+    Raises ValueError if the snapshots have fewer directions.
     """
     snapshots = len(inner)
     centred = inner - inner.mean(0) - inner.mean(1)[:, None] + inner.mean()
@@ -90,10 +90,10 @@ def components(inner: Doubles, wanted: int) -> Components:
 
 
 def basis(found: Components, read: Read, start: int, stop: int) -> Floats:
-    """Those columns of P, (k, stop - start): its rows are orthonormal over all columns.
+    """Return a range of columns of P, (k, stop - start); P's rows are orthonormal over all columns.
 
-    In float64 too: a smooth trajectory's last components are small differences of large movements, and lose four digits
-    of their orthonormality (1e-8 to 1e-4) to a product in float32, which would take half as long.
+    Computed in float64: a smooth trajectory's last components are small differences of large movements, and a float32
+    product, which would take half as long, costs four digits of orthonormality (1e-8 to 1e-4).
     """
     columns = np.empty((len(found.coefficients), stop - start), np.float32)
 
@@ -105,9 +105,9 @@ def basis(found: Components, read: Read, start: int, stop: int) -> Floats:
 
 
 def _by_chunks(work: Callable[[int, Doubles], Result], read: Read, start: int, stop: int) -> Iterator[Result]:
-    """What `work` makes of each chunk's first column and numbers, in order, on as many threads as BLAS would use.
+    """Yield `work(first column, numbers)` of each chunk in order, computed on as many threads as BLAS would use.
 
-    Each has BLAS to itself: its own threads gain nothing on so few rows, and keep cores busy while they wait.
+    BLAS itself is limited to one thread: more gain nothing on so few rows, and busy-wait.
     """
     found = [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
     threads = max(found, default=1)  # SciPy brings a BLAS of its own, with other threads than NumPy's

@@ -1,4 +1,4 @@
-"""What a line search looks at, as graphs: the weights as one vector, the loss anywhere, and nothing left changed by it.
+"""Graphs for the line search: the weights as one vector, moving them along a direction, and the loss there.
 
 f(w) = mean loss of the gang's batch + 1/2 <decay, w^2>,    decay: wd for weights that decay, 0 for the others
 """
@@ -13,7 +13,7 @@ from resnetboost_trainer.optim.momentum import decays
 
 
 class Weights(nn.Cell):
-    """() -> the weights as one vector w (M,)."""
+    """Concatenates the weights: () -> one vector w (M,)."""
 
     def __init__(self, parameters: Sequence[Parameter], weight_decay: float) -> None:
         super().__init__(auto_prefix=False)
@@ -28,12 +28,12 @@ class Weights(nn.Cell):
         return ops.concat([parameter.reshape(-1) for parameter in self.parameters])
 
     def penalty(self, whole: Tensor) -> Tensor:
-        """The decay's part of f, (1,)."""
+        """Return the weight decay's part of f, (1,)."""
         return 0.5 * (self.decay * ops.square(whole)).sum().reshape(1)
 
 
 class Place(nn.Cell):
-    """(w, D, t, v, a): the weights become w + t D - a v -> the decay's part of f there (1,). Numbers are (1,)."""
+    """Sets the weights: (w, D, t, v, a) -> the decay's part of f (1,) at w + t D - a v. Scalars are (1,)."""
 
     def __init__(self, weights: Weights) -> None:
         super().__init__(auto_prefix=False)
@@ -48,7 +48,7 @@ class Place(nn.Cell):
 
 
 class Objective(nn.Cell):
-    """(images, labels, the decay's part) -> f (1,) where the weights are, with BN as in training. A collective."""
+    """Loss at the current weights: (images, labels, decay's part) -> f (1,), BN in training mode. A collective."""
 
     def __init__(self, network: nn.Cell, loss: Callable[..., Any], ranks: int) -> None:
         super().__init__(auto_prefix=False)

@@ -1,4 +1,4 @@
-"""A quasi-Newton step in the k dimensions of a subspace: BFGS on the inverse and Armijo's rule; pure, in float64.
+"""Quasi-Newton steps in the k dimensions of a subspace: BFGS on the inverse and Armijo's rule; pure, in float64.
 
 Li et al. 2022 (arXiv 2103.11154), algorithm 1 (P-BFGS); Nocedal & Wright 2006, §6.1 and §3.1.
 """
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
 
-# Of |y| |s|, below which the curvature along a step is no more than noise: an update would not stay positive definite.
+# Share of |y| |s| below which the curvature along a step is noise: an update would not stay positive definite.
 LEAST_CURVATURE = 1e-10
 
 
 class State(msgspec.Struct, frozen=True):
-    """`inverse` (k, k) of the Hessian so far; the last step (k,) and the gradient (k,) before it, zeros at first."""
+    """BFGS state: `inverse` (k, k) of the Hessian; last step (k,) and the gradient (k,) before it, initially zeros."""
 
     inverse: Doubles
     step: Doubles
@@ -24,7 +24,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Armijo's: `most` lengths 1, rho, rho^2, ...; the loss has to fall by at least sigma of what the slope says."""
+    """Armijo's rule: tries `most` lengths 1, rho, rho^2, ...; the loss must fall by sigma times length times slope."""
 
     rho: float
     sigma: float
@@ -32,22 +32,22 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What a line search came to: the accepted length, 0 for none, and how often the loss was looked at."""
+    """Result of a line search: the accepted length, 0 for none, and the number of evaluations of the loss."""
 
     length: float
     evaluations: int
 
 
 def first(dimensions: int) -> State:
-    """Before the first step: the inverse is the identity, the direction that of steepest descent."""
+    """Return the initial state: the inverse is the identity, so the first direction is steepest descent."""
     return State(np.eye(dimensions), np.zeros(dimensions), np.zeros(dimensions))
 
 
 def informed(state: State, gradient: Doubles) -> State:
-    """The state that knows the gradient after its last step.
+    """Update the inverse with the gradient after the last step (BFGS).
 
-    With s the step, y the change of the gradient and q = y^T s:  B <- V^T B V + s s^T / q,  V = I - y s^T / q; left as
-    it is where q is not positive, which keeps B symmetric positive definite.
+    With s the step, y the change of the gradient and q = y^T s:  B <- V^T B V + s s^T / q,  V = I - y s^T / q; B is
+    unchanged if q is not positive, which keeps it symmetric positive definite.
     """
     change = gradient - state.gradient
     curvature = float(change @ state.step)
@@ -59,13 +59,13 @@ def informed(state: State, gradient: Doubles) -> State:
 
 
 def direction(state: State, gradient: Doubles) -> tuple[Doubles, float]:
-    """Where to go, (k,), and the slope of the loss there, negative unless the gradient vanishes."""
+    """Return the search direction (k,) and the loss's slope along it, negative unless the gradient vanishes."""
     found: Doubles = -state.inverse @ gradient
     return found, float(gradient @ found)
 
 
 def search(loss: float, slope: float, rule: Rule, evaluate: Callable[[float], float]) -> Search:
-    """The longest step of the rule at which the loss has fallen enough; a loss that is not finite has not."""
+    """Return the longest step that the rule accepts; a loss that is not finite is rejected."""
     for trial in range(rule.most):
         length = rule.rho**trial
         if evaluate(length) < loss + rule.sigma * length * slope:
@@ -74,5 +74,5 @@ def search(loss: float, slope: float, rule: Rule, evaluate: Callable[[float], fl
 
 
 def stepped(state: State, gradient: Doubles, step: Doubles) -> State:
-    """The state after a step from where the gradient was that; a rejected one, of zeros, leaves it as it was."""
+    """Return the state after a step from a point with that gradient; unchanged for a rejected step, all zeros."""
     return msgspec.structs.replace(state, step=step, gradient=gradient) if step.any() else state

@@ -1,4 +1,4 @@
-"""What a step within the principal subspace reports, and how metrics.csv and Prometheus show it."""
+"""Report of a step within the principal subspace, and its series in metrics.csv and Prometheus."""
 
 import msgspec
 
@@ -7,15 +7,15 @@ from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
 from resnetboost_trainer.metrics.record import Row
 from resnetboost_trainer.metrics.series import SeriesFactory
 
-# What a line search does with a direction.
+# Outcomes of a line search.
 OUTCOMES = ("full", "shortened", "rejected")
 
 
 class SubspaceStep(msgspec.Struct, frozen=True):
-    """A step within the subspace, the same on every rank but for the seconds.
+    """A step within the subspace, the same on every rank except `seconds`.
 
-    `length` is the accepted fraction of the direction, 0 when no trial was good enough; `evaluations` counts those of
-    the loss; `share` is the part of the squared gradient that lies within the subspace; `explained` is the part of the
+    `length` is the accepted fraction of the direction, 0 if every trial was rejected; `evaluations` counts evaluations
+    of the loss; `share` is the part of the squared gradient within the subspace; `explained` is the part of the
     snapshots' variance that the components explain.
     """
 
@@ -32,7 +32,7 @@ class SubspaceStep(msgspec.Struct, frozen=True):
 
 
 class SubspaceMetrics(AlgorithmMetrics):
-    """Series and columns of steps within the subspace."""
+    """Prometheus series and metrics.csv columns of steps within the subspace."""
 
     REPORT = SubspaceStep
     COLUMNS = (
@@ -57,11 +57,11 @@ class SubspaceMetrics(AlgorithmMetrics):
 
     @staticmethod
     def applies(config: Config) -> bool:
-        """As `AlgorithmMetrics` says."""
+        """See `AlgorithmMetrics`."""
         return config.pca is not None
 
     def observe(self, report: SubspaceStep, compiled: bool) -> None:
-        """As `AlgorithmMetrics` says."""
+        """See `AlgorithmMetrics`."""
         if not compiled:
             self.seconds.observe(report.seconds)
         self.explained_variance.set(report.explained)
@@ -72,7 +72,7 @@ class SubspaceMetrics(AlgorithmMetrics):
 
     @staticmethod
     def row(report: SubspaceStep) -> Row:
-        """As `AlgorithmMetrics` says."""
+        """See `AlgorithmMetrics`."""
         return {
             "pca_explained_variance": report.explained,
             "pca_step_length": report.length,

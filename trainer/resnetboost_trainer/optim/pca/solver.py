@@ -1,6 +1,6 @@
-"""Solvers of a step within the subspace: BFGS with a line search, and Momentum SGD.
+"""Solvers for a step within the subspace: BFGS with a line search, and Momentum SGD.
 
-Their state is in float32 parameters, so that a run resumed from a checkpoint continues from the same bits.
+Their state is kept in float32 parameters, so that a resumed run continues from the same bits.
 """
 
 from collections.abc import Callable
@@ -17,25 +17,25 @@ from resnetboost_trainer.optim.pca.quasinewton import Doubles, Rule, Search, Sta
 
 
 class Direction(msgspec.Struct, frozen=True):
-    """Where to go, (k,), and the slope of the loss in that direction, at most 0."""
+    """A search direction (k,) and the loss's slope along it, at most 0."""
 
     vector: Doubles
     slope: float
 
 
 class Solver(Protocol):
-    """Finds the direction of a step, then its length."""
+    """Computes the direction of a step, then its length."""
 
     def direction(self, gradient: Doubles, learning_rate: float) -> Direction:
-        """The direction for the gradient (k,) within the subspace."""
+        """Return the direction for the gradient (k,) within the subspace."""
         ...
 
     def length(self, taken: Direction, loss: float, evaluate: Callable[[float], float]) -> Search:
-        """The length of the step along the direction taken, from a point with that loss."""
+        """Return the length of the step along the direction, from a point with that loss."""
         ...
 
     def state(self) -> list[Parameter]:
-        """State for checkpoints."""
+        """Return the state to save in checkpoints."""
         ...
 
 
@@ -49,24 +49,24 @@ class Bfgs:
         self._gradient, self._informed = start.gradient, start
 
     def direction(self, gradient: Doubles, learning_rate: float) -> Direction:
-        """As `Solver` says; the learning rate is not looked at, a quasi-Newton step has a length of its own."""
+        """Return the quasi-Newton direction; the learning rate is ignored, since the step has its own length."""
         informed = quasinewton.informed(self._state(), gradient)
         found, slope = quasinewton.direction(informed, gradient)
-        if not slope < 0:  # rounding has left the inverse indefinite: begin again with steepest descent
+        if not slope < 0:  # rounding has made the inverse indefinite: restart with steepest descent
             informed = quasinewton.first(len(gradient))
             found, slope = quasinewton.direction(informed, gradient)
         self._gradient, self._informed = gradient, informed
         return Direction(found, slope)
 
     def length(self, taken: Direction, loss: float, evaluate: Callable[[float], float]) -> Search:
-        """As `Solver` says. A step that is rejected leaves the state as it was before its direction was asked for."""
+        """Return the length that Armijo's rule accepts; a rejected step leaves the state unchanged."""
         found = quasinewton.search(loss, taken.slope, self.rule, evaluate)
         if found.length > 0:
             self._remember(quasinewton.stepped(self._informed, self._gradient, found.length * taken.vector))
         return found
 
     def state(self) -> list[Parameter]:
-        """As `Solver` says."""
+        """See `Solver`."""
         return list(self.memory.values())
 
     def _state(self) -> State:
@@ -85,7 +85,7 @@ class Sgd:
         self.velocity = _parameter("velocity", np.zeros(dimensions))
 
     def direction(self, gradient: Doubles, learning_rate: float) -> Direction:
-        """As `Solver` says."""
+        """See `Solver`."""
         mu = self.settings.momentum
         velocity = mu * self.velocity.asnumpy().astype(np.float64) + gradient
         write(self.velocity, velocity)
@@ -93,11 +93,11 @@ class Sgd:
         return Direction(found, float(gradient @ found))
 
     def length(self, taken: Direction, loss: float, evaluate: Callable[[float], float]) -> Search:
-        """As `Solver` says: the whole of it, whatever the loss."""
+        """Return 1, the whole direction, for any loss."""
         return Search(1.0, 0)
 
     def state(self) -> list[Parameter]:
-        """As `Solver` says."""
+        """See `Solver`."""
         return [self.velocity]
 
 

@@ -1,7 +1,7 @@
-"""Graphs that project onto the principal subspace (a sum over the ranks) and back (gathering their parts).
+"""Graphs that project onto the principal subspace (a sum over the ranks) and back (a gathering of their parts).
 
-Each rank has a range of columns of P (k, M), all ranges of one width, the last ones padded with zeros: any number of
-ranks will do. What goes in and comes out is whole and the same bits on every rank.
+Each rank has a range of columns of P (k, M); ranges have equal width and the last ones are zero-padded, so any number
+of ranks works. Inputs and outputs are complete vectors, the same bits on every rank.
 """
 
 import math
@@ -14,12 +14,12 @@ from resnetboost_trainer.distributed.communicator import Floats
 
 
 def width(numbers: int, ranks: int) -> int:
-    """Columns that a rank has of P, with those of padding."""
+    """Return the number of a rank's columns of P, including padding."""
     return math.ceil(numbers / ranks)
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """This rank's columns (k, width) of the components of snapshots of M `numbers`, and what they explain (0..1)."""
+    """This rank's columns (k, width) of the components, of M `numbers`, and the explained variance (0..1)."""
 
     columns: Floats
     numbers: int
@@ -27,7 +27,7 @@ class Basis(msgspec.Struct, frozen=True):
 
 
 class Columns(nn.Cell):
-    """This rank's columns of P (k, width), kept once for the graphs that use them."""
+    """This rank's columns of P (k, width) as a parameter that graphs share."""
 
     def __init__(self, columns: Floats, numbers: int, rank: int, ranks: int) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class Columns(nn.Cell):
 
 
 class Project(nn.Cell):
-    """x (M,) -> this rank's part of P x (k,): the sum over the ranks is the whole."""
+    """Projects x (M,) -> this rank's part of P x (k,), to be summed over the ranks."""
 
     def __init__(self, columns: Columns) -> None:
         super().__init__()
         self.columns = columns
         self.start = min(columns.rank * columns.width, columns.numbers)
-        self.own = min(columns.numbers - self.start, columns.width)  # of the last ranks maybe none
+        self.own = min(columns.numbers - self.start, columns.width)  # may be 0 on the last ranks
 
     def construct(self, x: Tensor) -> Tensor:
         if self.own == 0:
@@ -55,7 +55,7 @@ class Project(nn.Cell):
 
 
 class Expand(nn.Cell):
-    """c (n, k) -> c P, (n, M): n combinations of the components in one gathering. A collective."""
+    """Expands c (n, k) -> c P (n, M), n combinations of the components, with one all-gather. A collective."""
 
     def __init__(self, columns: Columns) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""THOR: block-diagonal natural gradient with Kronecker factors, refreshed by layer where their traces have moved."""
+"""Algorithm THOR: block-diagonal K-FAC whose factors are updated per layer when their traces change."""

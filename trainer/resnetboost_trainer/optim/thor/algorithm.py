@@ -10,7 +10,7 @@ from resnetboost_trainer.optim.update_rule import MeanUpdate
 
 
 def curvature(context: BuildContext) -> KFACPreconditioner | None:
-    """The preconditioner of a stage that configures `thor`."""
+    """Build the preconditioner of a stage that configures `thor`; None for other stages."""
     settings = context.config.thor
     if settings is None:
         return None
@@ -18,7 +18,7 @@ def curvature(context: BuildContext) -> KFACPreconditioner | None:
 
 
 def raise_damping(now: StepSchedule) -> str:
-    """Advice where numbers are not finite."""
+    """Return the advice in the error for numbers that are not finite."""
     values = f"at learning rate {now.learning_rate:.4g} and damping {now.damping:.4g}"
     return (
         f"{values}; raise thor.damping.initial, set thor.clipNorm; "
@@ -27,7 +27,7 @@ def raise_damping(now: StepSchedule) -> str:
 
 
 def state_of(config: Config) -> str:
-    """What the state of a stage that configures `thor` belongs to."""
+    """Return a string that identifies the algorithm's state in checkpoints."""
     assert config.thor is not None, "a THOR stage has the block"
     return f"THOR in blocks of {config.thor.block_size}"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def assign(costs: Sequence[float], ranks: int) -> tuple[int, ...]:
-    """The owner of every item: by descending cost, each to the rank with the least so far.
+    """Return the owner of every item: items by descending cost, each to the rank with the least load so far.
 
     Graham 1969, "Bounds on Multiprocessing Timing Anomalies"; KAISA assigns layers the same way. Ties go to the lower
     index and the lower rank, so every rank computes the same answer. The largest load is at most

@@ -1,4 +1,4 @@
-"""How an axis of a weight matrix is cut into equal diagonal blocks; it knows neither data nor layers."""
+"""Splits an axis of a weight matrix into equal diagonal blocks."""
 
 import msgspec
 
@@ -17,16 +17,16 @@ class Blocks(msgspec.Struct, frozen=True):
 
 
 def cut(channels: int, unit: int, block_size: int) -> Blocks:
-    """Equal blocks of at most `block_size` for an axis of `channels` runs of `unit` entries.
+    """Split an axis of `channels` runs of `unit` entries into equal blocks of at most `block_size`.
 
-    `unit` is kh * kw for the input axis of a convolution and 1 elsewhere. A run is never cut unless it alone is longer
-    than a block, so that a kernel's window at one channel stays whole. A block is the longest divisor of the axis that
-    fits, so that nothing is padded, unless that is half a block or less: then they are as few as possible, and padded.
-    All arguments are at least 1.
+    `unit` is kh * kw for the input axis of a convolution and 1 elsewhere. A run is split only if it is longer than a
+    block, so that a kernel's window at one channel stays in one block. The block size is the largest divisor of the
+    axis that fits, which needs no padding, unless that is half a block or less: then there are as few blocks as
+    possible, padded. All arguments are at least 1.
 
-    The vendor cuts 144 into 128 + 16, here it is 2 x 72, and 576 is 8 x 72 instead of 4 x 128 + 64: less work in the
-    covariances and inversions, whole channels, and a stack of equal blocks is one matrix product without padding (an
-    update of resnet20 took 1.35 times as long with 5 x 117, a direction 1.2 times).
+    MindSpore splits 144 into 128 + 16, this function into 2 x 72, and 576 into 8 x 72 instead of 4 x 128 + 64: less
+    work in the covariances and inversions, whole channels, and a stack of equal blocks is one matrix product without
+    padding (an update of resnet20 took 1.35 times as long with 5 x 117, a direction 1.2 times).
     """
     dimension = channels * unit
     if unit > block_size:

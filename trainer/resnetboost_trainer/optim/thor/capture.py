@@ -1,9 +1,9 @@
-"""Gets every layer's input and the gradient of its output out of a compiled backward pass, without changing a network.
+"""Captures every layer's input and output gradient from a compiled backward pass, without changing the network.
 
-While a capturing graph is compiled or run, each layer stands behind a tap: an identity whose gradients with respect to
-two probes - parameters that nothing reads - are by definition the layer's input and its output's gradient. So they
-come out beside the weights' gradients, with no side effects, in any graph, on any device. (MindSpore's THOR swaps the
-layers for its own, which loses padding, groups, dilation and biases.)
+While a capturing graph is compiled or run, each layer is followed by a tap: an identity whose gradients with respect to
+two probes (unused parameters) are defined as the layer's input and its output's gradient. They are returned beside the
+weights' gradients, without side effects, in any graph, on any device. (MindSpore's THOR replaces the layers by its own,
+which loses padding, groups, dilation and biases.)
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from resnetboost_trainer.optim.thor.layers import Layer
 
 
 class Capture:
-    """The taps of a network's layers. Differentiate by `probes` too, while `attached`."""
+    """Taps for a network's layers. While `attached`, differentiate with respect to `probes` too."""
 
     def __init__(self, network: nn.Cell, layers: Sequence[Layer]) -> None:
         taps = {id(layer.cell): _Tapped(layer.cell, layer.name) for layer in layers}
@@ -31,7 +31,7 @@ class Capture:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Put the taps in and take them out again: names, checkpoints and other graphs never see them."""
+        """Insert the taps for a `with` block: parameter names, checkpoints and other graphs never see them."""
         try:
             for parent, child, _, tap in self._places:
                 _replace(parent, child, tap)
@@ -42,14 +42,14 @@ class Capture:
 
 
 def _replace(parent: nn.Cell, child: str, cell: nn.Cell) -> None:
-    """Directly, since setting the attribute would rename the parameters below."""
+    """Replace a child cell directly, since setting the attribute would rename the parameters below it."""
     parent._cells[child] = cell
     if isinstance(parent, nn.SequentialCell):
         parent.cell_list = tuple(parent._cells.values())
 
 
 class _Tap(nn.Cell):
-    """The identity of `output`; its gradients by the probes: `layer_input`, and the gradient of the output."""
+    """Identity of `output` whose gradients for the probes are `layer_input` and the output's gradient."""
 
     def construct(self, layer_input: Tensor, output: Tensor, input_probe: Tensor, gradient_probe: Tensor) -> Tensor:
         return output
@@ -67,7 +67,7 @@ class _Tap(nn.Cell):
 
 
 class _Tapped(nn.Cell):
-    """A layer with a tap behind it."""
+    """A layer followed by a tap."""
 
     def __init__(self, layer: nn.Cell, name: str) -> None:
         super().__init__(auto_prefix=False)
@@ -77,7 +77,7 @@ class _Tapped(nn.Cell):
         self.gradient_probe = Parameter(Tensor(np.zeros((), np.float32)), name=f"thor.probe.{name}.gradient")
 
     def __getattr__(self, name: str) -> Any:
-        """Of the layer, what is not the tap's own: networks read weights and sizes of their layers."""
+        """Delegate other attributes to the layer: networks read weights and sizes of their layers."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -87,5 +87,5 @@ class _Tapped(nn.Cell):
         return self.tap(x, self.layer(x), self.input_probe, self.gradient_probe)
 
     def probes(self) -> tuple[Parameter, Parameter]:
-        """In the order in which captured tensors come: input, gradient of the output."""
+        """Return the probes in the order of the captured tensors: input, output gradient."""
         return self.input_probe, self.gradient_probe

@@ -1,13 +1,13 @@
-"""What THOR costs for a list of layer shapes, by counting: FLOP, bytes and balance; it measures nothing.
+"""Cost model of THOR for a list of layer shapes: FLOP, bytes and load balance, counted rather than measured.
 
-Counted, for every layer with an input axis and an output axis that are cut into blocks of sizes b:
-    inversion       b^3 for each block: Cholesky b^3 / 3, the inverse from the factor 2 b^3 / 3; once an update
-    covariances     2 N T b^2 for N samples of T positions, all of the symmetric product; once an update
-    preconditioning 2 b^2 for each block and each entry of the other axis; every step
+Counts for every layer with an input axis and an output axis, each split into blocks of sizes b:
+    inversion       b^3 per block: Cholesky b^3 / 3, the inverse from the factor 2 b^3 / 3; once per update
+    covariances     2 N T b^2 for N samples of T positions, the full symmetric product; once per update
+    preconditioning 2 b^2 per block and entry of the other axis; every step
     factors         4 b^2 bytes; as many again for the inverses
-A multiplication and an addition are two FLOP. Padding counts: it is computed. Whole factors of ResNet-50 with 1001
-classes at N = 32 are 452.8, 1605 and 156.2 GFLOP and 586.9 MiB; MindSpore's cut into 128 and a remainder that is not
-padded 1.339, 253.3 and 13.0 GFLOP and 40.0 MiB (remainders padded to 128: 1.347, 273.6, 13.0 and 40.3); forward and
+A multiplication and an addition are two FLOP. Padding counts, since it is computed. Whole factors of ResNet-50 with
+1001 classes at N = 32 cost 452.8, 1605 and 156.2 GFLOP and 586.9 MiB; MindSpore's blocks of 128 and an unpadded
+remainder 1.339, 253.3 and 13.0 GFLOP and 40.0 MiB (remainders padded to 128: 1.347, 273.6, 13.0 and 40.3); forward and
 backward 785 GFLOP.
 """
 
@@ -43,7 +43,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Of all layers together: FLOP of an update (inversion, covariances) and of every step, bytes of the factors."""
+    """Total over all layers: FLOP of an update (inversion, covariances) and of every step, bytes of the factors."""
 
     inversion: int
     covariances: int
@@ -52,18 +52,18 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def whole(channels: int, unit: int) -> list[int]:
-    """One block, the whole factor."""
+    """Split an axis into one block, the whole factor."""
     return [channels * unit]
 
 
 def vendors(channels: int, unit: int) -> list[int]:
-    """MindSpore's: blocks of 128 and what remains."""
+    """Split an axis like MindSpore: blocks of 128 and a remainder."""
     full, remainder = divmod(channels * unit, 128)
     return [128] * full + [remainder] * (remainder > 0)
 
 
 def equal(block_size: int) -> Cut:
-    """This trainer's equal blocks of at most `block_size`."""
+    """Return this trainer's split into equal blocks of at most `block_size`."""
 
     def cut(channels: int, unit: int) -> list[int]:
         axis = blocks.cut(channels, unit, block_size)
@@ -73,7 +73,7 @@ def equal(block_size: int) -> Cut:
 
 
 def cost(shapes: Sequence[Shape], cut: Cut, samples: int) -> Cost:
-    """What factors cut that way cost with `samples` samples a rank, without distribution."""
+    """Return the cost for a way to split factors, with `samples` samples per rank, without distribution."""
     inversion = covariances = preconditioning = squares = 0
     for shape in shapes:
         inputs, outputs = _axes(shape, cut)
@@ -87,14 +87,14 @@ def cost(shapes: Sequence[Shape], cut: Cut, samples: int) -> Cost:
 
 
 def training(shapes: Sequence[Shape], samples: int) -> int:
-    """FLOP of forward and backward, which takes twice as many as forward."""
+    """Return the FLOP of forward and backward pass; the backward pass takes twice as many as the forward."""
     return 6 * samples * sum(shape.groups * shape.outputs * shape.columns * shape.positions for shape in shapes)
 
 
 def speedup(shapes: Sequence[Shape], cut: Cut, ranks: int, by_factor: bool = False) -> float:
-    """How many times faster `ranks` ranks invert than one does, dealt out by the block or by the factor.
+    """Return the speedup of inversion on `ranks` ranks over one, distributed by block or by factor.
 
-    By the factor 128-blocks of ResNet-50 get no further than 17.7 times, on 32 ranks; by the block to 31.9 times.
+    On 32 ranks, 128-blocks of ResNet-50 reach 17.7 by factor and 31.9 by block.
     """
     costs = [float(item) for shape in shapes for item in _inversions(shape, cut, by_factor)]
     loads = [0.0] * ranks
@@ -125,7 +125,7 @@ def _shape(convolution: arch.Convolution, size: int) -> Shape:
 
 
 def table(shapes: Sequence[Shape], samples: int, block_size: int) -> str:
-    """Costs of whole factors, MindSpore's blocks and ours, as lines of text."""
+    """Format the costs of whole factors, MindSpore's blocks and ours as a table."""
     cuts = {"whole factors": whole, "MindSpore, 128": vendors, f"ours, {block_size}": equal(block_size)}
     lines = ["GFLOP              inversion  covariances  preconditioning  factors, MiB  faster on 8, 32 ranks"]
     for name, cut in cuts.items():
@@ -145,7 +145,7 @@ def _axes(shape: Shape, cut: Cut) -> tuple[list[int], list[int]]:
 
 
 def _inversions(shape: Shape, cut: Cut, by_factor: bool) -> Iterator[int]:
-    """FLOP of every block of a layer, or of every factor."""
+    """Yield the FLOP of inverting every block of a layer, or every factor."""
     for _ in range(shape.groups):
         for axis in _axes(shape, cut):
             yield from [_powers(axis, 3)] if by_factor else [_powers([size], 3) for size in axis]

@@ -1,7 +1,7 @@
-"""Traces and Kronecker factors of a layer where its tensors are, by MindSpore operators that every device has.
+"""Computes a layer's traces and Kronecker factors on the device, with MindSpore operators that every device has.
 
-The same functions and values as `host`, for a `Captured` of Tensors; only results go to the host. Sums and products
-are in float32 whatever was captured. There is one graph for layers alike in form and shapes.
+Same functions and values as `host`, for a `Captured` of Tensors; only results are copied to the host. Sums and products
+are in float32 for any captured type. Layers of the same form and shapes share one graph.
 """
 
 import functools
@@ -20,18 +20,18 @@ Floats = NDArray[np.float32]
 
 
 def traces(captured: Captured) -> tuple[float, float]:
-    """(tr A, tr G), for the price of reading the tensors; of LayerNorm (tr F, 1)."""
+    """Return (tr A, tr G), or (tr F, 1) for LayerNorm, without computing the factors."""
     return all_traces([captured])[0]
 
 
 def all_traces(everything: Sequence[Captured]) -> list[tuple[float, float]]:
-    """`traces` of each; the host waits for the device once."""
+    """Return `traces` of each layer; the host waits for the device once."""
     sums = ops.stack([_cells(one)[0](one.input, one.gradient) for one in everything]).asnumpy()
     return [_scaled(one, a, g) for one, (a, g) in zip(everything, sums.tolist(), strict=True)]
 
 
 def factors(captured: Captured) -> list[Floats]:
-    """A layer's factors, each (groups * count, size, size) as its form cuts them."""
+    """Return a layer's factors in the blocks of its form, each (groups * count, size, size)."""
     sums = [each.asnumpy() for each in _cells(captured)[1](captured.input, captured.gradient)]
     if captured.layer.form.kind == "norm":
         return [sums[0] * np.float32(_norm_factor(captured))]
@@ -39,19 +39,19 @@ def factors(captured: Captured) -> list[Floats]:
 
 
 def _scaled(captured: Captured, a: float, g: float) -> tuple[float, float]:
-    """Traces from sums of squares."""
+    """Compute traces from sums of squares."""
     if captured.layer.form.kind == "norm":
         return a * _norm_factor(captured), 1.0
     return a / captured.rows, g * captured.gradient_factor
 
 
 def _norm_factor(captured: Captured) -> float:
-    """What the sum of squared gradients by sample is multiplied by to give the Fisher diagonal."""
+    """Return the factor from the sum of squared gradients by sample to the Fisher diagonal."""
     return captured.samples / captured.loss_scale**2
 
 
 def _cells(captured: Captured) -> tuple[nn.Cell, nn.Cell]:
-    """The graphs for sums of squares, and of products."""
+    """Return the graphs for sums of squares and for sums of products, cached by form and shapes."""
     form, cell = captured.layer.form, captured.layer.cell
     if form.kind == "conv":
         assert captured.layer.window is not None
@@ -92,7 +92,7 @@ class _Patches(nn.Cell):
     def construct(self, images: Tensor) -> Tensor:
         if sum(self.pads) > 0:
             images = ops.pad(images, self.pads)
-        # On a CPU four times as fast as one strided slice for each of the kernel's pixels, from 3x3 at 28x28 to 7x7.
+        # On a CPU four times as fast as one strided slice per pixel of the kernel, from 3x3 at 28x28 to 7x7.
         patches = ops.unfold(images, self.kernel, self.dilation, 0, self.stride)
         return patches.transpose(1, 0, 2).reshape(patches.shape[1], -1)
 
@@ -116,7 +116,7 @@ class _Products(nn.Cell):
 
 
 class _PatchSquares(nn.Cell):
-    """Sums over all patches and all output gradients of their squares: (2,). Patches are made of one plane only."""
+    """Sums of squares of all patches and all output gradients: (2,). Only one plane is converted to patches."""
 
     def __init__(self, patches: _Patches) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class _TokenSquares(nn.Cell):
 
 
 class _TokenProducts(nn.Cell):
-    """How often each token occurs, and the sum of d d^T."""
+    """Number of occurrences of each token, and the sum of d d^T."""
 
     def __init__(self, form: Form) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class _TokenProducts(nn.Cell):
 
 
 class _NormDiagonal(nn.Cell):
-    """Squared gradients of LayerNorm's scale and shift, summed over samples, each a run of rows: (2 width, 1, 1)."""
+    """Squared gradients of LayerNorm's scale and shift, summed over samples (runs of rows): (2 width, 1, 1)."""
 
     def __init__(self, width: int, epsilon: float, samples: int) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class _NormDiagonal(nn.Cell):
 
 
 class _NormTrace(nn.Cell):
-    """The sum of that, and a number nobody reads: (2,)."""
+    """The sum of that diagonal, and an unused number for the shape of the other graphs: (2,)."""
 
     def __init__(self, diagonal: _NormDiagonal) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Inverts blocks that every rank has, each on one rank, and shares the results; it knows nothing of layers."""
+"""Distributed inversion: each block is inverted on one rank, and the inverses are gathered on all ranks."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ Floats = NDArray[np.float32]
 
 
 class Damped(NamedTuple):
-    """A factor's diagonal blocks (n, size, size), the same on every rank, and what is added to their diagonals."""
+    """A factor's diagonal blocks (n, size, size), the same on every rank, and the damping of their diagonals."""
 
     blocks: Floats
     damping: float
 
 
 class _Share(NamedTuple):
-    """Neighbouring blocks of one factor, and the rank that inverts them."""
+    """A run of neighbouring blocks of one factor, and the rank that inverts them."""
 
     owner: int
     factor: int
@@ -29,10 +29,10 @@ class _Share(NamedTuple):
 
 
 def inverted(factors: Sequence[Damped], communicator: Communicator) -> list[Floats]:
-    """Inverses of all blocks, in their places, the same bits on every rank; what has none is NaN. One collective.
+    """Return the inverses of all factors' blocks, the same bits on every rank; NaN if singular. One collective.
 
-    Blocks, not factors, are dealt out by cost: that balances up to 16 ranks for ResNet-50, where the largest factor
-    alone is a fifth of the work (architecture: KAISA, Pauloski et al. 2021, which deals whole factors).
+    Blocks, not factors, are assigned to ranks by cost: this balances up to 16 ranks for ResNet-50, where the largest
+    factor alone is a fifth of the work (architecture: KAISA, Pauloski et al. 2021, which assigns whole factors).
     """
     shares = list(_shares(factors, communicator.size))
     results = [_invert(factors, share) for share in shares if share.owner == communicator.rank]
@@ -45,7 +45,7 @@ def inverted(factors: Sequence[Damped], communicator: Communicator) -> list[Floa
 
 
 def _shares(factors: Sequence[Damped], ranks: int) -> Iterator[_Share]:
-    """Every block exactly once; neighbours with one owner are one share."""
+    """Assign every block to one rank; yield neighbouring blocks with the same owner as one share."""
     places = [place for factor, damped in enumerate(factors) for place in _places(factor, damped)]
     costs = [float((stop - start) * factors[factor].blocks.shape[1] ** 3) for factor, start, stop in places]
     current: _Share | None = None
@@ -61,7 +61,7 @@ def _shares(factors: Sequence[Damped], ranks: int) -> Iterator[_Share]:
 
 
 def _places(factor: int, damped: Damped) -> Iterator[tuple[int, int, int]]:
-    """What can be dealt out of a factor: a diagonal as a whole, anything else by the block."""
+    """Yield the units of a factor to assign: a diagonal as a whole, other factors by block."""
     count, size, _ = damped.blocks.shape
     step = count if size == 1 else 1
     for start in range(0, count, step):
@@ -74,7 +74,7 @@ def _invert(factors: Sequence[Damped], share: _Share) -> Floats:
 
 
 def _assembled(factors: Sequence[Damped], shares: Sequence[_Share], gathered: Floats) -> list[Floats]:
-    """Inverses in their places, from what each rank computed of them (ranks, largest amount)."""
+    """Assemble the inverses from the gathered results of all ranks, (ranks, largest amount)."""
     inverses = [np.empty_like(damped.blocks) for damped in factors]
     taken = [0] * len(gathered)
     for share in shares:

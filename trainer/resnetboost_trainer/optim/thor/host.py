@@ -1,7 +1,7 @@
-"""Traces and Kronecker factors of a layer from what was captured of it, in NumPy: the form for the CPU.
+"""Computes a layer's traces and Kronecker factors from its captured tensors in NumPy, for CPUs.
 
-There it takes less than half the time of the same operators of MindSpore (BLAS knows that A A^T is symmetric, and each
-operator costs a tenth of a millisecond to launch). `device` has the same values where tensors live elsewhere.
+On a CPU this takes less than half the time of MindSpore's operators (BLAS exploits that A A^T is symmetric, and each
+operator costs a tenth of a millisecond to launch). `device` computes the same values on other devices.
 
 With N samples of T positions, patches a (of C kh kw numbers), loss scale S and the captured gradient `dout` of the
 scaled mean loss (algorithm and constants: Grosse & Martens 2016, KFC):
@@ -24,13 +24,13 @@ from resnetboost_trainer.optim.thor.layers import Layer, Window
 
 Floats = NDArray[np.float32]
 
-# Of a gradient's norm, between what a layer's captured tensors give and what autodiff gave, for them to be the whole
-# story: half precision stays below it, a second use of the layer does not.
+# Largest difference between the gradient from a layer's captured tensors and that of autodiff, relative to its norm,
+# for the tensors to explain it: half precision stays below it, a second use of the layer does not.
 EXPLAINED_WITHIN = 0.05
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """A layer's input and the gradient of its output over `samples` samples, of a loss times `loss_scale`.
+    """A layer's captured input and output gradient for `samples` samples, with the loss times `loss_scale`.
 
     Both are NumPy arrays in this module and Tensors in `device`.
     """
@@ -50,28 +50,28 @@ class Captured(msgspec.Struct, frozen=True):
 
     @property
     def positions(self) -> int:
-        """T: how often the weight is used for one sample."""
+        """T, the number of uses of the weight per sample."""
         return self.rows // self.samples
 
     @property
     def uses(self) -> int:
-        """T of F ~ T (A kron G); LayerNorm's Fisher diagonal is whole already."""
+        """T in F ~ T (A kron G); 1 for LayerNorm, whose Fisher diagonal is complete."""
         return 1 if self.layer.form.kind == "norm" else self.positions
 
     @property
     def gradient_factor(self) -> float:
-        """What the sum of dout dout^T is multiplied by to give G."""
+        """Factor from the sum of dout dout^T to G."""
         return self.samples / (self.loss_scale**2 * self.positions)
 
 
 def all_traces(everything: Sequence[Captured]) -> list[tuple[float, float]]:
-    """`traces` of each."""
+    """Return `traces` of each layer."""
     return [traces(captured) for captured in everything]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # the trace rule leaves out what is not finite
 def traces(captured: Captured) -> tuple[float, float]:
-    """(tr A, tr G), for the price of reading the tensors; of LayerNorm (tr F, 1)."""
+    """Return (tr A, tr G), or (tr F, 1) for LayerNorm, without computing the factors."""
     kind = captured.layer.form.kind
     if kind == "norm":
         return float(_norm_diagonal(captured).sum()), 1.0
@@ -90,7 +90,7 @@ def traces(captured: Captured) -> tuple[float, float]:
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite has no inverse
 def factors(captured: Captured) -> list[Floats]:
-    """A layer's factors, each (groups * count, size, size) as its form cuts them."""
+    """Return a layer's factors in the blocks of its form, each (groups * count, size, size)."""
     form = captured.layer.form
     if form.kind == "norm":
         return [_norm_diagonal(captured).reshape(-1, 1, 1)]
@@ -101,7 +101,7 @@ def factors(captured: Captured) -> list[Floats]:
 
 
 def covariance(matrix: NDArray[np.generic], cut: Blocks, factor: float) -> Floats:
-    """Diagonal blocks of factor * M M^T for M (dimension, rows): (count, size, size), padded with zeros."""
+    """Return the diagonal blocks of factor * M M^T for M (dimension, rows): (count, size, size), zero-padded."""
     result = np.zeros((cut.count, cut.size, cut.size), np.float32)
     for k in range(cut.count):
         part = _single(matrix[k * cut.size : (k + 1) * cut.size])
@@ -111,16 +111,16 @@ def covariance(matrix: NDArray[np.generic], cut: Blocks, factor: float) -> Float
 
 
 def brought(captured: Captured) -> Captured:
-    """The same in NumPy arrays; of half precision, as float32."""
+    """Convert captured Tensors to NumPy arrays; bfloat16, which NumPy lacks, becomes float32."""
     tensors = captured.input, captured.gradient
     arrays = [(t.astype(mindspore.float32) if t.dtype == mindspore.bfloat16 else t).asnumpy() for t in tensors]
     return msgspec.structs.replace(captured, input=arrays[0], gradient=arrays[1])
 
 
 def explains(captured: Captured, gradient: Floats) -> bool:
-    """Whether input and output gradient give the layer's own gradient (groups, outputs, columns) of the local batch.
+    """Check that input and output gradient yield the layer's gradient (groups, outputs, columns) of the local batch.
 
-    They do not where the network uses a layer twice or never, uses its weight elsewhere, or not for every sample.
+    They do not if the network uses a layer twice or never, uses its weight elsewhere, or not for every sample.
     """
     if captured.gradient.ndim == 0 or captured.rows % captured.samples:
         return False
@@ -139,7 +139,7 @@ def explains(captured: Captured, gradient: Floats) -> bool:
 
 
 def _inputs(captured: Captured) -> Floats:
-    """Factor A."""
+    """Return factor A."""
     form = captured.layer.form
     cut = form.factors[0]
     if form.kind == "embedding":
@@ -151,7 +151,7 @@ def _inputs(captured: Captured) -> Floats:
 
 
 def _patch_covariance(planes: Floats, captured: Captured) -> Floats:
-    """Of planes (channels, height, width, N): patches are made for a block at a time, which stays in the cache."""
+    """Return the patches' covariance for planes (channels, height, width, N), in blocks that stay in the cache."""
     form = captured.layer.form
     cut = form.factors[0]
     result = np.zeros((cut.count, cut.size, cut.size), np.float32)
@@ -166,8 +166,10 @@ def _patch_covariance(planes: Floats, captured: Captured) -> Floats:
 
 
 def _padded(captured: Captured) -> Floats:
-    """Images (N, C, H, W) as zero-padded planes (C, H + pads, W + pads, N): with the samples last, patches are made of
-    long runs; copying them in NCHW order takes five times as long."""
+    """Convert images (N, C, H, W) to zero-padded planes (C, H + pads, W + pads, N).
+
+    With the samples last, patches consist of long runs; copying them in NCHW order takes five times as long.
+    """
     images = captured.input
     window = captured.layer.window
     assert window is not None
@@ -179,7 +181,7 @@ def _padded(captured: Captured) -> Floats:
 
 
 def _patches(planes: Floats, captured: Captured) -> Floats:
-    """im2col: planes (C, H, W, N) -> (C kh kw, H' W' N), rows in the order of a weight's columns."""
+    """Return im2col of planes: (C, H, W, N) -> (C kh kw, H' W' N), rows in the order of a weight's columns."""
     window = captured.layer.window
     assert window is not None
     channels, samples = planes.shape[0], planes.shape[3]
@@ -201,14 +203,14 @@ def _tokens(captured: Captured) -> NDArray[np.int64]:
 
 
 def _input_rows(captured: Captured) -> Floats:
-    """All inputs as (groups * columns, rows)."""
+    """Return all inputs as (groups * columns, rows)."""
     if captured.layer.form.kind == "conv":
         return _patches(_padded(captured), captured)
     return _single(captured.input).reshape(captured.rows, -1).T
 
 
 def _output_rows(captured: Captured) -> Floats:
-    """All output gradients (groups * outputs, rows), rows in the order of `_input_rows`; of Embedding (width, rows)."""
+    """Return all output gradients (groups * outputs, rows), in the order of `_input_rows`; Embedding: (width, rows)."""
     gradient = _single(captured.gradient)
     if captured.layer.form.kind == "conv":
         return gradient.transpose(1, 2, 3, 0).reshape(gradient.shape[1], -1)
@@ -216,7 +218,7 @@ def _output_rows(captured: Captured) -> Floats:
 
 
 def _norm_gradient(captured: Captured) -> Floats:
-    """Gradient of scale and shift per sample, (N, 2 width); a sample's positions are taken to be neighbours."""
+    """Return scale and shift's gradient per sample, (N, 2 width); assumes that a sample's positions are adjacent."""
     width = captured.layer.form.columns
     x = _single(captured.input).reshape(-1, width)
     d = _single(captured.gradient).reshape(-1, width)
@@ -227,7 +229,7 @@ def _norm_gradient(captured: Captured) -> Floats:
 
 
 def _norm_diagonal(captured: Captured) -> Floats:
-    """Mean over the samples of the squared gradient, exact: there is no Kronecker product to approximate with."""
+    """Return the samples' mean squared gradient, the exact Fisher diagonal without a Kronecker approximation."""
     scale = captured.samples / captured.loss_scale
     diagonal: Floats = np.square(_norm_gradient(captured) * np.float32(scale)).mean(0)
     return diagonal
@@ -235,7 +237,7 @@ def _norm_diagonal(captured: Captured) -> Floats:
 
 @functools.cache
 def _uses(window: Window, height: int, width: int) -> Floats:
-    """How many patches each pixel of an image is in, (height * width,)."""
+    """Return the number of patches that contain each pixel, (height * width,)."""
     top, bottom, left, right = window.pads(height, width)
     rows = _uses_along(height, (top, bottom), window.kernel[0], window.stride[0], window.dilation[0])
     columns = _uses_along(width, (left, right), window.kernel[1], window.stride[1], window.dilation[1])
@@ -254,7 +256,7 @@ def _groups(rows: Floats, groups: int) -> list[Floats]:
 
 
 def _single(array: NDArray[np.generic]) -> Floats:
-    """As float32, without a copy where it is that already: sums of half precision would overflow."""
+    """Cast to float32, without a copy if it is float32 already: sums in half precision would overflow."""
     return array.astype(np.float32, copy=False)
 
 

@@ -1,7 +1,7 @@
-"""Inverses of damped blocks by Cholesky on the host, and how damping is shared by two factors; never raises.
+"""Inverts damped blocks by Cholesky on the host, and splits the damping between two factors; never raises.
 
-On the host on every device: the blocks of ResNet-50 at size 128 take 1.34 GFLOP, nothing beside the steps between two
-updates, and LAPACK reports exactly which block is not positive definite.
+Runs on the host for every device: the blocks of ResNet-50 at size 128 take 1.34 GFLOP, which is negligible beside the
+steps between two updates, and LAPACK reports exactly which block is not positive definite.
 """
 
 import math
@@ -14,9 +14,9 @@ Blocks = NDArray[np.float32]
 
 
 def invert(blocks: Blocks, damping: float) -> tuple[Blocks, NDArray[np.bool_]]:
-    """(block + damping I)^-1 of symmetric blocks (n, b, b), and which of them (n,) could be inverted.
+    """Return (block + damping I)^-1 of symmetric blocks (n, b, b), and a mask (n,) of those that could be inverted.
 
-    A block that is not finite or not positive definite with its damping comes back as NaN.
+    The inverse of a block that is not finite or, with its damping, not positive definite is NaN.
     """
     usable = np.isfinite(blocks).all(axis=(1, 2)) & math.isfinite(damping)
     inverses = np.full_like(blocks, np.nan)
@@ -34,14 +34,14 @@ def _reciprocals(blocks: Blocks, damping: float) -> Blocks:
 
 def _inverses(blocks: Blocks, damping: float) -> Blocks:
     # In float64, which is hardly slower (a block of 117: 0.107 ms, in float32 0.102). For a block of 117 with mean
-    # eigenvalue 6 and rank 32, as small batches make them, the largest error over the largest entry is 5e-8 at every
+    # eigenvalue 6 and rank 32, typical of small batches, the largest error over the largest entry is 5e-8 at every
     # damping from 0.1 to 1e-6 (numpy's float64 inverse is the reference); by spotrf and spotri it is 2e-6, 2e-5, 2e-4,
     # 2e-3, 4e-2 from 0.1 to 1e-5, and at 1e-6 they fail.
     size = blocks.shape[1]
     damped = blocks.astype(np.float64)
     damped.reshape(len(blocks), size * size)[:, :: size + 1] += damping
     for block in damped:
-        # In place: the rows of a C array are LAPACK's columns, so its lower triangle is our upper one.
+        # In place: rows of a C array are LAPACK's columns, so its lower triangle is our upper one.
         factor, failed = lapack.dpotrf(block.T, lower=1, clean=0, overwrite_a=1)
         if failed:
             block[:] = np.nan
@@ -52,16 +52,16 @@ def _inverses(blocks: Blocks, damping: float) -> Blocks:
 
 
 def pi(trace_a: float, dim_a: int, trace_g: float, dim_g: int) -> float:
-    """How much larger A is than G, as sqrt of the ratio of their mean eigenvalues (Martens & Grosse 2015, §6.3)."""
+    """Return pi, the square root of the ratio of the mean eigenvalues of A and G (Martens & Grosse 2015, §6.3)."""
     mean_a, mean_g = trace_a / dim_a, trace_g / dim_g
     usable = 0 < mean_a < math.inf and 0 < mean_g < math.inf
     return math.sqrt(mean_a / mean_g) if usable else 1.0
 
 
 def damping_shares(damping: float, positions: float, pi: float) -> tuple[float, float]:
-    """What is added to the diagonals of A and G: their product is damping / positions, their ratio pi squared.
+    """Return the damping of A and of G: their product is damping / positions, their ratio pi squared.
 
-    Then positions * (A + share I) kron (G + share I) has damping I in it. With pi = 1 it is MindSpore's convention.
+    Then positions * (A + share I) kron (G + share I) contains damping I. With pi = 1 it is MindSpore's convention.
     """
     share = math.sqrt(damping / positions)
     return pi * share, share / pi

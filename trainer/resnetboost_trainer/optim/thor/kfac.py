@@ -1,8 +1,8 @@
-"""The K-FAC preconditioner of THOR, and its update: traces, decision, factors, inverses.
+"""THOR's K-FAC preconditioner and its update: traces, decisions, factors, inverses.
 
-Across ranks: traces and factors are averaged, never inverses (the mean of inverses is not the inverse of the mean: it
-makes steps too long), each block is inverted once in the whole gang and its inverse shared. Every rank decides from
-the same bits, so all enter the same collectives.
+Traces and factors are averaged over the ranks, inverses never (the mean of inverses is not the inverse of the mean: it
+makes steps too long); each block is inverted by one rank, which shares the inverse. Every rank decides from the same
+bits, so all enter the same collectives.
 """
 
 import itertools
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Due(NamedTuple):
-    """A layer to be updated: its place, what was captured of it, and T, the same on every rank."""
+    """A layer due for an update: its index, captured tensors, and T, the same on every rank."""
 
     place: int
     captured: Captured
@@ -45,7 +45,7 @@ class Due(NamedTuple):
 
 
 class _Statistics(Protocol):
-    """`host` or `device`."""
+    """Interface of the modules `host` and `device`."""
 
     def all_traces(self, everything: Sequence[Captured]) -> list[tuple[float, float]]: ...
 
@@ -53,7 +53,7 @@ class _Statistics(Protocol):
 
 
 class KFACPreconditioner:
-    """The factors of a network's layers, kept as inverses in `preconditioner`, the same bits on every rank."""
+    """Maintains the inverse factors of a network's layers in `preconditioner`, the same bits on every rank."""
 
     def __init__(
         self,
@@ -83,21 +83,22 @@ class KFACPreconditioner:
         self.dampings = Parameter(unknown, name="thor.damping", requires_grad=False)
 
     def optimizer(self, optimizer: nn.Cell) -> Preconditioned:
-        """That optimizer of flat gradients, given the preconditioned ones."""
+        """Wrap an optimizer of flat gradients so that it gets preconditioned ones."""
         return Preconditioned(self.preconditioner, optimizer, self.settings.clip_norm)
 
     def state(self) -> list[Parameter]:
-        """State for checkpoints."""
+        """Return the state to save in checkpoints."""
         return [self.traces, *self.preconditioner.state()]
 
     def optional_state(self) -> list[Parameter]:
-        """State that checkpoints of older releases lack: a damping of 0 counts as outdated."""
+        """Return state that checkpoints of older releases lack; a damping of 0 counts as outdated."""
         return [self.dampings, self.overdue]
 
     def due(self, step: int) -> bool:
-        """Whether a step, 0-based, is a candidate for an update or has to make up for one; its graph captures.
+        """Return whether a step (0-based) updates the curvature, so that its graph must capture tensors.
 
-        Stopped layers need one too when the damping has changed, which the ranks decide together in `update`.
+        True every `frequency` steps and after a postponed update. Stopped layers are included, since they need an
+        update when the damping has changed; the ranks decide that together in `update`.
         """
         if step % self.settings.frequency != 0 and not self._is_overdue():
             return False
@@ -105,7 +106,7 @@ class KFACPreconditioner:
         return not bool(left_out.all())
 
     def postpone(self) -> None:
-        """Postpone an update to the next step, since its step is left out."""
+        """Postpone an update to the next step, since its own step is skipped."""
         self._set_overdue(True)
 
     def forget(self) -> None:
@@ -113,7 +114,7 @@ class KFACPreconditioner:
         self._overdue = None
 
     def _is_overdue(self) -> bool:
-        """The value of the parameter, read once, since reading waits for the device."""
+        """Return the parameter's value, cached, since reading it waits for the device."""
         if self._overdue is None:
             self._overdue = bool(self.overdue.asnumpy() > 0)
         return self._overdue
@@ -126,10 +127,10 @@ class KFACPreconditioner:
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
     ) -> CurvatureUpdate:
-        """Bring the inverses up to date. A collective, but for a gang of one.
+        """Update the inverses. A collective, except in a gang of one.
 
-        `captured` is what the probes' gradients were, of a local batch of `samples` and a loss times `loss_scale`;
-        `gradients` this rank's own flat gradient, unscaled, which is looked at on the first call alone.
+        `captured` are the probes' gradients for a local batch of `samples` and a loss times `loss_scale`; `gradients`
+        is this rank's own flat gradient, unscaled, used on the first call only.
         """
         started = time.perf_counter()
         everything = self._captured(captured, samples, loss_scale)
@@ -166,7 +167,7 @@ class KFACPreconditioner:
         return [host.brought(captured) for captured in everything] if self.statistics is host else everything
 
     def _without_unexplained(self, state: Floats, everything: Sequence[Captured], gradients: Tensor) -> Floats:
-        """The state with those layers left out, on every rank, whose captured tensors are not their whole story."""
+        """Exclude the layers, on every rank, whose captured tensors do not explain their gradient; return the state."""
         sizes = np.cumsum([layer.form.size for layer in self.layers])
         parts = np.split(gradients.asnumpy()[: sizes[-1]], sizes[:-1])
         pairs = zip(everything, parts, strict=True)
@@ -180,10 +181,10 @@ class KFACPreconditioner:
     def _traces(
         self, state: Floats, everything: Sequence[Captured], damping: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """T and tr F by layer, 0 for layers that are left out, and the damping: means over the ranks.
+        """Return T and tr F by layer, 0 for excluded layers, and the damping, all averaged over the ranks.
 
-        T too is the gang's: ranks may have padded their sequences to different lengths. And the damping, which
-        processors, or a script's own function, may round differently: on it hangs who enters which collective.
+        T is averaged because ranks may pad sequences to different lengths. The damping is averaged because processors,
+        or a script's own function, may round it differently, and the choice of collectives depends on it.
         """
         watched = state[:, trace_rule.STOPPED] != trace_rule.LEFT_OUT
         own = np.zeros((len(state), 3), np.float32)
@@ -198,7 +199,7 @@ class KFACPreconditioner:
         return mean[:, 2], traces, float(agreed)
 
     def _renew(self, due: Sequence[Due], damping: float) -> set[int]:
-        """New inverses for those layers; returns those whose factors cannot be inverted, which keep what they have."""
+        """Compute and set new inverses; return the layers whose factors cannot be inverted, which keep theirs."""
         inverses = self._inverted(due, self._factors(due), damping)
         sound = {
             one.place: own
@@ -212,7 +213,7 @@ class KFACPreconditioner:
         return failed
 
     def _factors(self, due: Sequence[Due]) -> list[list[Floats]]:
-        """The layers' factors of the gang's whole batch: one collective for all of them."""
+        """Return the layers' factors for the global batch, averaged in one collective."""
         own = [self.statistics.factors(one.captured) for one in due]
         if self.communicator.size == 1:
             return own
@@ -221,7 +222,7 @@ class KFACPreconditioner:
         )
 
     def _inverted(self, due: Sequence[Due], factors: Sequence[list[Floats]], damping: float) -> list[list[Floats]]:
-        """All inverses, with the 1 / T of F ~ T (A kron G) in those of G."""
+        """Return all inverses, with the factor 1 / T of F ~ T (A kron G) included in those of G."""
         damped = [
             Damped(blocks, added)
             for one, own in zip(due, factors, strict=True)
@@ -234,7 +235,7 @@ class KFACPreconditioner:
         return inverses
 
     def _dampings(self, one: Due, factors: Sequence[Floats], damping: float) -> tuple[float, ...]:
-        """What is added to the diagonal of each factor; one pi for all groups of a convolution."""
+        """Return the damping of each factor's diagonal; all groups of a convolution share one pi."""
         if len(factors) == 1:
             return (damping,)
         ratio = 1.0
@@ -251,7 +252,7 @@ def _explained(captured: Captured, gradient: Floats) -> bool:
 
 
 def _split(flat: Floats, like: Sequence[list[Floats]]) -> list[list[Floats]]:
-    """The numbers of a flat array in the shapes of those arrays."""
+    """Split a flat array into arrays with the shapes of `like`."""
     result, start = [], 0
     for arrays in like:
         shaped = []

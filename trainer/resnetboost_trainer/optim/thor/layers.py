@@ -1,7 +1,7 @@
-"""Which layers of a network THOR preconditions, and what their weights look like as matrices; it computes nothing.
+"""Finds the layers that THOR preconditions and describes their weights as matrices.
 
-Known are MindSpore's Conv2d (any kernel, stride, padding, dilation, groups), Dense, Embedding and LayerNorm and this
-trainer's Conv2d. Everything else - BN, biases, what a script computes by itself - keeps its plain gradient.
+Supported layers: MindSpore's Conv2d (any kernel, stride, padding, dilation, groups), Dense, Embedding and LayerNorm,
+and this trainer's Conv2d. All other parameters (BN, biases, a script's own) keep their plain gradient.
 """
 
 import collections
@@ -19,7 +19,7 @@ Kind = Literal["conv", "dense", "embedding", "norm"]
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What a convolution slides over its input: (height, width) each, padding as (top, bottom, left, right)."""
+    """A convolution's window: (height, width) of each, padding as (top, bottom, left, right)."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -27,7 +27,7 @@ class Window(msgspec.Struct, frozen=True):
     padding: tuple[int, int, int, int] | Literal["same"]
 
     def pads(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Padding for an input of that size; "same" puts the odd row or column at the end, as MindSpore does."""
+        """Return the padding for an input size; "same" puts the odd row or column at the end, like MindSpore."""
         if self.padding != "same":
             return self.padding
         top, bottom = self._same(height, 0)
@@ -41,11 +41,11 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """What layers have in common that are preconditioned together, as one stack of matrices.
+    """Common shape of layers that are preconditioned together, as one stack of matrices.
 
-    A weight is `groups` matrices of `outputs` rows and `channels` * `unit` columns, `unit` being the kernel's pixels.
-    `factors` are cut the same way for each of the groups: of Conv2d and Dense A (inputs) and G (outputs), of Embedding
-    A (tokens, a diagonal) and G, of LayerNorm the diagonal of the Fisher matrix of scale and shift.
+    A weight is `groups` matrices of `outputs` rows and `channels` * `unit` columns; `unit` is the kernel's pixels.
+    `factors` are split into the same blocks for each group: A (inputs) and G (outputs) for Conv2d and Dense, A (tokens,
+    diagonal) and G for Embedding, and for LayerNorm the diagonal of the Fisher matrix of scale and shift.
     """
 
     kind: Kind
@@ -67,7 +67,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One preconditioned layer. `weights` has one entry, of LayerNorm two (scale, shift)."""
+    """A preconditioned layer. `weights` has one entry, or two for LayerNorm (scale, shift)."""
 
     name: str
     cell: nn.Cell
@@ -77,9 +77,9 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 def find(network: nn.Cell, block_size: int, exclude: Sequence[str] = ()) -> tuple[list[Layer], dict[str, str]]:
-    """The network's layers, those of one form side by side, and why others were left out, by their name.
+    """Return the supported layers, grouped by form, and the reasons why others are left out, by name.
 
-    Raises ValueError for a name in `exclude` that no cell has.
+    Raises ValueError if a name in `exclude` is not a cell of the network.
     """
     names = {name for name, _ in network.cells_and_names()}
     for name in exclude:
@@ -101,7 +101,7 @@ def find(network: nn.Cell, block_size: int, exclude: Sequence[str] = ()) -> tupl
 
 
 def ordered(layers: Sequence[Layer], parameters: Sequence[Parameter]) -> list[Parameter]:
-    """All parameters, the layers' weights first and in their order: a form's gradients are then one run of numbers."""
+    """Order the parameters with the layers' weights first, so that the gradients of a form are contiguous."""
     weights = [weight for layer in layers for weight in layer.weights]
     known = {id(weight) for weight in weights}
     return weights + [parameter for parameter in parameters if id(parameter) not in known]
@@ -112,7 +112,7 @@ def _below(name: str, exclude: Sequence[str]) -> bool:
 
 
 def _unfit(cell: nn.Cell) -> str | None:
-    """Why a cell is not preconditioned: None if it is, empty if no user would expect it."""
+    """Return why a cell is not preconditioned: None if it is, "" if the reason is not worth reporting."""
     weights = _weights(cell)
     if not weights or not all(weight.requires_grad for weight in weights):
         return ""

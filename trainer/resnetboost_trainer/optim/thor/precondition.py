@@ -1,9 +1,9 @@
-"""Multiplies the gradient by the inverted factors, as a graph; where they come from is the curvature's.
+"""Preconditions the gradient: multiplies it by the inverted Kronecker factors, as a graph.
 
 For a Conv2d or Dense weight W (outputs, columns): U = G^-1 dW A^-1, which is (A kron G)^-1 vec(dW) column by column
 (Martens & Grosse 2015, §3); for Embedding A^-1 dW G^-1; for LayerNorm element by element. Layers of one form are one
-stack of matrices, so that a ResNet-20 takes seven products instead of twenty. Before their first update all inverses
-are the identity: the layer has its plain gradient.
+stack of matrices, so that a ResNet-20 needs seven products instead of twenty. Inverses are the identity until their
+first update: the layer keeps its plain gradient.
 """
 
 import itertools
@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 
 
 class Preconditioner(nn.Cell):
-    """Flat gradient -> flat direction, both in the order of `layers.ordered`: what belongs to no layer stays."""
+    """Flat gradient -> flat direction, both in the order of `layers.ordered`; other parameters are unchanged."""
 
     def __init__(self, layers: Sequence[Layer], parameters: Sequence[Parameter]) -> None:
         super().__init__(auto_prefix=False)
@@ -37,7 +37,7 @@ class Preconditioner(nn.Cell):
         self.places = [(stack, member) for stack, run in stacks for member in range(len(run))]
 
     def construct(self, gradients: Tensor) -> Tensor:
-        """Shape (parameters,) -> (parameters,)."""
+        """Precondition a flat gradient, (parameters,) -> (parameters,)."""
         parts = ops.split(gradients, self.sizes)
         directions = []
         for k in range(len(self.stacks)):
@@ -47,7 +47,7 @@ class Preconditioner(nn.Cell):
         return ops.concat(directions)
 
     def set(self, inverses: Mapping[int, Sequence[Floats]]) -> None:
-        """New inverses by the layer's place, each factor's (groups * count, size, size)."""
+        """Set inverses by the layer's index, each factor's as (groups * count, size, size)."""
         for stack in self.stacks:
             members = {
                 member: inverses[k] for k, (owner, member) in enumerate(self.places) if owner is stack and k in inverses
@@ -56,7 +56,7 @@ class Preconditioner(nn.Cell):
                 stack.set(members)
 
     def state(self) -> list[Parameter]:
-        """What a checkpoint has to hold: every stack's inverses."""
+        """Return the state to save in checkpoints: every stack's inverses."""
         return [inverse for stack in self.stacks for inverse in stack.inverses]
 
 
@@ -77,7 +77,7 @@ class _Stack(nn.Cell):
         self.multiply = ops.BatchMatMul()
 
     def set(self, members: dict[int, Sequence[Floats]]) -> None:
-        """New inverses of some of the layers, by their place in the stack."""
+        """Set the inverses of some layers, by their index in the stack."""
         for factor, parameter in enumerate(self.inverses):
             array = parameter.asnumpy().copy()
             each = len(array) // self.count
@@ -86,7 +86,7 @@ class _Stack(nn.Cell):
             write(parameter, array)
 
     def from_left(self, x: Tensor, inverse: Tensor, cut: Blocks) -> Tensor:
-        """Block-diagonal inverse times x: (n, dimension, columns) -> the same."""
+        """Return block-diagonal inverse times x; x and the result are (n, dimension, columns)."""
         n, dimension, columns = x.shape
         if cut.padded > dimension:
             x = ops.concat((x, ops.zeros((n, cut.padded - dimension, columns), x.dtype)), 1)
@@ -94,7 +94,7 @@ class _Stack(nn.Cell):
         return y[:, :dimension] if cut.padded > dimension else y
 
     def from_right(self, x: Tensor, inverse: Tensor, cut: Blocks) -> Tensor:
-        """x times block-diagonal inverse: (n, rows, dimension) -> the same."""
+        """Return x times block-diagonal inverse; x and the result are (n, rows, dimension)."""
         n, rows, dimension = x.shape
         if cut.padded > dimension:
             x = ops.concat((x, ops.zeros((n, rows, cut.padded - dimension), x.dtype)), 2)
@@ -125,7 +125,7 @@ class _Embedding(_Stack):
 
 
 class _Norm(_Stack):
-    """LayerNorm: every scale and shift by itself."""
+    """LayerNorm: every scale and shift is multiplied by its own inverse."""
 
     def construct(self, gradients: Tensor) -> Tensor:
         return gradients * self.inverses[0].reshape(-1)
@@ -135,7 +135,7 @@ _STACKS = {"conv": _Kronecker, "dense": _Kronecker, "embedding": _Embedding, "no
 
 
 class Preconditioned(nn.Cell):
-    """An optimizer that is given the preconditioned gradient, in one graph."""
+    """Optimizer on the preconditioned gradient, in one graph."""
 
     def __init__(self, preconditioner: Preconditioner, optimizer: nn.Cell, clip_norm: float | None) -> None:
         super().__init__(auto_prefix=False)
@@ -143,7 +143,7 @@ class Preconditioned(nn.Cell):
         self.optimizer = optimizer if clip_norm is None else Clipped(optimizer, clip_norm)
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
-        """One update from the flat mean gradient (parameters,); the direction is no longer than `clip_norm`."""
+        """Update the weights from the flat mean gradient (parameters,); the direction is clipped to `clip_norm`."""
         return self.optimizer(self.preconditioner(gradients), learning_rate)
 
 

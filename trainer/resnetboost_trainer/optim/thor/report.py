@@ -1,4 +1,4 @@
-"""What THOR reports about an update of its curvature, and how metrics.csv and Prometheus show it."""
+"""Report of THOR's curvature updates, and its series in metrics.csv and Prometheus."""
 
 import msgspec
 
@@ -7,15 +7,15 @@ from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
 from resnetboost_trainer.metrics.record import Row
 from resnetboost_trainer.metrics.series import SeriesFactory
 
-# What an update does with a layer.
+# Possible decisions of an update for a layer.
 DECISIONS = ("updated", "kept", "stopped", "failed")
 
 
 class CurvatureUpdate(msgspec.Struct, frozen=True):
-    """What a candidate update did, as numbers of layers. `failed` ones were due and keep their old inverses.
+    """Result of a candidate update, in numbers of layers; `failed` layers were due and keep their old inverses.
 
-    `damping` is that of the updated layers; in all other inverses it is within `trace_rule.DAMPING_WITHIN` of it, but
-    for failed layers and those whose trace was not finite. `stopped` layers were skipped because they are stopped.
+    `damping` is that of the updated layers; other inverses have one within `trace_rule.DAMPING_WITHIN` of it, except
+    failed layers and those whose trace was not finite. `stopped` layers were skipped because they are stopped.
     """
 
     damping: float
@@ -27,7 +27,7 @@ class CurvatureUpdate(msgspec.Struct, frozen=True):
 
 
 class CurvatureMetrics(AlgorithmMetrics):
-    """Series and columns of curvature updates."""
+    """Prometheus series and metrics.csv columns of curvature updates."""
 
     REPORT = CurvatureUpdate
     COLUMNS = ("damping", "thor_update_seconds", *(f"layers_{decision}" for decision in DECISIONS))
@@ -38,16 +38,16 @@ class CurvatureMetrics(AlgorithmMetrics):
         text = "Layers by what the last update of the curvature did with them, the same on every rank."
         self.layers = series.gauges("decision", DECISIONS, "thor_layers", text)
         text = "Layers updated, kept and failed by all updates of the curvature, the same on every rank."
-        events = tuple(decision for decision in DECISIONS if decision != "stopped")  # being stopped is no event
+        events = tuple(decision for decision in DECISIONS if decision != "stopped")  # stopped is a state, not an event
         self.decisions = series.counters("decision", events, "thor_layer_decisions", text)
 
     @staticmethod
     def applies(config: Config) -> bool:
-        """As `AlgorithmMetrics` says."""
+        """See `AlgorithmMetrics`."""
         return config.thor is not None
 
     def observe(self, report: CurvatureUpdate, compiled: bool) -> None:
-        """As `AlgorithmMetrics` says."""
+        """See `AlgorithmMetrics`."""
         if not compiled:
             self.seconds.observe(report.seconds)
         self.damping.set(report.damping)
@@ -58,6 +58,6 @@ class CurvatureMetrics(AlgorithmMetrics):
 
     @staticmethod
     def row(report: CurvatureUpdate) -> Row:
-        """As `AlgorithmMetrics` says."""
+        """See `AlgorithmMetrics`."""
         counts = {f"layers_{decision}": getattr(report, decision) for decision in DECISIONS}
         return {"damping": report.damping, "thor_update_seconds": report.seconds} | counts

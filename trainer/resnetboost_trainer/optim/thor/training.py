@@ -28,12 +28,12 @@ from resnetboost_trainer.optim.momentum import Momentum
 from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
 from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 
-# Of a loss, between a batch and the same one taken twice, for it to be a mean: half precision stays below it.
+# Relative tolerance between a batch's loss and that of the batch taken twice, for a mean; half precision is below it.
 MEAN_WITHIN = 0.01
 
 log = logging.getLogger(__name__)
 
-# Or a Tensor, which has no type of its own here.
+# Or a Tensor, which is untyped here.
 Scheduled = float | Sequence[float] | NDArray[np.floating[Any]] | Callable[[int], float]
 
 
@@ -70,7 +70,7 @@ class THOR:
         loss_scale: float = 1.0,
         exclude: Sequence[str] = (),
     ) -> None:
-        """Raises ValueError naming the argument for what cannot be, and when the network has no layer it knows."""
+        """Raises ValueError naming an invalid argument, or if the network has no supported layer."""
         _check(isinstance(network, nn.Cell), "network", network, "the network itself, a mindspore.nn.Cell")
         self.learning_rate = _Schedule("learning_rate", learning_rate, "of at least 0", lambda value: value >= 0)
         self.damping = _Schedule("damping", damping, "above 0", lambda value: value > 0)
@@ -101,10 +101,10 @@ class THOR:
         self.optimizer = self.curvature.optimizer(Momentum(self.curvature.parameters, sgd))
 
     def training_cell(self, loss: Callable[..., Any]) -> "TrainingCell":
-        """A cell that takes a batch and does a step; `loss` has the network's output and the batch's last tensor.
+        """Return a cell that trains on a batch per call; `loss` gets the network's output and the batch's last tensor.
 
-        Raises ValueError for a loss that says of itself that it is no mean over the batch; others are found out when
-        they are first used.
+        Raises ValueError for a loss whose `reduction` is not a mean over the batch; others are checked at their first
+        use.
         """
         _check(callable(loss), "loss", loss, "a loss cell or function of (output, labels)")
         reduction = _reduction(loss)
@@ -114,10 +114,10 @@ class THOR:
 
 
 class TrainingCell(nn.Cell):
-    """(inputs ..., labels) -> mean loss over the ranks, after one step. The first axis of all tensors is the batch.
+    """Training step: (inputs ..., labels) -> mean loss over the ranks. The first axis of all tensors is the batch.
 
     It works by itself and as the network of a `mindspore.Model` without loss and optimizer (dataset_sink_mode=False).
-    Its parameters - `mindspore.save_checkpoint(cell, file)` - are everything a later process needs to go on.
+    `mindspore.save_checkpoint(cell, file)` saves everything that a later process needs to continue.
     """
 
     def __init__(self, thor: THOR, loss: Callable[..., Any]) -> None:
@@ -134,7 +134,7 @@ class TrainingCell(nn.Cell):
         self.skipped = self._skipped_in_a_row = 0
 
     def _compile(self) -> None:
-        """Graphs that bind to the parameters' memory as it is when they first run."""
+        """Create the graphs, which bind to the parameters' memory at their first run."""
         thor, parameters, probes = self.thor, self.thor.curvature.parameters, self.thor.curvature.capture.probes
         self.plain = _Compiled(_Gradient(thor.network, self.loss, parameters, thor.loss_scale))
         self.capturing = _Compiled(_Gradient(thor.network, self.loss, parameters, thor.loss_scale, probes))
@@ -142,20 +142,20 @@ class TrainingCell(nn.Cell):
         self.update = _Compiled(thor.optimizer)
 
     def _follow(self) -> None:
-        """Compile again if somebody has loaded parameters since the last step: `models.assign.write` explains why."""
+        """Recompile if parameters were loaded since the last step; `models.assign.write` explains why."""
         places = [parameter.data_ptr() for parameter in self._written]
         if self._places is not None and places != self._places:
             log.info("THOR compiles its graphs again, since parameters were loaded after a step")
             self._compile()
 
     def __call__(self, *batch: Tensor) -> Tensor:
-        """One step; `last_update` says what the newest update of the curvature did.
+        """Perform one step; `last_update` is the result of the last curvature update.
 
-        A gradient that is not finite, as half precision has them when the loss scale is too large, changes nothing but
-        running statistics: it is logged and counted in `skipped`, and the next step makes its update of the
-        curvature. Raises FloatingPointError after so many in a row that none will be finite.
+        A gradient that is not finite, as in half precision if the loss scale is too large, changes only running
+        statistics: it is logged and counted in `skipped`, and its curvature update is postponed to the next step.
+        Raises FloatingPointError after more than MOST_IN_A_ROW in a row.
         """
-        graph_mode = mindspore.get_context("mode") == mindspore.GRAPH_MODE  # where graphs follow by themselves
+        graph_mode = mindspore.get_context("mode") == mindspore.GRAPH_MODE  # graphs follow new memory by themselves
         if not graph_mode:
             self._follow()
         step = int(self.steps.asnumpy())
@@ -179,7 +179,7 @@ class TrainingCell(nn.Cell):
         return scalars[1]
 
     def _skip(self, step: int) -> None:
-        """Count a step that is left out, and say so. Raises FloatingPointError."""
+        """Count and log a skipped step. Raises FloatingPointError after too many in a row."""
         self.skipped, self._skipped_in_a_row = self.skipped + 1, self._skipped_in_a_row + 1
         scale = self.thor.loss_scale
         if self._skipped_in_a_row > MOST_IN_A_ROW:
@@ -195,7 +195,7 @@ class TrainingCell(nn.Cell):
             try:
                 flat, captured, outputs = graph(*batch)
             except ValueError as error:
-                if due and "AddN" in str(error):  # MindSpore's word for gradients that cannot be added up
+                if due and "AddN" in str(error):  # MindSpore's operator that fails to add up gradients
                     remedy = "name it in `exclude`"
                     raise ValueError(f"THOR: a layer has inputs of several shapes in one step; {remedy}") from error
                 raise
@@ -205,7 +205,7 @@ class TrainingCell(nn.Cell):
 
 
 class _Compiled(nn.Cell):
-    """A cell as a graph also where the script runs operator by operator, which is MindSpore's default mode."""
+    """Runs a cell as a compiled graph, also in PyNative mode, MindSpore's default."""
 
     def __init__(self, cell: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
@@ -217,9 +217,9 @@ class _Compiled(nn.Cell):
 
 
 class _Gradient(nn.Cell):
-    """(inputs ..., labels) -> flat [gradients ..., loss, loss] as `Reduction` takes it, gradients by the probes.
+    """Gradient: (inputs ..., labels) -> flat [gradients ..., loss, loss] for `Reduction`, the probes' gradients.
 
-    And the network's output, if it is one tensor, or else the loss.
+    Third output: the network's output if it is one tensor, else the loss.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class _Gradient(nn.Cell):
         self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
 
     def forward(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        """The scaled loss, and the output."""
+        """Return the scaled loss and the network's output."""
         outputs = self.network(*batch[:-1])
         loss = self.loss(outputs, batch[-1])
         if loss.size != 1:
@@ -254,7 +254,7 @@ class _Gradient(nn.Cell):
 
 
 class _Doubled(nn.Cell):
-    """(outputs, labels) of a batch -> its loss, and that of the batch taken twice."""
+    """Loss of a batch and of the same batch taken twice: (outputs, labels) -> (once, twice)."""
 
     def __init__(self, loss: Callable[..., Any]) -> None:
         super().__init__(auto_prefix=False)
@@ -265,9 +265,9 @@ class _Doubled(nn.Cell):
 
 
 def _check_mean(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> bool:
-    """Refuse a loss that is a sum over the batch, and warn of another that is no mean: their curvature differs.
+    """Check that the loss is a mean over the batch, since otherwise the curvature is wrong; warn if it is not.
 
-    Returns whether this batch could say which it is.
+    Returns whether this batch could decide it. Raises ValueError for a sum.
     """
     if outputs.ndim == 0 or labels.ndim == 0 or outputs.shape[0] != labels.shape[0]:
         return False
@@ -284,14 +284,14 @@ def _check_mean(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> bo
 
 
 def _reduction(loss: Callable[..., Any]) -> object:
-    """What a loss of MindSpore was made with; None where it does not say so."""
+    """Return the `reduction` of a MindSpore loss, or None if it has none."""
     if isinstance(loss, nn.LossBase) and not hasattr(loss, "reduction"):
         return "none" if not loss.reduce else "mean" if loss.average else "sum"
     return getattr(loss, "reduction", None)
 
 
 class _Schedule:
-    """A number, one number a step, or a function of the step, checked as far as it is known beforehand."""
+    """A number, one number per step, or a function of the step; values known in advance are checked."""
 
     def __init__(self, name: str, scheduled: Any, least: str, sound: Callable[[float], bool]) -> None:
         self.name, self.sound = name, sound
@@ -304,7 +304,7 @@ class _Schedule:
             self.at(0)
 
     def at(self, step: int) -> float:
-        """Of a step, 0-based; the last number stays. Raises ValueError for what a function must not give."""
+        """Return the value at a step (0-based); the last number stays. Raises ValueError for an invalid result."""
         if self.function is None:
             return self.values[min(step, len(self.values) - 1)]
         value = self.function(step)
@@ -317,7 +317,7 @@ class _Schedule:
 
 
 def _numbers(given: Any) -> list[float]:
-    """Those of a number, a sequence, an array or a Tensor; none for what has others than real numbers."""
+    """Convert a number, sequence, array or Tensor to a list of floats; empty if it is not of real numbers."""
     try:
         array = np.asarray(given.asnumpy() if isinstance(given, Tensor) else given)
     except ValueError:  # lists of several lengths
@@ -331,7 +331,7 @@ def _is_list(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a finite real number; True and False are none."""
+    """Return whether a value is a finite real number and not a bool."""
     return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
 
 
