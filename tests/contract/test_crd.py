@@ -1,7 +1,8 @@
 """The CRD against everything that follows it: the structs, the checker, the examples and the corpus of job files.
 
 tests/corpus/good and bad hold job files, changes/{good,bad} merge patches to good/everything.yaml. Bad ones start with
-`# expect: ` and the one problem they have. They are written for `kubectl` too: the API server must judge them alike.
+`# expect: ` and the one problem they have, in which {algorithms} stands for the names of all algorithms. They are
+written for `kubectl` too: the API server must judge them alike.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from resnetboost_api import aliases, crd
+from resnetboost_api import aliases, crd, wording
 from resnetboost_api.structure import Structure
 from resnetboost_operator import api, names, status
 from resnetboost_operator.manifests import devices
@@ -233,7 +234,8 @@ def expected(path: Path) -> str:
     """The problem that the comment at the top of a bad file tells."""
     lines = path.read_text().splitlines()
     comment = lines[: next(index for index, line in enumerate(lines) if not line.startswith("#"))]
-    return " ".join(line.removeprefix("#").strip() for line in comment).removeprefix("expect: ")
+    text = " ".join(line.removeprefix("#").strip() for line in comment).removeprefix("expect: ")
+    return text.replace("{algorithms}", wording.wanted({"enum": get_args(api.Algorithm)}))
 
 
 def files(folder: str) -> pytest.MarkDecorator:
