@@ -211,6 +211,23 @@ class Training(Block, frozen=True, kw_only=True):
     pca: Pca | None = None
 
 
+def only_for(block: str, *algorithms: str) -> Rule:
+    """The rule that a stage of any other algorithm leaves the block out."""
+    if len(algorithms) == 1:
+        condition, named = f"self.algorithm == '{algorithms[0]}'", f"algorithm {algorithms[0]}"
+    else:
+        condition = f"self.algorithm in {list(algorithms)}"
+        named = f"algorithms {' and '.join(algorithms)}"
+    remedy = "leave it out or change the algorithm"
+    return Rule(
+        f"{condition} || !has(self.{block})",
+        f"{block} is for the {named}; {remedy}",
+        field_path=f".{block}",
+        reason="FieldValueForbidden",
+        message_expression=f'"{block} is for the {named}, and this one is " + self.algorithm + "; {remedy}"',
+    )
+
+
 class Stage(Training, frozen=True, kw_only=True):
     """One part of the training with an algorithm of its own.
 
@@ -280,16 +297,7 @@ class Stage(Training, frozen=True, kw_only=True):
             + self.learningRate.schedule + "; leave them out"
             """,
         ),
-        Rule(
-            "self.algorithm in ['THOR', 'Adasum'] || !has(self.thor)",
-            "thor is for the algorithms THOR and Adasum; leave it out or change the algorithm",
-            field_path=".thor",
-            reason="FieldValueForbidden",
-            message_expression="""
-            "thor is for the algorithms THOR and Adasum, and this one is " + self.algorithm
-            + "; leave it out or change the algorithm"
-            """,
-        ),
+        only_for("thor", "THOR", "Adasum"),
         Rule(
             "self.algorithm == 'Momentum' || !has(self.clipNorm)",
             """
@@ -311,16 +319,7 @@ class Stage(Training, frozen=True, kw_only=True):
             """,
             field_path=".dynamicLossScale",
         ),
-        Rule(
-            "self.algorithm == 'Momentum' || !has(self.lars)",
-            "lars is for the algorithm Momentum; leave it out or change the algorithm",
-            field_path=".lars",
-            reason="FieldValueForbidden",
-            message_expression="""
-            "lars is for the algorithm Momentum, and this one is " + self.algorithm
-            + "; leave it out or change the algorithm"
-            """,
-        ),
+        only_for("lars", "Momentum"),
         Rule(
             "self.algorithm != 'PCA' || self.accumulationSteps == 1",
             """
@@ -351,16 +350,7 @@ class Stage(Training, frozen=True, kw_only=True):
             """,
             field_path=".allReduceFusion",
         ),
-        Rule(
-            "self.algorithm == 'Adasum' || !has(self.adasum)",
-            "adasum is for the algorithm Adasum; leave it out or change the algorithm",
-            field_path=".adasum",
-            reason="FieldValueForbidden",
-            message_expression="""
-            "adasum is for the algorithm Adasum, and this one is " + self.algorithm
-            + "; leave it out or change the algorithm"
-            """,
-        ),
+        only_for("adasum", "Adasum"),
         Rule(
             """
             self.algorithm != 'Adasum' || !has(self.thor) || !has(self.adasum) ||
@@ -380,16 +370,7 @@ class Stage(Training, frozen=True, kw_only=True):
             """,
             field_path=".deviceCount",
         ),
-        Rule(
-            "self.algorithm == 'PCA' || !has(self.pca)",
-            "pca is for the algorithm PCA; leave it out or change the algorithm",
-            field_path=".pca",
-            reason="FieldValueForbidden",
-            message_expression="""
-            "pca is for the algorithm PCA, and this one is " + self.algorithm
-            + "; leave it out or change the algorithm"
-            """,
-        ),
+        only_for("pca", "PCA"),
         Rule(
             "!has(self.snapshots) || self.snapshots.from <= double(self.epochs)",
             "snapshots must begin before the stage ends; use a from of at most its epochs",
