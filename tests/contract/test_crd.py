@@ -237,7 +237,7 @@ def expected(path: Path) -> str:
     lines = path.read_text().splitlines()
     comment = lines[: next(index for index, line in enumerate(lines) if not line.startswith("#"))]
     text = " ".join(line.removeprefix("#").strip() for line in comment).removeprefix("expect: ")
-    return text.replace("{algorithms}", wording.wanted({"enum": get_args(api.Algorithm)}))
+    return text.replace("{algorithms}", wording.wanted({"enum": get_args(Algorithm)}))
 
 
 def files(folder: str) -> pytest.MarkDecorator:
