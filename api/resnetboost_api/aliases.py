@@ -1,4 +1,4 @@
-"""Names of fields and values in other frameworks, and what a bare number in place of a block stands for.
+"""Names that other frameworks use for fields and values, and the field that a bare number in place of a block means.
 
 The names come from MindSpore's model zoo, MindCV and PyTorch's reference scripts, if they do not resemble the job's.
 """

@@ -183,7 +183,7 @@ def _extra(annotation: Any) -> Schema:
 
 
 def _plain(value: Any) -> Any:
-    """1 for 1.0, as Kubernetes writes it."""
+    """Write 1.0 as 1, as Kubernetes does."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,4 +1,4 @@
-"""What a field of the API is declared with: base structs, rules, and types that several structs share.
+"""Building blocks of the schema: base structs, rules, and types that several structs share.
 
 A struct's docstring (its first paragraph) and the string below a field are their descriptions in the CRD.
 """
@@ -77,7 +77,7 @@ def as_schema(rule: Rule) -> dict[str, str]:
 
 
 def keyed(name: str) -> dict[str, Any]:
-    """A list whose items are told apart by one of their fields, as `extra_json_schema`."""
+    """A list keyed by one field of its items, as `extra_json_schema`."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [name]}
 
 

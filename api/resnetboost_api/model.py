@@ -1,4 +1,4 @@
-"""The network of a job: what it begins with, and which parts of it learn."""
+"""The network of a job: its architecture, initial weights and frozen parts."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""Every name that crosses a border (labels, objects, environment, ports, paths), decided once; no logic."""
+"""Names shared by operator, trainer and cluster: labels, objects, environment variables, ports, paths."""
 
 GROUP = "resnetboost.io"
 VERSION = "v1alpha1"

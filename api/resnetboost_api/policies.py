@@ -1,4 +1,4 @@
-"""When a job saves, stops, restarts and is cleaned up."""
+"""Checkpoints, run policy and failure policy of a job."""
 
 from typing import Annotated, ClassVar, Literal
 

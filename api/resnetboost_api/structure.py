@@ -1,4 +1,7 @@
-"""Checks a value against an OpenAPI schema like the API server; rules between fields are in `rules`."""
+"""Checks a value against an OpenAPI schema like the API server.
+
+Rules between fields are evaluated in the operator's validation/rules.
+"""
 
 import functools
 import math
@@ -130,7 +133,7 @@ def _wrong_type(value: Any, schema: Schema, field: str) -> str:
 
 
 def _is_integer(value: Any) -> bool:
-    """1.0 counts as the integer 1, since defaulting converts it as on the way to the API server."""
+    """True for integers and for 1.0, which defaulting converts as the API server does."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= INT64_MAX
 
 

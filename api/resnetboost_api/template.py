@@ -1,4 +1,4 @@
-"""What the pods of a job get beside what the operator sets, in the words of Kubernetes."""
+"""The pod template of a job: the fields of a pod that users may set, in Kubernetes' form."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -18,7 +18,7 @@ from resnetboost_api.stage import Training
 
 
 class JobReference(Block, frozen=True, kw_only=True):
-    """Whose training this is."""
+    """The job this training belongs to."""
 
     name: str
     """Name of the job."""
@@ -29,7 +29,7 @@ class JobReference(Block, frozen=True, kw_only=True):
 
 
 class RankAdasum(Summing, frozen=True, kw_only=True):
-    """Settings of the algorithm Adasum as a rank needs them."""
+    """Settings of Adasum that a rank needs."""
 
     ranks_per_node: Annotated[int, Meta(ge=1, le=1024)] = 1
     """How many neighbouring ranks take the mean of their gradients before Adasum sums."""

@@ -1,4 +1,4 @@
-"""Blocks as plain values: with what was given, or with what differs from the defaults."""
+"""Converts structs to plain values: without defaults, or without nulls."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def without_defaults(block: msgspec.Struct) -> dict[str, Any]:
 
 
 def without_nulls(value: Any) -> Any:
-    """Any value of structs as plain ones, without the fields that are None."""
+    """Any value as plain dicts and lists, without fields that are None."""
     return _pruned(msgspec.to_builtins(value))
 
 

@@ -1,4 +1,4 @@
-"""A ResNetBoostJob as the plan reads it: the schema's structs, with the settings that follow from others filled in."""
+"""The checked job, as planning uses it: `Job`, `parse_job`, and the structs of resnetboost_api."""
 
 from typing import Any
 
@@ -44,6 +44,6 @@ def _completed(stage: Stage, device: Device) -> Stage:
 
 
 def ranks_per_summand(device: Device, stage: Stage) -> int:
-    """How many ranks of a stage, neighbours of one node, take the mean of their gradients before Adasum sums."""
+    """Number of neighbouring ranks that average their gradients before Adasum sums."""
     hierarchical = stage.adasum is not None and stage.adasum.topology == "Hierarchical"
     return min(device.per_node or 1, stage.device_count) if hierarchical else 1

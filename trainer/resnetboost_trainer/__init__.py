@@ -1,3 +1,3 @@
-"""Data-parallel training of residual networks with MindSpore; it must know nothing of Kubernetes."""
+"""Data-parallel training of residual networks with MindSpore. Knows nothing of Kubernetes."""
 
 __version__ = "0.1.0"

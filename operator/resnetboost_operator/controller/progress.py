@@ -1,4 +1,4 @@
-"""Asks the rank 0 of each running job for its progress, from time to time; what it says is for the plan to judge."""
+"""Polls rank 0 of each running job for its progress."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Polling:
         self._unreachable: dict[str, str] = {}  # job uid: uid of the pod that could not be reached
 
     def progress(self, uid: str) -> Progress | None:
-        """What the job's rank 0 told last."""
+        """What the job's rank 0 reported last."""
         return self._progress.get(uid)
 
     def unreachable(self, uid: str) -> bool:

@@ -48,7 +48,7 @@ class RequestObserver(Protocol):
 
 
 def ignore(verb: str, resource: str, code: str) -> None:
-    """The observer of a client whose requests nobody counts."""
+    """Observer that does nothing."""
 
 
 class Client:

@@ -71,7 +71,7 @@ def _config_folder(config_map: str, volume: str, config_maps: Mapping[str, Manif
 
 
 def environment(pod: Manifest, address: str, threads: int, mounts: Mounts, hosts: Mapping[str, str]) -> dict[str, str]:
-    """The container's environment: the pod's own over this shell's, which stands for the image's."""
+    """The container's environment: this shell's variables, which stand for the image's, overridden by the pod's."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
     variables["PYTHONUNBUFFERED"] = "1"  # the log must contain the last lines of a killed rank
     variables["PYTHONUTF8"] = "1"  # as in an image, whatever the shell's locale

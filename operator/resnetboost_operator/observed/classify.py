@@ -1,4 +1,4 @@
-"""The failure class of a container that ended, from what Kubernetes and the trainer report about it."""
+"""Maps the end of a container to a failure class, by exit code, signal and termination message."""
 
 from resnetboost_api import failures
 from resnetboost_api.failures import FailureClass

@@ -79,10 +79,10 @@ class PodView(msgspec.Struct, frozen=True):
 
 
 def view(pod: Manifest) -> PodView:
-    """Read a pod of a job. Raises ValueError for a pod that is not one: anybody may write labels and owners.
+    """Read a pod of a job. Raises ValueError for a pod that only pretends to be one.
 
-    A rank's pod has exactly one valid name, and names are unique in a namespace: so no other pod with this `job_name`
-    and `job_uid` can pass for the same rank.
+    Anybody may write labels and owners. A rank's pod has exactly one valid name, and names are unique in a namespace:
+    so no other pod with this `job_name` and `job_uid` can pass for the same rank.
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
     node = (pod.get("spec") or {}).get("nodeName", "")

@@ -61,7 +61,7 @@ def with_record(state: ObservedState, ended: Attempt) -> Status:
 
 
 def with_next_attempt(status: Status, now: str) -> Status:
-    """The status with the next attempt's number, and nothing known about that attempt."""
+    """The status with the next attempt's number; everything known of the attempt before is cleared."""
     if statuses.condition(status, statuses.RANK_TABLE_READY) is not None:
         status = with_condition(status, statuses.RANK_TABLE_READY, False, *GANG_INCOMPLETE, now)
     return replace(
@@ -84,7 +84,7 @@ def describe(ended: Attempt) -> str:
 
 
 def _why(ended: Attempt) -> str:
-    """The last line of the message. Of a killed process that is its last log line, which explains nothing."""
+    """The last line of the message; for a killed process that is a log line, which explains nothing."""
     killed = ended.exit_code is not None and ended.exit_code > 128
     lines = ended.message.strip().splitlines()
     if not lines or (killed and ended.reason != failures.OUT_OF_MEMORY.name):

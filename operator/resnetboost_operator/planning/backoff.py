@@ -1,4 +1,7 @@
-"""The back-off: seconds to wait before a gang is restarted, computed from the recorded attempts."""
+"""The back-off: seconds to wait before a gang is restarted, computed from the recorded attempts.
+
+Not the back-off of API requests (kubeclient/retry) or of failed passes (controller/workqueue).
+"""
 
 from collections.abc import Sequence
 

@@ -16,7 +16,7 @@ _FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "
 
 
 def with_progress(state: ObservedState) -> ObservedState:
-    """The state with ranks, progress and stages of its status up to date. A finished job's stay as they are."""
+    """The state with ranks, progress and stages of its status updated; unchanged for a finished job."""
     status, ended = state.status, (*state.gang, *state.tombstones)
     if statuses.is_terminal(status):
         return state

@@ -15,7 +15,7 @@ TRAINING = "Training"  # the reason of the condition Running while all is well
 
 
 def watch(state: ObservedState) -> Plan:
-    """The plan for a gang whose pods were all seen. From now on a missing pod is a lost one."""
+    """Plan for a gang whose pods have all been seen: from now on a missing pod counts as lost."""
     status, seconds = pending.with_reason(state, state.status), POLL_STARTING_SECONDS
     if state.is_training or statuses.is_true(state.status, "Running"):
         status, seconds = _running(state), _poll_running_seconds(state)

@@ -1,1 +1,4 @@
-"""HCCL's rank tables: made from what the device plugin tells, checked as HCCL would; it touches no file, no cluster."""
+"""HCCL's rank tables: creates them from the device plugin's annotations, reads, merges and checks them.
+
+No cluster, no files.
+"""

@@ -1,4 +1,4 @@
-"""What Ascend's device plugin wrote on a pod, read once and distrusted: anybody may annotate a pod; it makes no table.
+"""Reads the annotations of Ascend's device plugin. They are untrusted: anybody may annotate a pod.
 
 The forms are those of mind-cluster's device plugin (ascend-device-plugin pkg/common/proto.go, Instance), from the three
 fields of 2020 to today's.
@@ -44,7 +44,7 @@ class BoundPod(msgspec.Struct, frozen=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """The one device of a pod. Empty text where the plugin told nothing, or that it knows nothing."""
+    """The device that the plugin allocated to a pod. A text is empty if the plugin knows nothing."""
 
     pod: BoundPod
     device: int
@@ -80,7 +80,7 @@ _DECODER = msgspec.json.Decoder(_Instance)
 
 
 def missing(pods: tuple[BoundPod, ...]) -> tuple[str, ...]:
-    """The pods whose device plugin has not written yet: with these it is too early for a table."""
+    """The pods without an annotation yet; the table cannot be built until they have one."""
     return tuple(pod.name for pod in pods if not any(key in pod.annotations for key in KEYS))
 
 

@@ -1,6 +1,6 @@
-"""Bound pods with the device plugin's annotations into a rank table and a rank for each pod, or a refusal.
+"""Builds a gang's rank table, and assigns a rank to each pod, from bound pods and their annotations.
 
-Ranks are given here and nowhere else: the node of index 0 first, then by node and device, so that those of a node are
+Only this module assigns ranks: the node of index 0 first, then by node and device, so that those of a node are
 neighbours (HCCL's documents forbid anything else) and any order of pods gives the same bytes. All pods of a node become
 one server entry: an entry each would repeat the server_id, which HCCL refuses, or send all traffic over RoCE.
 """
@@ -86,7 +86,7 @@ def _version(found: Sequence[Allocation], chip: Chip) -> str:
 
 
 def _order(first: Allocation, version: str) -> Callable[[Allocation], tuple[object, ...]]:
-    """What ranks are sorted by: the super pods, so that theirs stay together, then as the module says."""
+    """Sort key of ranks: super pods stay together, then the order of the module docstring."""
 
     def key(found: Allocation) -> tuple[object, ...]:
         super_pod = (found.super_pod != first.super_pod, found.super_pod) if version == "1.2" else ()
@@ -117,7 +117,7 @@ def _server_table(ordered: Sequence[Allocation], version: str, host_network: boo
 
 
 def _server_id(position: int, digits: int, node: str) -> str:
-    """Numbered, so that dictionary order is the order of the ranks, and within HCCL's 64 characters."""
+    """Id of a server: numbered, so that dictionary order is rank order; at most 64 characters (HCCL)."""
     return f"{position:0{digits}}-{node}"[: server_list.MOST_SERVER_ID]
 
 
@@ -137,7 +137,7 @@ def _device(found: Allocation, rank: int, version: str, needs_address: bool) -> 
 
 
 def _host_ip(found: Sequence[Allocation]) -> str | None:
-    """The node's own address, which all its pods tell alike."""
+    """The node's address. Raises Refusal if its pods disagree."""
     told = {each.host_ip: each.pod.name for each in found if each.host_ip}
     if len(told) > 1:
         problem = f"tell {' and '.join(map(quoted, sorted(told)))} as host_ip of the one node {found[0].pod.node}"
@@ -163,7 +163,7 @@ def _rank_list(ordered: Sequence[Allocation]) -> RankList:
 
 
 def _checked(data: bytes, chip: Chip, ordered: Sequence[Allocation], table: ServerTable | RankList) -> None:
-    """Nothing is published that HCCL would refuse, or run over other network cards than the devices' own."""
+    """The table, if HCCL would accept it and use the devices' own network cards. Raises Refusal."""
     judged = verdict.check(document.parse(data), chip)
     found = errors(judged) or tuple(finding for finding in judged if finding.rule in _OTHER_CARDS)
     if found:
@@ -173,7 +173,7 @@ def _checked(data: bytes, chip: Chip, ordered: Sequence[Allocation], table: Serv
 
 
 def _devices_once(ordered: Sequence[Allocation]) -> None:
-    """Version 2.0 has no servers in which HCCL could look for a device that comes twice."""
+    """Raise Refusal if a device occurs twice: version 2.0 has no servers in which HCCL would notice."""
     seen: dict[tuple[str, int], Allocation] = {}
     for found in ordered:
         first = seen.setdefault((found.pod.node, found.device), found)

@@ -1,4 +1,4 @@
-"""The Ascend chips that HCCL tells apart, and what each can hold on one server; it knows no rank table."""
+"""The Ascend chips that HCCL distinguishes, and the devices that a server of each can have."""
 
 from typing import Literal, get_args
 

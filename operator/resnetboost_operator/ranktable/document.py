@@ -1,4 +1,4 @@
-"""Untrusted bytes into plain values and values into bytes that never vary; it knows no rank table's fields."""
+"""Parses untrusted JSON and serializes values to canonical bytes."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ def parse(data: bytes) -> Document:
 
 
 def _reason(data: bytes, error: str) -> str:
-    """The decoder's complaint, and the line people look for."""
+    """The decoder's message with the line number."""
     text, _, rest = error.removeprefix("JSON is malformed: ").partition(" (byte ")
     complaint = "it ends too early" if "truncated" in text else text.partition(" - at ")[0].lower()
     try:
@@ -69,7 +69,7 @@ def _in_line(data: bytes, byte: int) -> str:
 
 
 def _depth(value: Any) -> int:
-    """How deep lists and objects lie in each other; level by level, so that depth costs no stack."""
+    """Nesting depth, computed level by level so that deep input needs no stack."""
     depth, level = 0, [value]
     while level:
         depth += 1

@@ -1,4 +1,4 @@
-"""Addresses of a server's devices out of /etc/hccn.conf or what hccn_tool prints, and a table of them; runs nothing."""
+"""Reads device addresses from /etc/hccn.conf or from the output of hccn_tool, and makes a table of them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 class AddressError(UserError):
-    """A source of addresses that tells none, or not those wanted."""
+    """A source without (all of) the addresses asked for."""
 
 
 def device_ids(written: str) -> tuple[int, ...]:
@@ -36,8 +36,8 @@ def device_ids(written: str) -> tuple[int, ...]:
 def read(text: str, wanted: Sequence[int] | None = None) -> dict[int, str]:
     """The address of each device, as asked for; raises AddressError for a device without a valid one.
 
-    hccn_tool does not print which device it was asked for: a line with the call (`set -x`) tells, else the answers
-    belong to `wanted` in its order, or to 0, 1, 2 and so on.
+    hccn_tool does not print the device it was asked for. Without the call itself in the text (`set -x`), the addresses
+    belong to `wanted` in order, or to devices 0, 1, 2 and so on.
     """
     found = dict(_configured(text)) or dict(_answered(text, wanted))
     if not found:

@@ -1,4 +1,4 @@
-"""Rank tables of single servers into one of all, ranks in the order of the tables; it checks only what it relies on."""
+"""Merges rank tables of single servers into one; ranks follow the order of the tables."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,7 +30,7 @@ class MergeError(UserError):
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """One table; `origins` tells where each of its places was, such as `b.json: server_list[0].device[1]`."""
+    """The merged table; `origins` maps each place in it to its source, such as `b.json: server_list[0].device[1]`."""
 
     table: ServerTable | RankList
     origins: Mapping[str, str]

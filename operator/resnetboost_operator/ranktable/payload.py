@@ -1,4 +1,4 @@
-"""A rank table as the content of a ConfigMap: as text, or compressed where text would not fit; it writes no object."""
+"""Packs a rank table into a ConfigMap: as text, or compressed if the text is too large."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""The rank tables this project writes, and the template it only reads, as frozen structs; their rules are the checks'.
+"""Rank tables as frozen structs: the versions this project writes, and template 2, which it only reads.
 
 The order of the fields is the order of the keys: the same table has the same bytes everywhere, because HCCL compares a
 checksum of it between the ranks.
@@ -39,7 +39,10 @@ class TableError(UserError):
 
 
 class _Form(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What has no value is left out; what neither HCCL nor MindSpore reads is not kept."""
+    """Base of all forms: fields without a value are left out.
+
+    Fields that neither HCCL nor MindSpore reads are dropped.
+    """
 
 
 class Device(_Form, frozen=True, kw_only=True):
@@ -111,7 +114,7 @@ class Level(_Form, frozen=True, kw_only=True):
 
 
 class ControlPlane(_Form, frozen=True, kw_only=True):
-    """Where a rank listens for what is no data."""
+    """Address on which a rank listens for control traffic."""
 
     addr_type: str
     addr: str

@@ -1,1 +1,1 @@
-"""The folder of a run: its files, its report, and what a later run of the folder may change."""
+"""The run folder: its files, its report, and what a second run in the same folder may change."""

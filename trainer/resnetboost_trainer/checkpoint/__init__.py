@@ -1,1 +1,1 @@
-"""Checkpoints, snapshots and pretrained weights: saving, finding and loading them. Contains no training code."""
+"""Checkpoints, snapshots and weights: saving, finding and restoring them. Trains nothing."""

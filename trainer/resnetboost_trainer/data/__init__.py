@@ -1,1 +1,1 @@
-"""Where images come from, what is done to them, and how batches are made. Knows neither MindSpore nor ranks."""
+"""Data sources, image transforms, samplers and loaders. No MindSpore, no communication between ranks."""

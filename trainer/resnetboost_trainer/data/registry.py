@@ -1,6 +1,7 @@
 """The data sources that `dataset.name` can be, and loading the job's data set from one.
 
-A new source is a file in data/sources with its reader, a line here, and its name in the schema of the job.
+A new source is a file in data/sources with its reader, a line here, and its name in `DatasetName` of
+resnetboost_api/dataset.py (and in the rules there that list sources without a path or with an image size).
 """
 
 import msgspec

@@ -1,1 +1,1 @@
-"""The gang: joining it, its collectives, its rank table, and sums over its ranks. Knows no networks."""
+"""Process group of the ranks: rendezvous, collectives, rank table, gradient reduction. Knows no networks."""

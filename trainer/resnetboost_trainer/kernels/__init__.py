@@ -1,1 +1,1 @@
-"""C++ operators for CPUs, built where there is a compiler. Everything works without them, but more slowly."""
+"""C++ operators for CPUs, built where there is a compiler. Without them everything works, but slower."""

@@ -1,1 +1,1 @@
-"""What a rank reports: Prometheus, /progress, metrics.csv and the log. Changes nothing."""
+"""Metrics of a rank: Prometheus, /progress, metrics.csv and the log. Changes nothing in the training."""

@@ -1,1 +1,1 @@
-"""Networks: architecture, layers, initialization and weight names. Contains no training or communication code."""
+"""Networks: architecture table, layers, initialization, parameter names, half precision. No training, no ranks."""

@@ -1,4 +1,7 @@
-"""Mixed precision: types of images and activations.
+"""Half precision: the MindSpore type for each value of `precision`, and casts where an operator lacks it.
+
+`resnet` casts the images; `optim/grad_scaler` scales the loss; `resnetboost_api.stage.completed` gives Float16 its
+default loss scale.
 
 As in Micikevicius et al. 2018, §3: weights, statistics and everything after the last convolution stay float32, and so
 do gradients, optimizers and checkpoints; a checkpoint fits every precision.

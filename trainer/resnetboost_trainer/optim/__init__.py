@@ -1,1 +1,4 @@
-"""Optimizers and what surrounds them: schedules, clipping, weight averages, loss scales. No data, no files."""
+"""Optimization algorithms, schedules, clipping, weight averages and loss scaling.
+
+To add an algorithm, see registry.py. No data, no files.
+"""

@@ -21,7 +21,7 @@ class Momentum(nn.Cell):
 
     Weight decay `wd` is coupled (it passes through the momentum) and applies to convolution and dense weights only:
     decaying BN's scale and shift or biases costs accuracy (He et al. 2019, "Bag of Tricks", §3.1).
-    `velocity` is the only state. On CPUs it is one C++ operator where there is one (native/momentum.cpp).
+    `velocity` is the only state. On CPUs it is one C++ operator where there is one (kernels/momentum.cpp).
     """
 
     def __init__(self, parameters: Sequence[Parameter], settings: Settings) -> None:

@@ -1,7 +1,7 @@
 """Learning rate schedules and damping, as pure functions of the config and the step.
 
-To add a learning rate schedule: write a function of a `Position`, list it in `SCHEDULES`, and add its name to the
-field learningRate.schedule of the job.
+To add a learning rate schedule: write a function of a `Position`, list it in `SCHEDULES`, add its name to `Schedule`
+in resnetboost_api/stage.py (and to the rules on `final` and `milestones` there if it has them), and run `make crd`.
 
 Convention, for step s (0-based within the stage) with n steps an epoch:
     W = warmupEpochs * n,  T = scheduleEpochs * n   (the stage's epochs where scheduleEpochs is not given)

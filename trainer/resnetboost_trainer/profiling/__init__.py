@@ -1,1 +1,1 @@
-"""Measures and analyzes the parts of a training step for `profile`. Saves no weights."""
+"""Measures and analyzes the parts of a training step for `profile`. Discards the trained weights."""

@@ -17,7 +17,10 @@ LEASE_SECONDS = 30.0
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """No news since then (unix seconds). `leaderless`: no operator leads; else the cause is unknown."""
+    """Since when there is no news of a job (unix seconds).
+
+    `leaderless`: no operator leads; else the cause is unknown.
+    """
 
     since: float
     leaderless: bool

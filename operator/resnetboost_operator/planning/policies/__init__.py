@@ -1,1 +1,4 @@
-"""Failure policies: how the plan answers a failure class. A new one is a file here and a line in registry.py."""
+"""Failure policies: what the plan does about a failure class (fail, restart, restart for free).
+
+To add one: a file here and a line in registry.py.
+"""

@@ -11,4 +11,4 @@ class Disruption:
     uses_budget = False
 
     def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
-        """Never: a disruption is nobody's fault."""
+        """Return None: a disruption is always retried."""

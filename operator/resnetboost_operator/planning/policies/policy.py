@@ -19,8 +19,8 @@ class Refusal(msgspec.Struct, frozen=True):
 class Policy(Protocol):
     """How the plan answers the failure of a gang.
 
-    `uses_budget`: a restart counts towards maxRestarts. Failures of other policies are nobody's fault: the first
-    restart in a row needs no back-off, and they do not turn a suspension into a failure.
+    `uses_budget`: a restart counts towards maxRestarts. Failures of policies without a budget have an external
+    cause: the first restart in a row needs no back-off, and they do not turn a suspension into a failure.
     """
 
     uses_budget: bool

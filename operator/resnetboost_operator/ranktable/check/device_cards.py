@@ -1,4 +1,4 @@
-"""Checks the network cards of the devices: addresses, ports and what backs them up; ranks and servers are others'."""
+"""Checks the network cards of devices: addresses, ports and backup addresses."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ _WORDS = {"net_position": ("device", "host"), "net_protocol": ("rdma", "tcp")}
 
 
 class Card(msgspec.Struct, frozen=True):
-    """What one device's fields say; `lacks` tells why it has no device_ip if only several servers make that matter."""
+    """The usable fields of one device. `lacks`: why it has no device_ip, which matters only with several servers."""
 
     addresses: tuple[Address, ...] = ()
     lacks: str = ""
@@ -22,7 +22,7 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class _Card(msgspec.Struct, frozen=True):
-    """A device's card, for what is known only after the last one."""
+    """A device's card as kept for the checks that follow the last device."""
 
     place: str
     server: int
@@ -33,7 +33,10 @@ class _Card(msgspec.Struct, frozen=True):
 
 
 class Cards:
-    """All cards of a table; `spread` says between what, if each device needs an address for it."""
+    """Checks all cards of a table.
+
+    `spread` names what the ranks are spread over if each device needs an address for it.
+    """
 
     def __init__(self, report: Report, spread: str) -> None:
         self._report = report
@@ -46,7 +49,7 @@ class Cards:
         self._cards: list[_Card] = []
 
     def begin_server(self) -> None:
-        """A host's ports are its own."""
+        """Start the next server: host ports are unique within a server."""
         self._server += 1
         self._host_ports = {}
 
@@ -68,7 +71,7 @@ class Cards:
         return Card(addresses, lacks, on_host="host" in words)
 
     def _lacks(self, device: Record, place: str, has_host: bool) -> str:
-        """Says at once what HCCL's parser or one server says of a device without device_ip; returns what is left."""
+        """Report a missing device_ip where no other device matters; else return why it is missing."""
         missing = "device_ip" not in device
         problem = "is missing" if missing else "is empty"
         report, place = self._report, f"{place}.device_ip"
@@ -143,7 +146,7 @@ class Cards:
         self._host_ports.setdefault(port, place)
 
     def backups(self) -> None:
-        """What backs a card up is the card of the same NPU's other die, and its port is free there."""
+        """Check that a backup is the card of the same NPU's other die, with a port that is free there."""
         seen: dict[str, str] = {}
         for card in self._cards:
             for text in card.backups:

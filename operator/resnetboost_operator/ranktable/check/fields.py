@@ -1,4 +1,4 @@
-"""Reads fields as HCCL's parser for strings does, complaining where it would; it knows no field by name."""
+"""Reads JSON fields like HCCL's string parser and reports what it would reject."""
 
 import json
 import re
@@ -42,12 +42,12 @@ def quoted(value: object) -> str:
 
 
 def printable(value: str) -> str:
-    """Text that moves no cursor: a table is anybody's to write."""
+    """Text with its control characters escaped: tables are untrusted."""
     return value if value.isprintable() else value.encode("unicode_escape").decode()
 
 
 def record(value: Any) -> Record:
-    """An entry of a list; what is no object has no fields, as for HCCL."""
+    """An entry of a list as an object; an empty one if it is none, as in HCCL."""
     return value if isinstance(value, dict) else {}
 
 
@@ -88,7 +88,7 @@ def entries(holder: Record, key: str, place: str, report: Report, *, required: b
 
 
 def natural(written: str, place: str, report: Report, rule: Rule = rules.NOT_NUMBER) -> int | None:
-    """A text that must be a number; HCCL reads what begins with one, which is worth a warning."""
+    """A number in a text. HCCL also accepts a number followed by other text, which is a warning."""
     found = _LOOSE.match(written)
     value = MOST_NUMBER + 1
     if found and len(found[2]) <= _LONGEST_NUMBER and (found[1] != "-" or found[2] == "0"):
@@ -126,7 +126,7 @@ def is_nothing(found: Address) -> bool:
 
 
 def odd(found: Address) -> str:
-    """Why no network card has this address, though HCCL takes it; empty for an ordinary one."""
+    """Why no network card can have this address although HCCL accepts it; '' if one can."""
     if found.is_unspecified:
         return "the address of nobody"
     if found.is_multicast:

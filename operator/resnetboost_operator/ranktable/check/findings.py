@@ -1,4 +1,4 @@
-"""What a check found, and the report it writes into; it judges nothing."""
+"""Findings of a check, and the report that collects them."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def severity(self) -> Severity:
-        """Error: the table does not work on these chips. Warning: it does, but not as it should be."""
+        """error: the table does not work on these chips. warning: it works, but not as intended."""
         return self.rule.severity
 
     def __str__(self) -> str:
@@ -37,12 +37,12 @@ class Report:
         self.findings: list[Finding] = []
 
     def add(self, rule: Rule, place: str, problem: str) -> None:
-        """Note a broken rule."""
+        """Add a finding."""
         self.findings.append(Finding(rule, place, problem, (self.chip,)))
 
 
 def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """What is wrong at one place, together for all chips: they may have words and errors of their own for it."""
+    """Findings of the same rule and place, grouped over the chips, whose messages may differ."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for finding in findings:
         rule = finding.rule
@@ -51,5 +51,5 @@ def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Those that refuse the table."""
+    """The findings of severity error."""
     return tuple(finding for finding in findings if finding.severity == "error")

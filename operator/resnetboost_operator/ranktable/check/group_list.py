@@ -1,4 +1,4 @@
-"""Checks template 2, group_list without a version, as HCCL's parser TopoinfoRanktableStandard does; nothing writes it.
+"""Checks template 2 (group_list, no version) like HCCL's parser TopoinfoRanktableStandard.
 
 With `deploy_mode` it is the older laboratory form: one device and a rank_id for each instance. Without, HCCL numbers
 the ranks by server_id and device_id, and a process finds itself by its pod_name.
@@ -57,7 +57,7 @@ def _numbered(found: list[Rank]) -> list[Rank]:
 
 
 def _lacking(found: list[Rank], report: Report) -> list[Rank]:
-    """How many servers there are is known only now, and with it what a device without device_ip means."""
+    """Report missing device_ips once the number of servers is known."""
     servers = len(ranks.by_server(found))
     if servers > 1:
         return [_among(rank, servers) for rank in found]
@@ -83,7 +83,7 @@ class _Walk:
         self._told: list[Told | None] = []
 
     def told(self) -> Told | None:
-        """The servers of all groups together, as the laboratory form tells them."""
+        """The servers declared by all groups together (laboratory form)."""
         known = [each for each in self._told if each is not None]
         if not known or len(known) < len(self._told):
             return None

@@ -1,4 +1,4 @@
-"""Over which network cards ranks of several servers talk where some have no device_ip; a card's fields are others'."""
+"""Checks which network cards carry the traffic between servers when some devices have no device_ip."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def check(ranks: Sequence[Rank], report: Report, *, grouped: bool = False) -> No
 
 
 def _on_hosts(ranks: Sequence[Rank]) -> Rank | None:
-    """The rank for which all talk over the hosts' cards: one that says so, or rank 0 if it has nothing else."""
+    """The rank because of which all traffic goes over the hosts' cards; None if there is none."""
     first = min(ranks, key=lambda rank: rank.rank or 0, default=None)
     if first is not None and first.host is not None and not first.addresses:
         return first
@@ -42,7 +42,7 @@ def _every_host(ranks: Sequence[Rank], because: Rank, report: Report) -> None:
 
 
 def _spared(servers: dict[str, list[Rank]], grouped: bool) -> Rule:
-    """What a 910A makes of devices without a card."""
+    """What a 910A does with devices without a card."""
     if all(len(held) == _FULL for held in servers.values()):
         return rules.NICS_TRIMMED if _same_cards(servers) else rules.NICS_UNEQUAL
     if grouped and all(any(rank.addresses for rank in held) for held in servers.values()):

@@ -1,4 +1,4 @@
-"""Checks version 2.0 of the Ascend 950 as HCCL's rank_table_info does: integers, not strings; it writes no table."""
+"""Checks version 2.0 (Ascend 950) like HCCL's rank_table_info, whose numbers are integers, not strings."""
 
 import re
 from collections.abc import Sequence
@@ -108,7 +108,7 @@ class _Walk:
             self._local_ids.add(local_id)
 
     def backups(self) -> None:
-        """At most one rank stands in for another, which then is not there itself."""
+        """Check that at most one rank is a backup, and that the rank it replaces is absent."""
         for position, (place, replaced) in enumerate(self._replaced.items()):
             if position:
                 self._report.add(rules.V2_BACKUP, f"{place}.local_id", "is 64, as that of another rank")
@@ -215,7 +215,7 @@ def _backups(found: Any, kind: str | None, place: str, report: Report) -> None:
 
 
 def _control_plane(found: Any, place: str, report: Report) -> None:
-    """ControlPlane::Deserialize: where the rank listens for what is no data."""
+    """ControlPlane::Deserialize: the address on which the rank listens for control traffic."""
     if not fields.is_object(found, place, report, rules.V2_NOT_OBJECT):
         return
     _address(found, f"{place}.", report, rules.V2_CONTROL_PLANE)

@@ -1,4 +1,4 @@
-"""Rules over all ranks of a table, whatever template told them; it reads no JSON."""
+"""Checks across all ranks of a table: numbering, address families, devices of a server. Independent of the version."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -32,7 +32,7 @@ class Rank(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """How many servers the table says there are, and where."""
+    """The number of servers that the table declares, and where."""
 
     place: str
     servers: int
@@ -57,7 +57,7 @@ def device_range(device: int | None, place: str, limit: int, report: Report) -> 
 
 
 def check(ranks: Sequence[Rank], report: Report, told: Told | None = None) -> None:
-    """All of it, in HCCL's order: what its parser checks first, then what only its documents say."""
+    """Run all checks in HCCL's order: first its parser's, then those only its documents have."""
     _numbers(ranks, report)
     servers = by_server(ranks)
     if len(servers) > 1:
@@ -126,7 +126,7 @@ def _devices_once(ranks: Sequence[Rank], report: Report) -> None:
 
 
 def _selection(ranks: Sequence[Rank], servers: int, report: Report) -> None:
-    """Which devices of one server may work together."""
+    """Check which devices of a server may be used together."""
     devices = tuple(sorted({rank.device for rank in ranks if rank.device is not None}))
     if not devices or len(devices) != len(ranks):
         return  # said already
@@ -153,7 +153,7 @@ def _selection_910a(devices: tuple[int, ...], place: str, report: Report) -> Non
 
 
 def _neighbours(ranks: Sequence[Rank], servers: dict[str, list[Rank]], report: Report) -> None:
-    """Ranks of a server follow each other, and servers their dictionary order."""
+    """Check that ranks of a server are consecutive and servers in dictionary order."""
     if any(rank.rank is None for rank in ranks):
         return
     runs = [server_id for server_id, _ in groupby(sorted(ranks, key=_number), key=lambda rank: rank.server_id)]

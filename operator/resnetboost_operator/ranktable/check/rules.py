@@ -1,4 +1,4 @@
-"""Every rule a rank table is held to: its name, HCCL's error, where it stands, what mends it; it checks nothing.
+"""The rules for rank tables: name, HCCL's error, source and remedy of each.
 
 Parser means HCOMM, the newest public one; function names are those of its topoinfo_ranktable*.cc, config.cc,
 topoinfo_parse.cc and rank_table_info/*. Document means HCCL's cluster_info_config/rank_table_config_*.md. What the
@@ -14,7 +14,7 @@ Severity = Literal["error", "warning"]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One rule; `hccl` is the error HCCL reports, or tells what it does instead."""
+    """A rule. `hccl` is the error HCCL reports, or a description of what it does instead."""
 
     name: str
     hccl: str
@@ -24,7 +24,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def stops(self) -> bool:
-        """Whether HCCL itself ends here; what only its documents forbid, it runs into later or never."""
+        """True if HCCL itself rejects the table; what only its documents forbid fails later or never."""
         return self.severity == "error" and not self.hccl.startswith(_UNCHECKED)
 
 
@@ -346,7 +346,7 @@ COUNT_A3 = Rule(
     "warning",
 )
 
-# Super pods.
+# Super pods of an A3 (version 1.2).
 SUPER_DEVICE_ID = Rule(
     "super_device_id",
     'EI0014 HCCL_E_PARA "a valid non-negative integer"',

@@ -1,4 +1,4 @@
-"""Checks versions 1.0 and 1.2 as HCCL's parser TopoinfoRanktableConcise does, in its order; it writes no table."""
+"""Checks versions 1.0 and 1.2 like HCCL's parser TopoinfoRanktableConcise, in its order."""
 
 from typing import Any
 

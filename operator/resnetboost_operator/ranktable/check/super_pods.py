@@ -1,4 +1,4 @@
-"""Checks the super pods of version 1.2 on an A3; servers and their devices are checked before."""
+"""Checks the super pods of version 1.2 (A3). Servers and devices are checked before, in `server_list`."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Says what HCCL would say of a rank table, on one chip or on each that reads its version; it repairs nothing."""
+"""The verdict on a rank table: what HCCL would report, on one chip or on every chip that reads the version."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ _CHIPS: dict[str, tuple[Chip, ...]] = {"1.0": ("910A", "910B", "A3"), "1.2": ("A
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was found and on which chips it was looked at; findings stand in the order HCCL comes across them."""
+    """The findings, in HCCL's order, and the chips checked."""
 
     findings: tuple[Finding, ...]
     chips: tuple[Chip, ...]
@@ -33,7 +33,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge_bytes(data: bytes, chip: Chip | None = None) -> Verdict:
-    """The verdict on a file's content; what cannot be loaded at all is a finding too."""
+    """The verdict on a file's content; content that is no JSON object is a finding."""
     looked_at = (chip,) if chip else chips.ALL
     if len(data) > document.MAX_BYTES:
         return Verdict(_too_long(len(data), looked_at), looked_at)
@@ -46,7 +46,7 @@ def judge_bytes(data: bytes, chip: Chip | None = None) -> Verdict:
 
 
 def _too_long(size: int, looked_at: tuple[Chip, ...]) -> tuple[Finding, ...]:
-    """Each chip's limit, and that of this check."""
+    """Check the size against each chip's limit and this check's own."""
     found: list[Finding] = []
     limited = tuple(chip for chip in looked_at if chip != "950")
     if limited and size > _MOST_BYTES:
@@ -75,7 +75,7 @@ _Key = tuple[str, str, str, str]
 
 
 def _merged(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
-    """Findings of several chips, the same one once with all its chips; each chip's stand in its own order."""
+    """Merge the findings of several chips: equal ones become one that lists its chips."""
     merged: dict[_Key, Finding] = {}
     for findings in found:
         merged = _with(merged, findings)
@@ -83,7 +83,7 @@ def _merged(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
 
 
 def _with(merged: dict[_Key, Finding], findings: Sequence[Finding]) -> dict[_Key, Finding]:
-    """Those of one more chip; what is new stands before what comes next on this chip and is known."""
+    """Merge the findings of one more chip, keeping each chip's order."""
     fresh: dict[_Key, dict[_Key, Finding]] = {}
     pending: dict[_Key, Finding] = {}
     for finding in findings:

@@ -1,1 +1,1 @@
-"""Data sources, one module each: reads files into arrays or images. No transforms, no sampling."""
+"""Data sources, one module each: readers of files into arrays or images. No transforms, no sampling."""
