@@ -50,7 +50,7 @@ def jobs() -> Iterator[Manifest]:
     thor = _stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5}, ema={"decay": 0.9})
     yield _job("digits-thor", [thor])
     yield _job("digits-adasum", [_stage("Adasum", 4, learningRate={"peak": 0.05})])
-    yield _job("hangs", [_stage("Momentum", 400)], hang_timeout_seconds=10, checkpoint=kept)
+    yield _job("hangs", [_stage("Momentum", 400)], hang_timeout_seconds=30, checkpoint=kept)
     yield _job("no-data", ranks=1, dataset={"name": "npz", "path": "/nowhere.npz"})
     yield _job("diverges", [_stage("Momentum", 2, learningRate={"schedule": "Constant", "peak": 1000})], ranks=1)
     yield _job("disk-full", ranks=1, checkpoint={"everySteps": 5, "claimName": SMALL_CLAIM})
