@@ -46,8 +46,7 @@ test-fast: setup  ## Run the quick ones of the unit, golden and contract tests (
 	@$(PYTEST) -m "not slow and not long" --hypothesis-profile=quick $(FAST_TESTS)
 
 .PHONY: test-all
-test-all: setup  ## Run all tests: also on a real node, with 16 ranks, and with every crash (about an hour)
-	@$(PYTEST) -m ""
+test-all: test test-long test-chaos  ## Run all tests: also on a real node, with 16 ranks, and with every crash (about an hour)
 
 .PHONY: test-long
 test-long: setup  ## Run what `make test` leaves out, without the chaos tests
