@@ -39,8 +39,8 @@ from resnetboost_trainer.distributed.adasum.layout import Layout
 from resnetboost_trainer.distributed.communicator import Floats
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.models import resnet
-from resnetboost_trainer.optim.momentum import decays
 from resnetboost_trainer.optim.schedule import learning_rate
+from resnetboost_trainer.optim.sgd import decays
 
 GANGS, ROUNDS, TIMED_STEPS = (2, 4, 8), 7, 20
 RANKS, LOCAL_BATCH = 8, 32

@@ -14,7 +14,7 @@ from beds.cluster import ControlPlane
 from beds.operator import Account, Operator, Space
 from beds.operator.devices import PER_NODE, RESOURCE, DevicePlugin
 from beds.operator.jobs import job
-from beds.operator.space import is_true
+from beds.operator.namespace import is_true
 from bench import scale_jobs
 from bench.entries import Entry, figure
 from resnetboost_api import names

@@ -79,7 +79,7 @@ AREAS = {
         count=14,
     ),
     "optim/first-order": Area(
-        _files(_TRAINER, "optim/clip optim/lars optim/momentum optim/norms optim/schedule optim/grad_scaler"),
+        _files(_TRAINER, "optim/clip optim/lars optim/sgd optim/norms optim/schedule optim/grad_scaler"),
         _files(_UNIT, "schedule loss_scale") + _files(_INTEGRATION, "momentum first_order"),
         count=14,
         libraries=("mindspore",),

@@ -1,6 +1,6 @@
 """Checks a value against an OpenAPI schema like the API server.
 
-Rules between fields are evaluated in the operator's validation/rules.
+Rules between fields are evaluated in the operator's validation/cel.
 """
 
 import functools

@@ -13,8 +13,8 @@ from beds.cluster.fixtures import CRD
 from beds.cluster.helm import CHART, Helm
 from beds.operator import Space
 from beds.operator.jobs import job
-from beds.operator.space import JOB
-from beds.operator.waiting import eventually
+from beds.operator.namespace import JOB
+from beds.operator.wait import eventually
 from chart import installation
 from chart.installation import has_added_field, has_definition, install, uids
 from resnetboost_operator.manifests import devices

@@ -11,7 +11,7 @@ import yaml
 from beds.cluster import ClusterError, monitoringkinds
 from beds.cluster.fixtures import CRD
 from beds.cluster.helm import CHART, Helm
-from beds.operator import account
+from beds.operator import service_account
 from chart.rendered import CI_VALUES, NAMESPACE, Manifest, of, one, render
 from resnetboost_api import names
 
@@ -64,7 +64,7 @@ def test_the_definition_is_whole_and_kept(offline_helm: Helm) -> None:
 
 def test_it_grants_what_is_tested_and_nothing_else(offline_helm: Helm) -> None:
     objects = render(offline_helm, "--set=rbac.aggregate=false")
-    everywhere, in_its_own = account.roles()
+    everywhere, in_its_own = service_account.roles()
     assert by_resource(one(objects, "ClusterRole")) == by_resource(everywhere)
     lease = one(objects, "Role")
     for rule in lease["rules"]:
@@ -84,7 +84,9 @@ def test_in_some_namespaces_it_gets_nothing_elsewhere_but_a_look_at_nodes(offlin
     roles = {found["metadata"]["namespace"]: found for found in of(objects, "Role")}
     assert roles.keys() == {"a", "b", NAMESPACE}
     assert all("nodes" not in rule["resources"] for role in roles.values() for rule in role["rules"])
-    assert by_resource({"rules": roles["a"]["rules"] + cluster_wide["rules"]}) == by_resource(account.roles()[0])
+    assert by_resource({"rules": roles["a"]["rules"] + cluster_wide["rules"]}) == by_resource(
+        service_account.roles()[0]
+    )
     for binding in [*of(objects, "RoleBinding"), one(objects, "ClusterRoleBinding")]:
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "resnetboost", "namespace": NAMESPACE}]
         assert binding["roleRef"]["name"] == binding["metadata"]["name"]

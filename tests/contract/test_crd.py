@@ -22,7 +22,7 @@ from resnetboost_operator import status
 from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.volumes import DRIVER_MOUNTS
-from resnetboost_operator.validation import jobfile, rules, schema
+from resnetboost_operator.validation import cel, jobfile, schema
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "corpus"
@@ -327,14 +327,14 @@ def device_rule(word: str) -> str:
 
 def broken_rules() -> dict[tuple[str, str], list[str]]:
     """The rules that some file of the corpus breaks, with the files."""
-    objects = [(path, schema.defaulted(jobfile.load(path)), rules.ABSENT) for path in (CORPUS / "bad").glob("*.yaml")]
+    objects = [(path, schema.defaulted(jobfile.load(path)), cel.ABSENT) for path in (CORPUS / "bad").glob("*.yaml")]
     objects += [
         (path, schema.defaulted(changed(path)), everything()) for path in (CORPUS / "changes/bad").glob("*.yaml")
     ]
     found: dict[tuple[str, str], list[str]] = {}
     for path, obj, old in objects:
         known = list(Structure(schema.openapi()).problems({**obj, "metadata": {}}))
-        for rule, _ in rules.broken(obj, old, schema.openapi(), known):
+        for rule, _ in cel.broken(obj, old, schema.openapi(), known):
             place = re.sub(r"\[\d+\]", "[]", rule.field.removesuffix(rule.place))
             found.setdefault((place.removesuffix("metadata.name"), rule.text), []).append(path.stem)
     return found

@@ -10,7 +10,7 @@ import pytest
 
 from beds.cluster import ClusterError, build
 from beds.cluster.ahead import Ahead
-from beds.operator.waiting import eventually
+from beds.operator.wait import eventually
 
 TESTS = Path(__file__).parents[1]
 ETCD, KWOK = "go.etcd.io/etcd/server/v3", "sigs.k8s.io/kwok/cmd/kwok"

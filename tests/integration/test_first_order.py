@@ -10,8 +10,8 @@ from resnetboost_trainer import config
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.optim.clip import Clipped
 from resnetboost_trainer.optim.lars import Lars
-from resnetboost_trainer.optim.momentum import Momentum
 from resnetboost_trainer.optim.norms import squared_norm
+from resnetboost_trainer.optim.sgd import Momentum
 
 MU, DECAY, RATE, TRUST = 0.75, 0.125, 0.5, 0.25
 SETTINGS = config.Momentum(momentum=MU, weight_decay=DECAY, nesterov=False)

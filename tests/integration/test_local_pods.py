@@ -15,7 +15,7 @@ import pytest
 
 from resnetboost_api import names
 from resnetboost_operator.local import machine
-from resnetboost_operator.local.cluster import LocalCluster
+from resnetboost_operator.local.local_cluster import LocalCluster
 
 Manifest = dict[str, Any]
 
@@ -359,7 +359,7 @@ def test_closing_the_cluster_leaves_nothing_running(tmp_path: Path) -> None:
 RUNNER = """
 import asyncio, json, sys
 from pathlib import Path
-from resnetboost_operator.local.cluster import LocalCluster
+from resnetboost_operator.local.local_cluster import LocalCluster
 
 async def main():
     cluster = LocalCluster(Path(sys.argv[1]), lambda: None)

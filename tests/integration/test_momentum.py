@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor
 from resnetboost_trainer import config
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.kernels import library
-from resnetboost_trainer.optim.momentum import Momentum
+from resnetboost_trainer.optim.sgd import Momentum
 from support.familygradients import mindspores_operators
 
 OURS, MINDSPORES = "our operators", "MindSpore's operators"

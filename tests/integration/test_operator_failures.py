@@ -10,8 +10,8 @@ import pytest
 from beds.cluster import ControlPlane
 from beds.operator import Kubelet, Operator, Space
 from beds.operator.jobs import CLAIM, job
-from beds.operator.space import JOB, condition
-from beds.operator.waiting import eventually
+from beds.operator.namespace import JOB, condition
+from beds.operator.wait import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 

@@ -8,8 +8,8 @@ import pytest
 from beds.cluster import ControlPlane
 from beds.operator import Kubelet, Operator, Space
 from beds.operator.jobs import CLAIM, job
-from beds.operator.space import JOB, condition, is_true
-from beds.operator.waiting import eventually
+from beds.operator.namespace import JOB, condition, is_true
+from beds.operator.wait import eventually
 from resnetboost_api import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]

@@ -9,8 +9,8 @@ import pytest
 from beds.operator import Kubelet, Space
 from beds.operator.devices import NODES, DevicePlugin
 from beds.operator.jobs import job
-from beds.operator.space import condition, is_true
-from beds.operator.waiting import eventually
+from beds.operator.namespace import condition, is_true
+from beds.operator.wait import eventually
 from resnetboost_api import names
 from resnetboost_operator.ranktable.check import verdict as checking
 

@@ -8,8 +8,8 @@ import pytest
 from beds.cluster import ClusterError
 from beds.operator import Kubelet, Space
 from beds.operator.jobs import job
-from beds.operator.space import JOB, condition
-from beds.operator.waiting import eventually, throughout
+from beds.operator.namespace import JOB, condition
+from beds.operator.wait import eventually, throughout
 from resnetboost_api import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]

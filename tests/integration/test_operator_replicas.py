@@ -12,7 +12,7 @@ import pytest
 from beds.cluster import ControlPlane
 from beds.operator import Account, Kubelet, Operator, Proxy, Space
 from beds.operator.jobs import job
-from beds.operator.waiting import eventually
+from beds.operator.wait import eventually
 
 pytestmark = pytest.mark.slow
 

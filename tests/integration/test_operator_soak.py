@@ -13,9 +13,9 @@ import pytest
 from beds.cluster import ClusterError
 from beds.operator import Kubelet, Operator, Proxy, Space
 from beds.operator.jobs import job
+from beds.operator.namespace import JOB, Manifest
 from beds.operator.proxy import Call, Trouble
-from beds.operator.space import JOB, Manifest
-from beds.operator.waiting import eventually
+from beds.operator.wait import eventually
 from resnetboost_api import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.chaos]

@@ -13,9 +13,9 @@ from beds.cluster import ControlPlane, Request
 from beds.cluster.fixtures import CRD
 from beds.operator import Account, Kubelet, Operator, Proxy, Space
 from beds.operator.jobs import job
+from beds.operator.namespace import JOB, condition
 from beds.operator.proxy import Call, Trouble
-from beds.operator.space import JOB, condition
-from beds.operator.waiting import eventually
+from beds.operator.wait import eventually
 from resnetboost_api import names
 
 pytestmark = pytest.mark.slow

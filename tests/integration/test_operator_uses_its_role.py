@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from beds.cluster import ControlPlane, Request
-from beds.operator import Account, Kubelet, Operator, Space, account
+from beds.operator import Account, Kubelet, Operator, Space, service_account
 from beds.operator.devices import DevicePlugin
 from beds.operator.jobs import job
-from beds.operator.space import JOB, condition, is_true
+from beds.operator.namespace import JOB, condition, is_true
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 
@@ -16,7 +16,7 @@ Right = tuple[str, str, str]
 
 
 def granted() -> Iterator[Right]:
-    for role in account.roles():
+    for role in service_account.roles():
         for rule in role["rules"]:
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:

@@ -10,7 +10,7 @@ import pytest
 
 from beds import prometheus as prometheusbed
 from beds.cluster import ClusterError
-from beds.operator.waiting import eventually
+from beds.operator.wait import eventually
 from beds.prometheus import Prometheus
 
 TESTS = Path(__file__).parents[1]

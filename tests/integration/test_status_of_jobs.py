@@ -15,9 +15,9 @@ import pytest
 
 from beds.operator import Kubelet, Proxy, Space
 from beds.operator.jobs import job
+from beds.operator.namespace import JOB
 from beds.operator.proxy import Call, Trouble
-from beds.operator.space import JOB
-from beds.operator.waiting import eventually
+from beds.operator.wait import eventually
 from resnetboost_api import names
 from resnetboost_operator.kubeclient import lease
 from resnetboost_operator.kubeclient.lease import Lease

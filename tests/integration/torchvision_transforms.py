@@ -1,4 +1,4 @@
-"""Writes what torchvision makes of images, for test_photos.py; it must not import what is ours.
+"""Writes what torchvision makes of images, for test_transforms.py; it must not import what is ours.
 
 Run by an interpreter that has torchvision, for the evaluation transform of JPEGs and for other hues of PNGs:
   python torchvision_transforms.py FOLDER RESIZE:SIZE ...

@@ -15,8 +15,8 @@ from beds.deviceplugin import ASCEND, NVIDIA, DevicePlugin, Kind, annotations
 from beds.kubelet import Bed, images, texts
 from beds.operator import Space
 from beds.operator.jobs import job
-from beds.operator.space import condition, is_true
-from beds.operator.waiting import eventually
+from beds.operator.namespace import condition, is_true
+from beds.operator.wait import eventually
 from resnetboost_api import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

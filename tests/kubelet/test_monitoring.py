@@ -21,8 +21,8 @@ from beds.cluster.helm import CHART
 from beds.deviceplugin import ASCEND, DevicePlugin
 from beds.kubelet import Bed, operatorpod
 from beds.operator import Space
-from beds.operator.space import JOB
-from beds.operator.waiting import eventually
+from beds.operator.namespace import JOB
+from beds.operator.wait import eventually
 from beds.prometheus import Prometheus, fleet, monitors
 from beds.prometheus.dashboards import Dashboard, choices, filled
 from beds.prometheus.discovery import Discovery

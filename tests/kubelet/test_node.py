@@ -13,7 +13,7 @@ from beds.cluster.build import home
 from beds.kubelet import images
 from beds.kubelet.sandbox import cgroups, sweep
 from beds.operator import Space
-from beds.operator.waiting import eventually
+from beds.operator.wait import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -10,7 +10,7 @@ import yaml
 
 from beds.kubelet import Bed, containers, images, operatorpod
 from beds.operator import Space
-from beds.operator.waiting import eventually
+from beds.operator.wait import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -13,10 +13,10 @@ from resnetboost_api.status import Progress
 from resnetboost_operator import progress_client
 from resnetboost_operator.controller import creation_pool
 from resnetboost_operator.controller import reconciler as reconcilers
-from resnetboost_operator.controller.cluster import Cluster
-from resnetboost_operator.controller.progress import Polling
+from resnetboost_operator.controller.progress_poller import Polling
 from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.store import Store
+from resnetboost_operator.controller.writer import Cluster
 from resnetboost_operator.job import parse_job
 from resnetboost_operator.kubeclient.errors import Conflict
 from resnetboost_operator.kubeclient.retry import Backoff

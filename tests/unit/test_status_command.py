@@ -16,7 +16,7 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 
 from resnetboost_operator.cli.main import main
-from resnetboost_operator.cli.status import cluster as cluster_status
+from resnetboost_operator.cli.status import cluster_jobs as cluster_status
 from resnetboost_operator.cli.status import silence
 from resnetboost_operator.kubeclient import client, lease, reflector
 from resnetboost_operator.kubeclient.lease import Lease

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from resnetboost_operator import __version__
-from resnetboost_operator.controller import logs, options, restart
+from resnetboost_operator.controller import logs, options, reexec
 from resnetboost_operator.controller.options import Options
 from resnetboost_operator.errors import UserError
 
@@ -55,7 +55,7 @@ def main(**given: Any) -> None:
     except Exception as error:  # kopf ends, for example, when the CRD is deleted
         details = logger.isEnabledFor(logging.DEBUG)
         logger.critical("kopf has stopped: %r; exiting, to be restarted", error, exc_info=details)
-        restart.leave(chosen.start_over)
+        reexec.leave(chosen.start_over)
 
 
 async def _run(chosen: Options) -> None:

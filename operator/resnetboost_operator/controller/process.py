@@ -10,20 +10,20 @@ import aiohttp
 
 from resnetboost_api import names
 from resnetboost_operator import readable
-from resnetboost_operator.controller import restart
-from resnetboost_operator.controller.cluster import Cluster
+from resnetboost_operator.controller import reexec
 from resnetboost_operator.controller.health import Health
 from resnetboost_operator.controller.job_metrics import JobMetrics
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.leaderelection import LeaderElector, LeaseLost
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.options import Options
-from resnetboost_operator.controller.progress import Polling
+from resnetboost_operator.controller.progress_poller import Polling
 from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.resync import Resync
 from resnetboost_operator.controller.server import Server
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.controller.workqueue import WorkQueue
+from resnetboost_operator.controller.writer import Cluster
 from resnetboost_operator.kubeclient import connection
 from resnetboost_operator.kubeclient.client import NO_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import ApiError, NotFound, Refused
@@ -201,4 +201,4 @@ async def _forever(work: Coroutine[Any, Any, NoReturn], start_over: bool) -> NoR
         logger.critical("%s; another operator may lead: exiting at once", error)
     except Exception:
         logger.critical("a part of the operator has failed; exiting, to be restarted", exc_info=True)
-    restart.leave(start_over)
+    reexec.leave(start_over)

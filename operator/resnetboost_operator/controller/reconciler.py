@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
-from resnetboost_operator.controller.cluster import Cluster, JobGone
 from resnetboost_operator.controller.creation_pool import CreationState
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.metrics import Metrics
-from resnetboost_operator.controller.progress import Polling
+from resnetboost_operator.controller.progress_poller import Polling
 from resnetboost_operator.controller.store import Store
+from resnetboost_operator.controller.writer import Cluster, JobGone
 from resnetboost_operator.kubeclient.errors import Conflict, Refused
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.observed.pods import PodView

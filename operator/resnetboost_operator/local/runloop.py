@@ -10,7 +10,7 @@ from resnetboost_api.status import Progress, Status
 from resnetboost_operator import progress_client
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
-from resnetboost_operator.local.cluster import LocalCluster
+from resnetboost_operator.local.local_cluster import LocalCluster
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import Observation

@@ -19,13 +19,13 @@ from resnetboost_operator.planning import (
     deadlines,
     failure_detection,
     pending,
-    progress,
     rank_assignment,
+    reports,
     restart,
+    running,
     stages,
     start,
     suspend,
-    training,
     wakeup,
 )
 from resnetboost_operator.planning.actions import Event, Plan, sooner
@@ -35,7 +35,7 @@ from resnetboost_operator.planning.rank_assignment import RankAssignment
 def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan:
     """The next actions for a job. Planning again with their results changes nothing more."""
     state = observe(job, _begun(job, status, pods.timestamp(now)), observation, now)
-    decided = _decide(progress.with_progress(state))
+    decided = _decide(reports.with_progress(state))
     decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
     return _with_warning(status, decided)
 
@@ -85,10 +85,10 @@ def _settle(state: ObservedState, failure: Failure, seconds: float) -> Plan:
 
 def _start_or_watch(state: ObservedState) -> Plan:
     if state.status.attempt_start_time is not None:
-        return training.watch(state)
+        return running.watch(state)
     if state.missing:
         return start.create_missing(state)
-    return training.watch(replace(state, status=replace(state.status, attempt_start_time=state.time)))
+    return running.watch(replace(state, status=replace(state.status, attempt_start_time=state.time)))
 
 
 def _with_rank_table(decided: Plan, ranks: RankAssignment) -> Plan:
@@ -98,11 +98,11 @@ def _with_rank_table(decided: Plan, ranks: RankAssignment) -> Plan:
 
 def _with_warning(before: Status, decided: Plan) -> Plan:
     """The plan with an event for a new reason why a gang waits. Its end and its restart have events of their own."""
-    running = statuses.condition(decided.status, "Running")
-    if running is None or decided.status.phase not in ("Starting", "Running") or running.reason == training.TRAINING:
+    current = statuses.condition(decided.status, "Running")
+    if current is None or decided.status.phase not in ("Starting", "Running") or current.reason == running.TRAINING:
         return decided
     known = statuses.condition(before, "Running")
-    trouble = pending.trouble(running.reason)
+    trouble = pending.trouble(current.reason)
     if not trouble or (known is not None and pending.trouble(known.reason) == trouble):
         return decided
-    return replace(decided, events=(*decided.events, Event("Warning", running.reason, running.message)))
+    return replace(decided, events=(*decided.events, Event("Warning", current.reason, current.message)))

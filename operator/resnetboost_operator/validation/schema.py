@@ -76,10 +76,10 @@ def check(obj: Any, old: Any = None) -> list[Problem]:
     found = [*_structure().problems(job), *_key_problems(job.get("metadata"))]
     if len(found) > _MANY:
         return found
-    from resnetboost_operator.validation import rules  # the evaluator takes a third of a second to load
+    from resnetboost_operator.validation import cel  # the evaluator takes a third of a second to load
 
-    before = rules.ABSENT if old is None else _without_status(defaulted(old))
-    return [*found, *rules.problems(job, before, openapi(), found)]
+    before = cel.ABSENT if old is None else _without_status(defaulted(old))
+    return [*found, *cel.problems(job, before, openapi(), found)]
 
 
 def check_status(status: Any) -> list[Problem]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from beds.cluster import ControlPlane
-from beds.operator.account import Account
 from beds.operator.kubelet import Kubelet
+from beds.operator.namespace import JOB, Manifest, Space
 from beds.operator.process import Operator
 from beds.operator.proxy import Crash, Proxy, When
 from beds.operator.scenarios import ALL
-from beds.operator.space import JOB, Manifest, Space
-from beds.operator.waiting import eventually
+from beds.operator.service_account import Account
+from beds.operator.wait import eventually
 
 _PATIENCE_SECONDS = 120.0  # several operators start at once, on few cores
 _REST_SECONDS = 1.5

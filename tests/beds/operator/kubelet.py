@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from beds.cluster import ClusterError, ControlPlane
 from beds.operator import podstatus
-from beds.operator.telling import ProgressPort
+from beds.operator.progress_server import ProgressPort
 from resnetboost_api import names
 
 Manifest = dict[str, Any]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from beds.cluster import ControlPlane
-from beds.operator.account import NAMESPACE
-from beds.operator.waiting import eventually
+from beds.operator.service_account import NAMESPACE
+from beds.operator.wait import eventually
 
 _READY_SECONDS = 60.0
 _LOG_LINES = 40

@@ -6,8 +6,8 @@ from typing import Any
 from beds.operator.devices import DevicePlugin
 from beds.operator.jobs import CLAIM, job
 from beds.operator.kubelet import Kubelet
-from beds.operator.space import Space, is_true
-from beds.operator.waiting import eventually
+from beds.operator.namespace import Space, is_true
+from beds.operator.wait import eventually
 
 Scenario = Callable[[Space, Kubelet], None]
 

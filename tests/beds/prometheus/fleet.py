@@ -7,7 +7,7 @@ from typing import Any
 from beds.kubelet import Bed, containers, images
 from beds.operator import Space
 from beds.operator.jobs import job
-from beds.operator.space import condition
+from beds.operator.namespace import condition
 
 Manifest = dict[str, Any]
 

@@ -16,7 +16,7 @@ from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
 from resnetboost_trainer.metrics.record import Row
 from resnetboost_trainer.metrics.series import SeriesFactory
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, lower_rate
-from resnetboost_trainer.optim.momentum import Momentum
+from resnetboost_trainer.optim.sgd import Momentum
 from resnetboost_trainer.optim.thor import algorithm as thor
 from resnetboost_trainer.optim.thor.report import CurvatureMetrics
 from resnetboost_trainer.optim.update_rule import Batch

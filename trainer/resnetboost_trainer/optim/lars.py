@@ -9,8 +9,8 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from resnetboost_trainer.config import Lars as Settings
 from resnetboost_trainer.config import Momentum as MomentumSettings
-from resnetboost_trainer.optim.momentum import Momentum, decays
 from resnetboost_trainer.optim.norms import squared_norm
+from resnetboost_trainer.optim.sgd import Momentum, decays
 
 
 class Lars(nn.Cell):

@@ -1,89 +1,31 @@
-"""Momentum SGD (Polyak 1964; Nesterov's form as an option: Sutskever et al. 2013), in one graph."""
+"""Algorithm Momentum: Momentum SGD by the mean gradient, with LARS and gradient clipping as options."""
 
-import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-import mindspore
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from mindspore.ops import signature as sig
+from mindspore import Parameter, nn
 
-from resnetboost_trainer.config import Momentum as Settings
-from resnetboost_trainer.kernels import library
-from resnetboost_trainer.kernels.primitive import primitive
-
-
-class Momentum(nn.Cell):
-    """v <- mu v + (g + wd w);  w <- w - lr v,  for every parameter of a network at once.
-
-    By Nesterov's form w <- w - lr (g + wd w + mu v), with the new v.
-
-    Weight decay `wd` is coupled (it passes through the momentum) and applies to convolution and dense weights only:
-    decaying BN's scale and shift or biases costs accuracy (He et al. 2019, "Bag of Tricks", §3.1).
-    `velocity` is the only state. On CPUs it is one C++ operator where there is one (kernels/momentum.cpp).
-    """
-
-    def __init__(self, parameters: Sequence[Parameter], settings: Settings) -> None:
-        super().__init__()
-        self.parameters = ParameterTuple(parameters)
-        self.velocity = self.parameters.clone(prefix="velocity", init="zeros")
-        self.shapes = [tuple(parameter.shape) for parameter in parameters]
-        self.sizes = [math.prod(shape) for shape in self.shapes]
-        self.decay = [settings.weight_decay if decays(parameter) else 0.0 for parameter in parameters]
-        self.momentum, self.nesterov = settings.momentum, settings.nesterov
-        self.apply, self.subtract = ops.ApplyMomentum(), ops.AssignSub()
-        operators = library.usable() if mindspore.get_context("device_target") == "CPU" else None
-        self.fused = False
-        if operators is not None and all(parameter.dtype == mindspore.float32 for parameter in parameters):
-            self.fused = True
-            self.settings = Tensor([self.momentum, float(self.nesterov), *self.decay], mindspore.float32)
-            self.step = _step(operators, len(self.sizes))
-
-    def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
-        """One update from the flat gradient (sum of sizes,), in the order of the parameters."""
-        if self.fused:
-            return self.step(gradients, learning_rate, self.settings, *self.parameters, *self.velocity)
-        parts = ops.split(gradients, self.sizes)
-        for k in range(len(self.sizes)):
-            if self.nesterov:  # ApplyMomentum(use_nesterov=True) does without it on the CPU (MindSpore 2.10)
-                self.subtract(self.parameters[k], learning_rate * self.direction(k, parts[k]))
-            else:
-                gradient = self.decayed(k, parts[k])
-                self.apply(self.parameters[k], self.velocity[k], learning_rate, gradient, self.momentum)
-        return learning_rate
-
-    def decayed(self, k: int, gradient: Tensor) -> Tensor:
-        """The gradient of a parameter in its shape, with weight decay."""
-        gradient = gradient.reshape(self.shapes[k])
-        return gradient + self.decay[k] * self.parameters[k] if self.decay[k] > 0 else gradient
-
-    def direction(self, k: int, gradient: Tensor) -> Tensor:
-        """What a step takes from a parameter, times the learning rate; its velocity goes on."""
-        gradient = self.decayed(k, gradient)
-        velocity = self.momentum * self.velocity[k] + gradient
-        direction = gradient + self.momentum * velocity if self.nesterov else velocity
-        ops.assign(self.velocity[k], velocity)
-        return direction
-
-    def state(self) -> list[Parameter]:
-        """State for checkpoints."""
-        return list(self.velocity)
+from resnetboost_trainer.config import Config
+from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, lower_rate
+from resnetboost_trainer.optim.clip import Clipped
+from resnetboost_trainer.optim.lars import Lars
+from resnetboost_trainer.optim.sgd import Momentum
+from resnetboost_trainer.optim.update_rule import MeanUpdate
 
 
-def _step(operators: Path, count: int) -> ops.Custom:
-    """(flat gradient, rate, settings, weights ..., velocities ...) -> rate; weights and velocities change in place."""
-
-    def second(*given: Any) -> Any:
-        return given[1]
-
-    step = primitive(operators, "momentum_step", second, second)
-    modes = [sig.sig_rw.RW_READ] * 3 + [sig.sig_rw.RW_WRITE] * (2 * count)
-    step.set_signatures([sig.make_sig(f"input{k}", mode) for k, mode in enumerate(modes)])
-    step.add_prim_attr("side_effect_mem", True)
-    return step
+def optimizer(parameters: Sequence[Parameter], config: Config) -> tuple[nn.Cell, list[Parameter]]:
+    """The optimizer of flat gradients that a stage configures, and its state."""
+    momentum = (
+        Momentum(parameters, config.momentum) if config.lars is None else Lars(parameters, config.momentum, config.lars)
+    )
+    clipped = momentum if config.clip_norm is None else Clipped(momentum, config.clip_norm)
+    return clipped, momentum.state()
 
 
-def decays(parameter: Parameter) -> bool:
-    """Whether weight decay applies: weights of convolutions and dense layers have two or more dimensions."""
-    return len(parameter.shape) > 1
+def _build(context: BuildContext) -> Parts:
+    parameters = context.parameters
+    cell, state = optimizer(parameters, context.config)
+    rule = MeanUpdate(parameters, cell, context.communicator, context.summed)
+    return Parts(parameters=parameters, update_rule=rule, advice=lower_rate, state=state)
+
+
+MOMENTUM = Algorithm(build=_build, state_of=lambda config: config.algorithm)

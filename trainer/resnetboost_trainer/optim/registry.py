@@ -7,8 +7,8 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
 from resnetboost_trainer.optim.adasum import ADASUM
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, PrepareContext, Prepared
+from resnetboost_trainer.optim.momentum import MOMENTUM
 from resnetboost_trainer.optim.pca.algorithm import PCA
-from resnetboost_trainer.optim.sgd import MOMENTUM
 from resnetboost_trainer.optim.thor.algorithm import THOR
 
 ALGORITHMS: Mapping[str, Algorithm] = {

@@ -139,6 +139,6 @@ def _show_cluster(request: StatusRequest) -> int:
     if request.everywhere and (request.namespace or request.target):
         what = f"the job {request.target} is in one; use -n" if request.target else "-n means one of them; use either"
         raise UserError(f"-A means all namespaces, {what}")
-    from resnetboost_operator.cli.status import cluster as cluster_status
+    from resnetboost_operator.cli.status import cluster_jobs as cluster_status
 
     return cluster_status.run(request)

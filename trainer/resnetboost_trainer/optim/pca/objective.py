@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from resnetboost_trainer.optim.momentum import decays
+from resnetboost_trainer.optim.sgd import decays
 
 
 class Weights(nn.Cell):

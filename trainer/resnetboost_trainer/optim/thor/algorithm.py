@@ -1,7 +1,7 @@
 """Algorithm THOR: the mean gradient, preconditioned by Kronecker factors, and one step of Momentum SGD."""
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.optim import sgd
+from resnetboost_trainer.optim import momentum
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts
 from resnetboost_trainer.optim.schedule import StepSchedule
 from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
@@ -35,7 +35,7 @@ def state_of(config: Config) -> str:
 def _build(context: BuildContext) -> Parts:
     kfac = curvature(context)
     assert kfac is not None, "a THOR stage has the block"
-    cell, state = sgd.optimizer(kfac.parameters, context.config)
+    cell, state = momentum.optimizer(kfac.parameters, context.config)
     rule = MeanUpdate(kfac.parameters, kfac.optimizer(cell), context.communicator, context.summed)
     return Parts(
         parameters=kfac.parameters,

@@ -24,7 +24,7 @@ from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.distributed.reduction import Reduction
 from resnetboost_trainer.models.assign import write
 from resnetboost_trainer.optim.grad_scaler import MOST_IN_A_ROW
-from resnetboost_trainer.optim.momentum import Momentum
+from resnetboost_trainer.optim.sgd import Momentum
 from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
 from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 

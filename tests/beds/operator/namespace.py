@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from beds.cluster import ControlPlane
-from beds.operator.waiting import PATIENCE_SECONDS, eventually
+from beds.operator.wait import PATIENCE_SECONDS, eventually
 from resnetboost_api import names
 
 Manifest = dict[str, Any]

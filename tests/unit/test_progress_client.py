@@ -12,7 +12,7 @@ import pytest
 
 from resnetboost_api.status import Progress
 from resnetboost_operator import progress_client
-from resnetboost_operator.controller.progress import Polling
+from resnetboost_operator.controller.progress_poller import Polling
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods as podviews
 from resnetboost_operator.observed.pods import PodView

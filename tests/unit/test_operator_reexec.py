@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from beds.operator.waiting import eventually
-from resnetboost_operator.controller.restart import STABLE_SECONDS, failures_in_a_row
+from beds.operator.wait import eventually
+from resnetboost_operator.controller.reexec import STABLE_SECONDS, failures_in_a_row
 
 # Fails twice, then ends well; says its process id each time.
 TWICE = """
