@@ -13,6 +13,7 @@ __all__ = [
     "NO_DEFAULT",
     "Block",
     "FilePath",
+    "LabelKey",
     "LabelValue",
     "ObjectName",
     "Quantity",
@@ -111,6 +112,15 @@ VolumeName = Annotated[
         max_length=63,
         pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         title="a-z, 0-9 and '-', starting and ending with a letter or digit",
+    ),
+]
+LabelKey = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=317,
+        pattern="^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$",
+        title="a label key such as example.com/dedicated",
     ),
 ]
 LabelValue = Annotated[

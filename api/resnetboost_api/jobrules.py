@@ -19,6 +19,14 @@ ACROSS_PARTS = (
         field_path=".failurePolicy",
     ),
     Rule(
+        "oldSelf.runPolicy.suspend || self.scheduling == oldSelf.scheduling",
+        """
+        scheduling can change only while the job is suspended; set runPolicy.suspend to true first, or delete the
+        job and apply it again
+        """,
+        field_path=".scheduling",
+    ),
+    Rule(
         "self.failurePolicy.maxBackoffSeconds >= self.failurePolicy.backoffSeconds",
         "the longest wait must not be shorter than the first; use maxBackoffSeconds >= backoffSeconds",
         field_path=".failurePolicy.maxBackoffSeconds",

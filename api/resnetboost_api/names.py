@@ -29,6 +29,12 @@ ANNOTATION_RANK_TABLE = f"{GROUP}/rank-table"
 
 NODE_TOPOLOGY = "kubernetes.io/hostname"
 
+# Kueue's label and annotation on jobs (kueue/pkg/controller/constants).
+LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+LABEL_QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
+# Annotations of a job that its pods get too: an Ascend 950 (huawei.com/npu) is scheduled by this one.
+PASSED_ANNOTATIONS = ("huawei.com/schedule_policy",)
+
 CONTAINER = "trainer"
 TRAINER_COMMAND = ("python", "-m", "resnetboost_trainer")
 

@@ -6,7 +6,9 @@ from msgspec import Meta
 
 from resnetboost_api.fields import Reported, Time, keyed
 
-Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspending", "Suspended", "Complete", "Failed"]
+Phase = Literal[
+    "Pending", "Queued", "Starting", "Running", "Restarting", "Suspending", "Suspended", "Complete", "Failed"
+]
 StageState = Literal["Pending", "Running", "Complete", "Failed"]
 ConditionStatus = Literal["True", "False", "Unknown"]
 
@@ -195,9 +197,10 @@ class Status(Reported, frozen=True):
     """What became of the job. Written by the operator alone."""
 
     phase: Phase = "Pending"
-    """Summary for people. Pending: nothing runs yet. Starting: pods exist, not all ranks train. Running: all ranks
-    train. Restarting: the gang failed and starts again. Suspending: the ranks save and leave. Suspended: stopped by
-    runPolicy.suspend. Complete and Failed are final. Programs should look at conditions.
+    """Summary for people. Pending: nothing runs yet. Queued: it waits for its queue's admission. Starting: pods exist,
+    not all ranks train. Running: all ranks train. Restarting: the gang failed and starts again. Suspending: the ranks
+    save and leave. Suspended: stopped by runPolicy.suspend. Complete and Failed are final. Programs should look at
+    conditions.
     """
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=32, extra_json_schema=keyed("type"))] = ()
     """State of the job for programs, as Kubernetes conditions."""

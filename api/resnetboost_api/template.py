@@ -4,7 +4,18 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from resnetboost_api.fields import ATOMIC, Block, LabelValue, ObjectName, Quantity, Rule, VolumeName, keyed, rules
+from resnetboost_api.fields import (
+    ATOMIC,
+    Block,
+    LabelKey,
+    LabelValue,
+    ObjectName,
+    Quantity,
+    Rule,
+    VolumeName,
+    keyed,
+    rules,
+)
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 TolerationOperator = Literal["Exists", "Equal"]
@@ -79,15 +90,6 @@ NodeSelector = Annotated[
                 """,
             )
         ),
-    ),
-]
-LabelKey = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=317,
-        pattern="^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$",
-        title="a label key such as example.com/dedicated",
     ),
 ]
 HostName = Annotated[

@@ -1,9 +1,11 @@
 """The checked job, as planning uses it: `Job`, `parse_job`, and the structs of resnetboost_api."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from resnetboost_api import names
 from resnetboost_api import stage as stages
 from resnetboost_api.device import Device
 from resnetboost_api.job import Spec
@@ -15,6 +17,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A job as the plan sees it; `uid` is empty and `generation` 1 for a file that no cluster has seen.
 
     Each of its stages has the settings of its algorithm and a `device_count` of its own.
+    `queue` and `queue_priority` are the values of Kueue's labels, '' without; `pod_annotations` those of the job's
+    annotations that its pods get.
     """
 
     name: str
@@ -22,17 +26,24 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     generation: int
     spec: Spec
+    queue: str = ""
+    queue_priority: str = ""
+    pod_annotations: Mapping[str, str] = {}
 
 
 def parse_job(obj: dict[str, Any]) -> Job:
     """Read an object that `schema.check` found right."""
     metadata = obj["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     spec = msgspec.convert(obj["spec"], Spec)
     return Job(
         name=metadata["name"],
         namespace=metadata.get("namespace", "default"),
         uid=metadata.get("uid", ""),
         generation=metadata.get("generation", 1),
+        queue=labels.get(names.LABEL_QUEUE, ""),
+        queue_priority=labels.get(names.LABEL_QUEUE_PRIORITY, ""),
+        pod_annotations={key: annotations[key] for key in names.PASSED_ANNOTATIONS if key in annotations},
         spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage, spec.device) for stage in spec.stages)),
     )
 

@@ -66,4 +66,6 @@ def test_paths_are_those_of_the_api_server(path: str, expected: str) -> None:
 
 
 def test_every_kind_that_a_plan_may_create_can_be_created_and_looked_at() -> None:
-    assert all({"create", "get"} <= found.verbs for found in resources.BY_KIND.values())
+    assert all(
+        {"create", "get"} <= found.verbs for found in (*resources.BY_KIND.values(), *resources.POD_GROUPS.values())
+    )

@@ -9,9 +9,10 @@ import msgspec
 from resnetboost_api import names
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
+from resnetboost_operator.kubeclient import resources
 from resnetboost_operator.kubeclient.client import Client
 from resnetboost_operator.kubeclient.errors import AlreadyExists, Invalid, NotFound, Refused
-from resnetboost_operator.kubeclient.resources import BY_KIND, PODS
+from resnetboost_operator.kubeclient.resources import PODS
 
 Manifest = Mapping[str, Any]
 
@@ -41,7 +42,7 @@ class Creation:
         self, job: JobRecord, manifest: Manifest, slots: contextlib.AbstractAsyncContextManager[None]
     ) -> Obstacle | None:
         """Create an object; returns None once it exists, even from before a crash. Raises an `ApiError`."""
-        resource = BY_KIND[manifest["kind"]]
+        resource = resources.of(manifest)
         try:
             answer = await self._client.request("create", resource, job.namespace, body=manifest, slots=slots)
         except AlreadyExists:
@@ -54,7 +55,7 @@ class Creation:
 
     async def _inspect_existing(self, job: JobRecord, manifest: Manifest) -> Obstacle | None:
         """Find out who took the name: this job before a crash, an older object in deletion, or a foreign object."""
-        resource, name = BY_KIND[manifest["kind"]], manifest["metadata"]["name"]
+        resource, name = resources.of(manifest), manifest["metadata"]["name"]
         thing = f"{manifest['kind']} {name}"
         try:
             found = _decode.decode(await self._client.request("get", resource, job.namespace, name))

@@ -1,10 +1,12 @@
 """The resources the operator uses, with their verbs and paths. The chart's RBAC rules grant the same."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from resnetboost_api import names
+from resnetboost_operator.observed import capabilities
 
 Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
 
@@ -50,11 +52,34 @@ NODES = Resource("", "v1", "nodes", frozenset({"list", "watch"}))
 EVENTS = Resource("", "v1", "events", frozenset({"create"}))
 LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"get", "create", "update"}))
 
+# Kueue's, which the operator uses only if the chart says so (kueue.enabled).
+WORKLOADS = Resource(
+    "kueue.x-k8s.io", "v1beta2", "workloads", frozenset({"get", "list", "watch", "create", "patch", "delete"})
+)
+WORKLOAD_STATUS = Resource("kueue.x-k8s.io", "v1beta2", "workloads/status", frozenset({"patch"}))
+RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", frozenset({"get"}))
+WORKLOAD_PRIORITIES = Resource("kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses", frozenset({"get"}))
+PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", frozenset({"get"}))
+
+# PodGroups of each API of a gang scheduler.
+_GROUP_VERBS: frozenset[Verb] = frozenset({"get", "list", "watch", "create", "deletecollection"})
+POD_GROUPS = {
+    api: Resource(group, version, "podgroups", _GROUP_VERBS)
+    for api in capabilities.POD_GROUP_APIS
+    for group, _, version in [api.partition("/")]
+}
+
 # The pod of a lease's holder, to see whether it still exists.
 HOLDERS = Resource("", "v1", "pods", frozenset({"get"}))
 
 EVERYWHERE = (JOBS, JOB_STATUS, PODS, CONFIG_MAPS, SERVICES, NODES, EVENTS)
+WITH_KUEUE = (WORKLOADS, WORKLOAD_STATUS, RESOURCE_FLAVORS, WORKLOAD_PRIORITIES, PRIORITIES)
+WITH_GANGS = tuple(POD_GROUPS.values())
 IN_OWN_NAMESPACE = (LEASES, HOLDERS)
 
-# The resource of each kind that a plan creates.
 BY_KIND = {"Pod": PODS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES}
+
+
+def of(manifest: Mapping[str, Any]) -> Resource:
+    """The resource of an object that a plan creates."""
+    return POD_GROUPS[manifest["apiVersion"]] if manifest["kind"] == "PodGroup" else BY_KIND[manifest["kind"]]

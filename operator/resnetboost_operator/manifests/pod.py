@@ -10,6 +10,7 @@ from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.container import container
 from resnetboost_operator.manifests.metadata import metadata
+from resnetboost_operator.manifests.placement import PLAIN, Placement
 from resnetboost_operator.manifests.volumes import volumes
 
 Manifest = dict[str, Any]
@@ -21,11 +22,16 @@ TERMINATION_GRACE_SECONDS = 60
 GROUP_ID = 1000
 
 
-def pod(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
+def pod(job: Job, stage: Stage, attempt: int, index: int, placement: Placement = PLAIN) -> Manifest:
     """The pod of one rank. It gets no API token, because the trainer makes no requests to the API server."""
-    template, device = job.spec.template, job.spec.device
+    device = job.spec.device
+    node_group = str(index // device.per_node) if device.per_node is not None else ""
     found = metadata(job, stage, attempt, names.pod(job.name, stage.name, attempt, index))
-    found["labels"][names.LABEL_INDEX] = str(index)
+    found["labels"] |= {names.LABEL_INDEX: str(index), **placement.labels}
+    if node_group:
+        found["labels"][names.LABEL_NODE_GROUP] = node_group
+    if placement.annotations:
+        found["annotations"] = dict(placement.annotations)
     spec: Manifest = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -40,17 +46,35 @@ def pod(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
         "containers": [container(job, stage, attempt, index)],
         "volumes": volumes(job, stage, attempt, index),
     }
-    if template.node_selector:
-        spec["nodeSelector"] = dict(template.node_selector)
-    if tolerations := [*without_nulls(template.tolerations), *_device_tolerations(device)]:
-        spec["tolerations"] = tolerations
-    if device.runtime_class_name is not None:
-        spec["runtimeClassName"] = device.runtime_class_name
-    if device.per_node is not None:
-        node_group = str(index // device.per_node)
-        found["labels"][names.LABEL_NODE_GROUP] = node_group
-        spec["affinity"] = _affinity(job, attempt, node_group)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": found, "spec": spec}
+    affinity = _affinity(job, attempt, node_group, placement.topology_key)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": found,
+        "spec": {**spec, **_scheduling(job, index, placement), **affinity},
+    }
+
+
+def _scheduling(job: Job, index: int, placement: Placement) -> Manifest:
+    """The fields of the spec that say where the pod may run and who decides; those without a value are left out."""
+    template, device = job.spec.template, job.spec.device
+    fields: Manifest = {
+        "nodeSelector": {
+            **template.node_selector,
+            **placement.node_selector,
+            **placement.node_selector_of.get(index, {}),
+        },
+        "tolerations": [
+            *without_nulls(template.tolerations),
+            *_device_tolerations(device),
+            *map(dict, placement.tolerations),
+        ],
+        "runtimeClassName": device.runtime_class_name,
+        "schedulerName": placement.scheduler_name,
+        "priorityClassName": placement.priority_class_name,
+        "schedulingGroup": {"podGroupName": placement.pod_group} if placement.pod_group else None,
+    }
+    return {name: value for name, value in fields.items() if value}
 
 
 def _device_tolerations(device: Device) -> list[Manifest]:
@@ -59,17 +83,23 @@ def _device_tolerations(device: Device) -> list[Manifest]:
     return [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}] if resource is not None else []
 
 
-def _affinity(job: Job, attempt: int, node_group: str) -> Manifest:
-    """Place one whole group of the attempt's pods on each node, and no other pod of it.
+def _affinity(job: Job, attempt: int, node_group: str, topology_key: str) -> Manifest:
+    """Place one whole group of the attempt's pods on each node, and no other pod of it; all of them where the nodes
+    have the same value of the label `topology_key`. Both may be ''. Returns the field of the spec, or nothing.
 
     So the ranks of a node are consecutive without being assigned after binding.
     """
     mine = {names.LABEL_JOB_UID: job.uid, names.LABEL_ATTEMPT: str(attempt)}
-    here = {"labelSelector": {"matchLabels": {**mine, names.LABEL_NODE_GROUP: node_group}}}
-    others = [{"key": names.LABEL_NODE_GROUP, "operator": "NotIn", "values": [node_group]}]
-    elsewhere = {"labelSelector": {"matchLabels": mine, "matchExpressions": others}}
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    return {
-        "podAffinity": {required: [{**here, "topologyKey": names.NODE_TOPOLOGY}]},
-        "podAntiAffinity": {required: [{**elsewhere, "topologyKey": names.NODE_TOPOLOGY}]},
-    }
+    near, far = [], []
+    if node_group:
+        here = {"labelSelector": {"matchLabels": {**mine, names.LABEL_NODE_GROUP: node_group}}}
+        others = [{"key": names.LABEL_NODE_GROUP, "operator": "NotIn", "values": [node_group]}]
+        near.append({**here, "topologyKey": names.NODE_TOPOLOGY})
+        far.append(
+            {"labelSelector": {"matchLabels": mine, "matchExpressions": others}, "topologyKey": names.NODE_TOPOLOGY}
+        )
+    if topology_key:
+        near.append({"labelSelector": {"matchLabels": mine}, "topologyKey": topology_key})
+    terms = {"podAffinity": near, "podAntiAffinity": far}
+    found = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms[kind]} for kind in terms if terms[kind]}
+    return {"affinity": found} if found else {}

@@ -9,8 +9,11 @@ from resnetboost_api.status import Progress, Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.observed.nodes import NodeView
+from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
+from resnetboost_operator.observed.workload import WorkloadView
 
 # Factor on startupDeadlineSeconds for a gang whose rank 0 cannot be polled: its kubelet may be unable to reach it too.
 UNREACHABLE_PATIENCE = 2
@@ -35,6 +38,8 @@ class Observation(msgspec.Struct, frozen=True):
     `tombstones`: deleted pods as they were last seen: kubelet reports a pod's end and removes it within milliseconds.
     `unreachable`: rank 0 runs but accepts no connection (a network policy, an operator outside the cluster).
     `keeps_checkpoints`: checkpoints outlive their pods here, also those of a job without a claim.
+    `workload`: Kueue's object for the job; `pod_groups`: its gang scheduler's, of all attempts.
+    `priority`: the value of the job's Kueue priority class, None if unknown.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -45,6 +50,10 @@ class Observation(msgspec.Struct, frozen=True):
     tombstones: tuple[PodView, ...] = ()
     unreachable: bool = False
     keeps_checkpoints: bool = False
+    capabilities: Capabilities = Capabilities()
+    workload: WorkloadView | None = None
+    pod_groups: tuple[PodGroupView, ...] = ()
+    priority: int | None = None
 
 
 class ObservedState(msgspec.Struct, frozen=True):

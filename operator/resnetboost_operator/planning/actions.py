@@ -27,6 +27,18 @@ class Annotation(msgspec.Struct, frozen=True):
     value: str
 
 
+class WorkloadWrite(msgspec.Struct, frozen=True):
+    """A write of the job's Workload (Kueue's). `body`: the manifest to create, or a merge patch with its preconditions.
+
+    A patch names the uid and resourceVersion it was decided for: the API server refuses it for any other, and the next
+    plan decides anew. Deleting names the uid.
+    """
+
+    verb: Literal["create", "patch", "patch-status", "delete"]
+    name: str
+    body: Manifest
+
+
 class Event(msgspec.Struct, frozen=True):
     """A Kubernetes event for users, shown by `kubectl describe`."""
 
@@ -36,9 +48,9 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Actions in order: write `status`, then delete pods, then create objects, then annotate pods.
+    """Actions in order: write `status`, delete pods, write Kueue's Workload, create objects, annotate pods.
 
-    `obsolete`: label selector of config maps and services no longer needed. `expire`: delete the job itself, its time
+    `obsolete`: label selector of shared objects no longer needed. `expire`: delete the job itself, its time
     to live is over. `wake_seconds`: plan again after that time even if nothing happens. `poll`: the pod to poll for
     progress, after `poll_seconds`.
     """
@@ -48,6 +60,7 @@ class Plan(msgspec.Struct, frozen=True):
     delete: tuple[Deletion, ...] = ()
     events: tuple[Event, ...] = ()
     annotate: tuple[Annotation, ...] = ()
+    workload: tuple[WorkloadWrite, ...] = ()
     obsolete: str = ""
     expire: bool = False
     wake_seconds: float | None = None

@@ -19,6 +19,7 @@ from resnetboost_operator.planning import (
     deadlines,
     failure_detection,
     pending,
+    placement,
     rank_assignment,
     reports,
     restart,
@@ -87,7 +88,7 @@ def _start_or_watch(state: ObservedState) -> Plan:
     if state.status.attempt_start_time is not None:
         return running.watch(state)
     if state.missing:
-        return start.create_missing(state)
+        return placement.hold(state) or start.create_missing(state)
     return running.watch(replace(state, status=replace(state.status, attempt_start_time=state.time)))
 
 

@@ -11,7 +11,7 @@ from resnetboost_operator.manifests import gang
 from resnetboost_operator.manifests.pod import pod
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import deletions, pending, wakeup
+from resnetboost_operator.planning import deletions, pending, placement, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 
 Manifest = dict[str, Any]
@@ -49,5 +49,6 @@ def _missing_objects(state: ObservedState) -> tuple[Manifest, ...]:
     taken = {pod.index for pod in state.stale}
     indexes = [index for index in state.missing if index not in taken]
     job, stage, attempt = state.job, state.stage, state.status.attempt
-    shared = () if state.gang or not indexes else gang.shared(job, stage, attempt)
-    return shared + tuple(pod(job, stage, attempt, index) for index in indexes)
+    shared = () if state.gang or not indexes else (*placement.missing_group(state), *gang.shared(job, stage, attempt))
+    placed = placement.placement(state)
+    return (*shared, *(pod(job, stage, attempt, index, placed) for index in indexes))

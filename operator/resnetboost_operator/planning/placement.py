@@ -1,0 +1,43 @@
+"""Placement of a gang: which scheduler and which queue are in charge, and what they put on its pods."""
+
+from typing import Any
+
+from resnetboost_operator.manifests.placement import Placement
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning.actions import Plan
+from resnetboost_operator.planning.conditions import not_running
+from resnetboost_operator.scheduling import gang_scheduler, registry
+from resnetboost_operator.scheduling.gang_scheduler import GangScheduler
+
+Manifest = dict[str, Any]
+
+
+def scheduler(state: ObservedState) -> GangScheduler | None:
+    """The gang scheduler in charge of the job, None if its pods are scheduled one by one."""
+    return registry.gang_scheduler(state.job.spec.scheduling, state.observation.capabilities)
+
+
+def placement(state: ObservedState) -> Placement:
+    """What the pods of the current attempt get."""
+    base = gang_scheduler.base_placement(state.job)
+    found = scheduler(state)
+    return base if found is None else found.placed(base, state.job, state.stage, state.status.attempt)
+
+
+def missing_group(state: ObservedState) -> tuple[Manifest, ...]:
+    """The PodGroup of the current attempt, if its scheduler wants one and it is not there."""
+    found = scheduler(state)
+    if found is None or found.pod_group is None:
+        return ()
+    if any((group.api, group.attempt) == (found.api, state.status.attempt) for group in state.observation.pod_groups):
+        return ()
+    return (found.pod_group(state.job, state.stage, state.status.attempt),)
+
+
+def hold(state: ObservedState) -> Plan | None:
+    """The plan for a gang that must not start, because `gang: {}` is written out and no scheduler can do it."""
+    policy = state.job.spec.scheduling.scheduling_policy
+    if policy is None or policy.gang is None or state.gang or scheduler(state) is not None:
+        return None
+    message = registry.why_none(state.job.spec.scheduling, state.observation.capabilities)
+    return Plan(not_running(state.status, "NoGangScheduler", message, state.time))
