@@ -342,7 +342,6 @@ def broken_rules() -> dict[tuple[str, str], list[str]]:
 
 class TestRules:
     @pytest.mark.slow
-    @pytest.mark.slow
     def test_each_is_broken_by_a_file_of_the_corpus(self) -> None:
         assert every_rule().keys() == broken_rules().keys()
 
