@@ -9,7 +9,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 OPERATORS := .venv/.operators
 SOURCES = $(wildcard api/resnetboost_api operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
-FAST_TESTS = $(wildcard tests/unit tests/golden tests/contract)
+# The longest files first: a worker that begins with one last would be waited for.
+FAST_TESTS = $(wildcard tests/contract tests/golden tests/unit)
 # uv shows its progress bars to a person and is silent in a log.
 UV := $(BIN)/uv $(shell [ -t 2 ] || echo --quiet)
 

@@ -4,7 +4,7 @@ import signal
 
 from support import examples
 
-pytest_plugins = ["beds.cluster.fixtures", "support.sidebyside", "support.summary"]
+pytest_plugins = ["beds.cluster.fixtures", "support.sidebyside", "support.summary", "support.tiers"]
 
 examples.register()
 

@@ -11,8 +11,13 @@ from resnetboost_operator.status import MESSAGE_LIMIT, REASON_LIMIT
 GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang bound to a node")
 # Conditions that are a phase while they are True, the first of them first.
 _ENDS: tuple[Phase, ...] = ("Complete", "Failed", "Suspended")
-# Reasons of the condition Running that are a phase while it is False.
-_REASONS: dict[str, Phase] = {"Restarting": "Restarting", "Suspending": "Suspending"}
+# Reasons of the condition Running that are a phase while it is False. The last two are of local runs without a process.
+_REASONS: dict[str, Phase] = {
+    "Restarting": "Restarting",
+    "Suspending": "Suspending",
+    "Stopped": "Suspended",
+    "NotBegun": "Pending",
+}
 
 
 def phase(status: Status) -> Phase:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from resnetboost_api.status import Ranks, StageStatus, Status
 from resnetboost_operator import status as statuses
+from resnetboost_operator.planning.conditions import phase
 from resnetboost_operator.validation import schema
 
 Manifest = Mapping[str, Any]
@@ -80,11 +81,11 @@ def reopened(status: Status, stages: Sequence[str], attempts_on_disk: int = 0) -
     over = statuses.is_terminal(status)
     if outstanding is None or (outstanding == status.stage and not over):
         return status
+    kept = tuple(found for found in status.conditions if found.type not in ("Complete", "Failed", "Running"))
     pending = tuple(replace(stage, state="Pending") if stage.state == "Failed" else stage for stage in status.stages)
-    return replace(
+    again = replace(
         status,
-        phase="Pending",
-        conditions=tuple(found for found in status.conditions if found.type not in ("Complete", "Failed")),
+        conditions=kept,
         stage=outstanding,
         attempt=status.attempt + 1,
         attempt_creation_time=None,
@@ -97,6 +98,7 @@ def reopened(status: Status, stages: Sequence[str], attempts_on_disk: int = 0) -
         completion_time=None,
         stages=pending,
     )
+    return replace(again, phase=phase(again))
 
 
 def _outstanding(status: Status, stages: Sequence[str]) -> str | None:

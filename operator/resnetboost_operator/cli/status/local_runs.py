@@ -17,7 +17,7 @@ from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.job import parse_job
 from resnetboost_operator.observed import pods
-from resnetboost_operator.planning.conditions import with_condition
+from resnetboost_operator.planning.conditions import phase, with_condition
 from resnetboost_operator.runs.runfolder import RunFolder
 
 STOPPED = "nothing runs it: run it again to resume"
@@ -65,6 +65,6 @@ def _view(folder: RunFolder) -> JobView:
 
 def _stopped(status: Status, first: str) -> Status:
     """The status of a run whose process is gone, which still says Running."""
-    message = STOPPED if status.stage else NOT_BEGUN
-    status = replace(status, phase="Suspended" if status.stage else "Pending", stage=status.stage or first)
-    return with_condition(status, "Running", False, "NotRunning", message, "")
+    reason, message = ("Stopped", STOPPED) if status.stage else ("NotBegun", NOT_BEGUN)
+    status = with_condition(status, "Running", False, reason, message, "")
+    return replace(status, phase=phase(status), stage=status.stage or first)
