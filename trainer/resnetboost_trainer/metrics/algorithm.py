@@ -21,7 +21,7 @@ class AlgorithmMetrics(ABC):
     @staticmethod
     @abstractmethod
     def applies(config: Config) -> bool:
-        """Whether a stage has these series; the others do not expose them at all."""
+        """True if a stage exposes these series."""
 
     @abstractmethod
     def observe(self, report: Any, compiled: bool) -> None:
