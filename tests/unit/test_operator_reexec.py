@@ -11,12 +11,12 @@ from resnetboost_operator.controller.reexec import STABLE_SECONDS, failures_in_a
 # Fails twice, then ends well; says its process id each time.
 TWICE = """
 import os
-from resnetboost_operator.controller import restart
+from resnetboost_operator.controller import reexec
 from resnetboost_operator.kubeclient.retry import Backoff
-restart.BACKOFF = Backoff(0.0, 0.0)
+reexec.BACKOFF = Backoff(0.0, 0.0)
 print(os.getpid(), flush=True)
 if os.environ.get("_RESNETBOOST_OPERATOR_FAILURES") != "2":
-    restart.leave(start_over=True)
+    reexec.leave(start_over=True)
 """
 
 
@@ -43,7 +43,7 @@ def listens(pid: int) -> bool:
 
 
 def test_without_the_option_it_leaves_that_to_others() -> None:
-    code = "from resnetboost_operator.controller import restart; restart.leave(start_over=False)"
+    code = "from resnetboost_operator.controller import reexec; reexec.leave(start_over=False)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 1
 
 

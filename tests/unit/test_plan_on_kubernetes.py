@@ -437,7 +437,7 @@ def test_a_gang_of_which_nobody_hears_a_step_meets_a_deadline_of_twice_its_time_
     cluster.settle()
     record = cluster.status.attempts[0]
     assert record.reason == "StartupDeadlineExceeded"
-    assert "no connection to port 9400 of rank 0" in record.message
+    assert "cannot connect to port 9400 of rank 0" in record.message
 
 
 def test_what_kubelet_hears_of_a_rank_that_cannot_be_asked_is_training() -> None:
