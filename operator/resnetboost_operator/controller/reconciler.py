@@ -34,7 +34,7 @@ CREATING_SECONDS = 5.0
 
 
 class _PassMemory:
-    """What the passes of one job remember."""
+    """State of one job that is kept between passes."""
 
     def __init__(self) -> None:
         self.written_at = float("-inf")

@@ -9,7 +9,7 @@ from resnetboost_trainer.metrics.series import SeriesFactory
 
 
 class AlgorithmMetrics(ABC):
-    """What one kind of report adds to a rank's metrics. `optim.registry` lists the subclasses."""
+    """Series and columns of one algorithm, updated from its reports. `optim.registry` lists the subclasses."""
 
     REPORT: ClassVar[type]  # the type of the reports it reads
     COLUMNS: ClassVar[tuple[str, ...]]  # its columns of metrics.csv
