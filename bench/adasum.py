@@ -158,7 +158,7 @@ def _measure_steps(trials: dict[str, "Ranks"]) -> None:
 
 
 class Ranks(Trial):
-    """Several ranks in one process; `seconds`, of a step, are what it is told."""
+    """Simulates several ranks in one process; `seconds` of a step are set from the real gang's."""
 
     batch, warmup_epochs = RANKS * LOCAL_BATCH, 1.0
 
@@ -173,7 +173,7 @@ class Ranks(Trial):
         self.velocities: list[Floats] = []
 
     def of_gang(self, rate: float, seed: int) -> dict[str, Any]:
-        """What a real gang is to be told."""
+        """Settings for a real gang."""
         adasum = {"algorithm": "Adasum", "adasum": {"reduce": self.how, "ranksPerNode": 1}}
         return self.settings(rate, seed) | ({} if self.how == "mean" else adasum)
 

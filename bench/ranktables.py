@@ -1,4 +1,4 @@
-"""Seconds from the device plugin's last annotation until every pod of a gang on Ascend was told of its rank table.
+"""Seconds from the device plugin's last annotation until every pod of a gang on Ascend has its rank table.
 
 On a real API server with kwok nodes, whose pods have no kubelet: what that adds, the tests on a real one print. All of
 it shares this machine. RANKTABLE_SIZES in the environment changes the sizes: RANKTABLE_SIZES=16.
@@ -22,7 +22,7 @@ from resnetboost_api import names
 SIZES = tuple(int(size) for size in os.environ.get("RANKTABLE_SIZES", "16,64,256,1024").split(","))
 ROUNDS = 3
 PATIENCE_SECONDS = 300.0
-# Until the condition has told of the missing annotation, which is written at most every 5 s.
+# Until the condition reports the missing annotation, which is written at most every 5 s.
 SETTLE_SECONDS = 6.0
 
 
@@ -42,7 +42,9 @@ def _size(plane: ControlPlane, size: int) -> Entry:
     plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     space = Space(plane, namespace, PATIENCE_SECONDS)
     seconds = [_delivery(space, size) for _ in range(ROUNDS)]
-    return figure(f"ranktable_told_seconds_{size}", seconds, "s", f"last annotation to last of {size} pods told")
+    return figure(
+        f"ranktable_told_seconds_{size}", seconds, "s", f"last annotation to rank table at last of {size} pods"
+    )
 
 
 def _delivery(space: Space, size: int) -> float:
@@ -52,17 +54,17 @@ def _delivery(space: Space, size: int) -> float:
     for pod in pods[:-1]:
         plugin.allocate(pod)
     time.sleep(SETTLE_SECONDS)
-    told = _Told(space, size)
+    watch = _AnnotationWatch(space, size)
     begun = time.monotonic()
     plugin.allocate(pods[-1])
-    seconds = told.wait() - begun
+    seconds = watch.wait() - begun
     space.until(lambda status: is_true(status, "RankTableReady"), "the rank table is published")
     space.delete("resnetboostjobs", "digits")
     space.until_names("pods")
     return seconds
 
 
-class _Told:
+class _AnnotationWatch:
     """Watches the pods of a gang until each has the annotation of its rank table."""
 
     def __init__(self, space: Space, size: int) -> None:
@@ -75,16 +77,16 @@ class _Told:
         self._thread.start()
 
     def wait(self) -> float:
-        """When the last one had it (monotonic seconds)."""
+        """Return when the last pod had the annotation (monotonic seconds)."""
         self._thread.join(PATIENCE_SECONDS)
         return self._at
 
     def _follow(self) -> None:
-        told: set[str] = set()
+        annotated: set[str] = set()
         for line in self._lines:
             pod: dict[str, Any] = json.loads(line)["object"]
             if names.ANNOTATION_RANK_TABLE in pod["metadata"].get("annotations", {}):
-                told.add(pod["metadata"]["name"])
-            if len(told) == self._size:
+                annotated.add(pod["metadata"]["name"])
+            if len(annotated) == self._size:
                 self._at = time.monotonic()
                 return

@@ -136,8 +136,8 @@ class Trial:
         basis, seconds = self._basis(np.stack(kept[-KEPT:]))
         for finish, solver in FINISHES.items():
             self._set(finish, stopped)
-            descent = self.programs[finish].combination.descent  # type: ignore[attr-defined]
-            descent.columns.values.set_data(Tensor(basis))
+            optimizer = self.programs[finish].update_rule.optimizer  # type: ignore[attr-defined]
+            optimizer.columns.values.set_data(Tensor(basis))
             spent = self._train(finish, self._config(seed, rate, SCHEDULE, solver), STOPPED, TOTAL)
             found[finish] = Ended(self._evaluate(finish), before + seconds + spent)
         return found

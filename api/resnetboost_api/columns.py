@@ -22,7 +22,7 @@ COLUMNS = (
         name="Step",
         type="integer",
         json_path=".status.progress.step",
-        description="Optimizer steps done in this stage, as rank 0 told when it was asked last, up to 15 s ago.",
+        description="Optimizer steps done in this stage, as rank 0 reported in the last poll, up to 15 s ago.",
     ),
     Column(
         name="Loss",

@@ -48,11 +48,11 @@ class Device(DeviceKind, frozen=True, kw_only=True):
     """
     chip: Chip | None = None
     """Generation of the Ascend chips, by whose rules the rank table is made: 910A (Atlas training series), 910B (Atlas
-    A2), A3 (Atlas A3) or 950. Left out, the label accelerator-type of the nodes tells, and where it does not, 910B
-    is taken. All devices of a job are of one chip.
+    A2), A3 (Atlas A3) or 950. Left out, it is that of the nodes' label accelerator-type; without the label, 910B is
+    taken. All devices of a job are of one chip.
     """
     rendezvous: Rendezvous | None = None
-    """How the ranks meet. RankTable: by HCCL's file of all devices, made from what the device plugin tells.
+    """How the ranks meet. RankTable: by HCCL's file of all devices, made from the device plugin's annotations.
     Coordinator: at a process of MindSpore beside index 0. Left out, it is RankTable for Ascend and Coordinator for
     GPU and CPU.
     """

@@ -80,7 +80,7 @@ class StageStatus(Reported, frozen=True):
 
 
 class Progress(Reported, frozen=True):
-    """How far the running stage is, as told by rank 0 a moment ago."""
+    """How far the running stage is, as rank 0 reported a moment ago."""
 
     state: Annotated[str, Meta(max_length=63, pattern="^([A-Z][A-Za-z0-9]*)?$")] = ""
     """What the ranks are doing: Starting, Compiling, Training, Evaluating or Finished."""
@@ -181,8 +181,8 @@ class Attempt(Reported, frozen=True):
     last_step: Count | None = None
     """The last step the attempt was known to have done."""
     checkpoint_step: Count | None = None
-    """Step of the newest whole checkpoint at its end; corrected as soon as the next attempt tells the step that it goes
-    on from.
+    """Step of the newest whole checkpoint at its end; corrected as soon as the next attempt reports the step that it
+    resumes from.
     """
     resumed_step: Count | None = None
     """Step that the attempt went on from, 0 if it began the stage."""
@@ -222,8 +222,8 @@ class Status(Reported, frozen=True):
     completion_time: Time | None = None
     """When the job became Complete or Failed."""
     rank_table: Annotated[str, Meta(max_length=64, pattern="^[0-9a-f]{64}$")] | None = None
-    """SHA-256 of the current attempt's rank table, once there is one; the config map with it and every pod that was
-    told of it carry the same.
+    """SHA-256 of the current attempt's rank table, once there is one; the annotations of its config map and of every
+    pod that may read it have the same value.
     """
     restarts: Count = 0
     """How often the gang was started again, for whatever reason."""

@@ -25,7 +25,7 @@ class JobReference(Block, frozen=True, kw_only=True):
     namespace: str
     """Its namespace."""
     uid: str
-    """What tells it from an earlier job of the same name."""
+    """Its uid, which distinguishes it from an earlier job of the same name."""
 
 
 class RankAdasum(Summing, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ async def progress(address: str, port: int = names.PORT_METRICS) -> Progress | N
         raise Unreachable(f"no connection to {address} within {CONNECT_SECONDS:g} s") from error
     except aiohttp.ClientConnectorError as error:
         if error.errno in _NO_ROUTE:
-            raise Unreachable(f"no way to {address}: {error.strerror}") from error
+            raise Unreachable(f"cannot reach {address}: {error.strerror}") from error
         return None
     except (aiohttp.ClientError, OSError, TimeoutError):
         return None

@@ -112,13 +112,13 @@ def test_a_folder_is_converted_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     refused = convert(source, tmp_path / "made")
     assert refused.returncode == DataError.exit_code
     assert refused.stderr.startswith(f"resnetboost: {spoiled}: it cannot be decoded: ")
-    assert "; mend or remove it, or allow some with --skip" in refused.stderr
+    assert "; repair or remove it, or allow some with --skip" in refused.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
     done = convert(source, tmp_path / "made", "--skip", "1")
     summary = "24 images to train on, 9 to test with, 2 classes, 1 left out that cannot be used\n"
     assert done.stdout.endswith(summary)
     again = convert(source, tmp_path / "made")
-    assert "made: is there already; remove it or name another folder" in again.stderr
+    assert "made: already exists; remove it or name another folder" in again.stderr
 
 
 def test_the_files_can_be_read_by_whom_the_umask_lets(source: Path, tmp_path: Path) -> None:

@@ -62,11 +62,11 @@ class Trainee:
 
     def memory(self) -> dict[str, bytes]:
         """Of the solver and the residual, bit for bit."""
-        return {parameter.name: parameter.asnumpy().tobytes() for parameter in self.descent.state()}
+        return {parameter.name: parameter.asnumpy().tobytes() for parameter in self.optimizer.state()}
 
     @property
-    def descent(self) -> Any:
-        return self.program.update_rule.descent  # type: ignore[attr-defined]
+    def optimizer(self) -> Any:
+        return self.program.update_rule.optimizer  # type: ignore[attr-defined]
 
 
 def function(step: int, decay: float = 0.0) -> Function:
@@ -95,9 +95,9 @@ def test_quasi_newton_steps_are_the_formulas(rule: Settings, decay: float) -> No
         found = trainee.searched(step)
         same(found, reference.step(function(step, decay)), step)
         np.testing.assert_allclose(trainee.weights, reference.weights, atol=TOLERANCE)
-    inverse = trainee.descent.solver.memory["inverse"].asnumpy()
+    inverse = trainee.optimizer.solver.memory["inverse"].asnumpy()
     np.testing.assert_allclose(inverse, reference.inverse, rtol=0.02, atol=0.02)
-    np.testing.assert_allclose(trainee.descent.residual.momentum_buffer.asnumpy(), reference.residual, atol=TOLERANCE)
+    np.testing.assert_allclose(trainee.optimizer.residual.momentum_buffer.asnumpy(), reference.residual, atol=TOLERANCE)
 
 
 def test_more_than_two_lengths_are_tried() -> None:
@@ -131,7 +131,7 @@ def test_momentum_steps_are_the_formulas(nesterov: bool) -> None:
         same(found, reference.step(function(step, 0.1), rate), step)
         assert found.outcome == "full"
         np.testing.assert_allclose(trainee.weights, reference.weights, atol=5e-5)
-    np.testing.assert_allclose(trainee.descent.solver.velocity.asnumpy(), reference.velocity, atol=1e-4)
+    np.testing.assert_allclose(trainee.optimizer.solver.velocity.asnumpy(), reference.velocity, atol=1e-4)
 
 
 @pytest.mark.parametrize("solver", ["BFGS", "SGD"])
@@ -207,7 +207,7 @@ def test_a_rejected_step_leaves_weights_and_the_solver_s_memory_as_they_were_bit
     memory = accepting.memory()
     weights = pcanetworks.vector(accepting.network).tobytes()
     statistics = pcanetworks.statistics(accepting.network)["norm.moving_mean"]
-    solver = accepting.descent.solver
+    solver = accepting.optimizer.solver
     assert isinstance(solver, Bfgs)
     solver.rule = Rule(REFUSING.rho, REFUSING.sigma, REFUSING.most)
     found = accepting.searched(3)
@@ -264,7 +264,7 @@ def test_a_direction_beyond_all_numbers_is_rejected_and_harms_nothing() -> None:
     steep = pcanetworks.vector(trainee.network)
     steep[45:60] *= 40
     pcanetworks.put(trainee.network, steep)
-    trainee.descent.solver.memory["inverse"].set_data(Tensor(np.eye(10, dtype=np.float32) * np.float32(3e38)))
+    trainee.optimizer.solver.memory["inverse"].set_data(Tensor(np.eye(10, dtype=np.float32) * np.float32(3e38)))
     before = pcanetworks.vector(trainee.network).tobytes()
     assert trainee.searched(1).length == 0
     assert pcanetworks.vector(trainee.network).tobytes() == before

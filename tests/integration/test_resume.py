@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_refused_with_the_difference_and_the_remedy(
         begin(tmp_path, rule, **changes)
     for part in (f"checkpoint.resume is {rule}", "step-00000040 of the earlier job default/digits (earlier)", says):
         assert part in str(caught.value)
-    assert str(caught.value).endswith("restore that setting, or set checkpoint.resume to Never to begin afresh")
+    assert str(caught.value).endswith("restore that setting, or set checkpoint.resume to Never to start over")
     assert not (tmp_path / "ours").exists()
 
 

@@ -136,7 +136,7 @@ def test_a_failed_run_ends_with_the_exit_code_of_its_class(runner: Runner) -> No
     assert "stub ends with 11" in ended.stdout
     assert runner.status()["phase"] == "Failed"
     assert "a restart would end the same way" in ended.stdout
-    assert "\n  mend, then resnetboost run " in ended.stdout.replace(RESNETBOOST, "resnetboost")
+    assert "\n  fix, then  resnetboost run " in ended.stdout.replace(RESNETBOOST, "resnetboost")
     assert "try again" not in ended.stdout
 
 

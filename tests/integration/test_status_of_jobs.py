@@ -135,7 +135,7 @@ def test_a_job_that_no_operator_looks_at_says_so(space: Space, looker: Looker) -
         lease.manifest("ops", space.namespace, Lease("gone_1", 15, acquire_time=renewed, renew_time=renewed)),
     )
     tell(space, told)
-    assert "nothing was heard of it for 3:" in looker.asks().stdout
+    assert "no news of it for 3:" in looker.asks().stdout
     looker.kubeconfig.write_text(space.plane.kubeconfig.read_text())
     assert "no operator has looked at this for 3:" in looker.asks("-n", space.namespace).stdout
 

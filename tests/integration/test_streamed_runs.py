@@ -116,4 +116,4 @@ def test_too_many_of_them_end_a_job_at_once_with_a_sentence(tmp_path: Path) -> N
     wanted["spec"]["dataset"]["maxCorruptImages"] = 2
     code, output = Run(tmp_path, wanted).start().finish()
     assert code == 11
-    assert "is image 3 that cannot be used, and dataset.maxCorruptImages is 2; mend or remove them" in output
+    assert "is image 3 that cannot be used, and dataset.maxCorruptImages is 2; repair or remove them" in output

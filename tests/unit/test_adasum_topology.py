@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from resnetboost_trainer.distributed.adasum import adaptive_sum, topology
-from resnetboost_trainer.distributed.adasum.adaptive_sum import AdaptiveSum, Summed
+from resnetboost_trainer.distributed.adasum.adaptive_sum import AdaptiveSum, SumStatistics
 from resnetboost_trainer.distributed.adasum.topology import Pair, Topology
 from support import adasumreference
 from support.examples import examples
@@ -192,14 +192,14 @@ class Member:
         return Member(self.gang, self.rank, tuple(ranks))
 
 
-def summed(values: Floats, sizes: Sequence[int], per_node: int = 1) -> list[tuple[Floats, Summed]]:
+def summed(values: Floats, sizes: Sequence[int], per_node: int = 1) -> list[tuple[Floats, SumStatistics]]:
     """What each rank of a gang is left with, of `values` (ranks, length)."""
 
-    def work(member: Member) -> tuple[Floats, Summed]:
+    def work(member: Member) -> tuple[Floats, SumStatistics]:
         whole = AdaptiveSum(sizes, per_node, member)  # type: ignore[arg-type]
         return whole.across(whole.node_mean(values[member.rank]))
 
-    results: list[tuple[Floats, Summed]] = Gang(len(values)).each(work)
+    results: list[tuple[Floats, SumStatistics]] = Gang(len(values)).each(work)
     return results
 
 
@@ -258,7 +258,7 @@ def test_the_seconds_of_a_sum_are_its_own() -> None:
 
 
 def test_the_mean_inside_of_a_node_is_no_time_across_nodes() -> None:
-    assert Summed(1.0, 1.0, 1.0, {"node": 4.0, "1": 2.0, "gather": 1.0}).across_seconds == 3.0
+    assert SumStatistics(1.0, 1.0, 1.0, {"node": 4.0, "1": 2.0, "gather": 1.0}).across_seconds == 3.0
 
 
 @given(st.lists(st.floats(1e-90, 1e78) | st.floats(-1e78, -1e-90) | st.just(0.0), min_size=3, max_size=9))

@@ -22,7 +22,7 @@ Name = Literal["npz", "MNIST", "CIFAR10", "ImageFolder", "MindRecord"]
 def test_what_a_network_storage_says_while_it_is_away_is_an_outage(number: int) -> None:
     failure = read_errors.failure("/data/train: cannot be read", OSError(number, os.strerror(number)))
     assert isinstance(failure, StorageError)
-    assert str(failure).startswith(f"/data/train: cannot be read: {os.strerror(number)}; mend the storage")
+    assert str(failure).startswith(f"/data/train: cannot be read: {os.strerror(number)}; repair the storage")
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EISDIR, errno.ENAMETOOLONG])
@@ -86,7 +86,7 @@ def test_a_file_whose_bytes_do_not_come_is_an_outage(name: Name, file: str, tmp_
     MAKERS[name](tmp_path)
     (tmp_path / file).unlink(missing_ok=True)
     (tmp_path / file).symlink_to("/proc/self/mem")
-    with pytest.raises(StorageError, match=f"{tmp_path / file}: cannot be read: Input/output error; mend"):
+    with pytest.raises(StorageError, match=f"{tmp_path / file}: cannot be read: Input/output error; repair"):
         load(name, tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_class_names_whose_bytes_do_not_come_are_an_outage(tmp_path: Path) -> No
     photographs.cifar(tmp_path)
     names = tmp_path / "batches.meta.txt"
     names.symlink_to("/proc/self/mem")
-    with pytest.raises(StorageError, match=f"{names}: cannot be read: Input/output error; mend"):
+    with pytest.raises(StorageError, match=f"{names}: cannot be read: Input/output error; repair"):
         load("CIFAR10", tmp_path)
 
 

@@ -114,7 +114,7 @@ def held(renewed: float, holder: str = "op_1") -> Lease:
         ([held(JUST_NOW)], LONG_AGO, ""),
         ([held(LONG_AGO), held(JUST_NOW)], LONG_AGO, ""),
         ([held(LONG_AGO)], JUST_NOW, ""),
-        (None, LONG_AGO, "nothing was heard of it for 3:09: no operator looks, or its ranks hang"),
+        (None, LONG_AGO, "no news of it for 3:09: no operator runs, or its ranks hang"),
         (None, JUST_NOW, ""),
     ],
     ids=["stale", "given up", "held", "one of two is held", "heard just now", "no right", "no right, heard just now"],
@@ -297,7 +297,7 @@ def test_what_to_type_next(status: dict[str, Any] | None, spec: dict[str, Any], 
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (running(), ["  checkpoint  none: without checkpoint.claimName what is trained goes with the pods"]),
+        (running(), ["  checkpoint  none: without checkpoint.claimName they are lost with the pods"]),
         (complete(), []),
     ],
     ids=["while it runs", "when it is over"],

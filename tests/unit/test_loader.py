@@ -196,7 +196,9 @@ def test_threads_and_batches_ahead_may_change_at_any_time(root: Path, changes: l
 def test_more_than_the_limit_of_them_end_the_training(tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     spoil(tmp_path, 1, 2, 3)
-    with pytest.raises(DataError, match=r"it is image 3 that cannot be used, and dataset.maxCorruptImages is 2; mend"):
+    with pytest.raises(
+        DataError, match=r"it is image 3 that cannot be used, and dataset.maxCorruptImages is 2; repair"
+    ):
         list(DataLoader(found.train, Corrupt(2), 2).batches(DistributedSampler(0, GLOBAL, 0, 1, TRAIN).steps(0, 2)))
 
 

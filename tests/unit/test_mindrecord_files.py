@@ -99,7 +99,9 @@ def test_an_index_that_is_a_query_without_end(tmp_path: Path) -> None:
 def test_an_index_whose_bytes_do_not_come_is_an_outage(tmp_path: Path) -> None:
     path, _ = record(tmp_path)
     path.with_name(f"{path.name}.db").symlink_to("/proc/self/mem")  # whose first byte is an input/output error
-    with pytest.raises(StorageError, match=r"train\.mindrecord\.db: cannot be read: disk I/O error; mend the storage"):
+    with pytest.raises(
+        StorageError, match=r"train\.mindrecord\.db: cannot be read: disk I/O error; repair the storage"
+    ):
         MindRecordContents([path])
 
 
@@ -120,5 +122,7 @@ def test_a_storage_that_goes_away_while_labels_are_read(tmp_path: Path, monkeypa
         return pread(file, size, offset)
 
     monkeypatch.setattr(os, "pread", away)
-    with pytest.raises(StorageError, match=r"train\.mindrecord: cannot be read: Input/output error; mend the storage"):
+    with pytest.raises(
+        StorageError, match=r"train\.mindrecord: cannot be read: Input/output error; repair the storage"
+    ):
         MindRecordContents([path])

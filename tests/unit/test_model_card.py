@@ -116,7 +116,7 @@ def test_where_nothing_can_be_written(tmp_path: Path, capsys: Any) -> None:
     told = {
         str(tmp_path / "net.bin"): "end it with .onnx or .mindir",
         str(tmp_path / "gone" / "net.onnx"): "there is no folder",
-        str(path / "net.onnx"): "it would lie in a checkpoint",
+        str(path / "net.onnx"): "it would be inside a checkpoint",
         str(tmp_path / "net.air"): "AIR can only be written by MindSpore on an Ascend device",
     }
     for target, reason in told.items():

@@ -27,8 +27,8 @@ def told(stage: dict[str, Any], **spec: Any) -> list[str]:
 
 
 LOST = (
-    "spec.checkpoint.claimName: without it on Kubernetes checkpoints go with their pods, and every restart and "
-    "suspension begins again at step 0; add the name of a PersistentVolumeClaim"
+    "spec.checkpoint.claimName: without it on Kubernetes checkpoints are lost with their pods, and every restart or "
+    "suspension starts over at step 0; add the name of a PersistentVolumeClaim"
 )
 ALONE = "spec.stages[0].allReduceFusion: one device has no gradients to sum; leave it out, or use more devices"
 UNFUSED = "spec.jitLevel: O1 fuses nothing on chip 910A; leave it out"
@@ -44,7 +44,7 @@ FROZEN = (
 )
 CLASSES = (
     "spec.model.numClasses: {0} classes, and {1} has {2}: the others are never learnt;"
-    " use {2}, or more only to go on with other data"
+    " use {2}, or more only to continue with other data"
 )
 
 

@@ -100,7 +100,7 @@ def test_a_pod_of_our_own_from_before_a_crash_is_taken_as_it_is() -> None:
     assert requests[1] == "GET /api/v1/namespaces/default/pods/digits-base-0-1"
 
 
-GOING = "Pod digits-base-0-1 is still going"
+GOING = "Pod digits-base-0-1 is still being deleted"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ GOING = "Pod digits-base-0-1 is still going"
         ),
         pytest.param(
             existing(POD, owner={"uid": "u-0"}),
-            "Pod digits-base-0-1 of an earlier job of this name is still going",
+            "Pod digits-base-0-1 of an earlier job of this name is still being deleted",
             id="of an earlier job of that name",
         ),
     ],
@@ -124,12 +124,12 @@ def test_a_name_that_becomes_free_by_itself_is_waited_for(found: Any, words: str
 
 def test_a_name_that_became_free_meanwhile_is_waited_for() -> None:
     obstacle, _, _ = created([POD], TAKEN, refuses(404, "NotFound"))
-    assert obstacle == "Pod digits-base-0-1 was still going"
+    assert obstacle == "Pod digits-base-0-1 was still being deleted"
 
 
 def test_no_pod_finds_the_config_map_of_an_earlier_job() -> None:
     obstacle, known, requests = created([CONFIG, POD], TAKEN, says(existing(CONFIG, owner={"uid": "u-0"})))
-    assert obstacle == "ConfigMap digits-base-0 of an earlier job of this name is still going"
+    assert obstacle == "ConfigMap digits-base-0 of an earlier job of this name is still being deleted"
     assert known == []
     assert [request.split()[0] for request in requests] == ["POST", "GET"], "no pod was asked for"
 

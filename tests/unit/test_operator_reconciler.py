@@ -13,7 +13,7 @@ from resnetboost_api.status import Progress
 from resnetboost_operator import progress_client
 from resnetboost_operator.controller import creation_pool
 from resnetboost_operator.controller import reconciler as reconcilers
-from resnetboost_operator.controller.progress_poller import Polling
+from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.controller.writer import Cluster
@@ -37,7 +37,7 @@ OBJECT = schema.defaulted(
 )
 JOB = parse_job(OBJECT)
 POD = pod_manifest(JOB, JOB.spec.stages[0], 0, 0)
-EARLIER = "ConfigMap digits-base-0 of an earlier job of this name is still going"
+EARLIER = "ConfigMap digits-base-0 of an earlier job of this name is still being deleted"
 
 
 class Bed:
@@ -58,7 +58,7 @@ class Bed:
     def connect(self, server: ScriptedServer) -> None:
         self.store = Store((), lambda uid: None)
         self.polled = asyncio.Event()
-        self.polling = Polling(lambda uid: self.polled.set())
+        self.polling = ProgressPoller(lambda uid: self.polled.set())
         self.called = asyncio.Event()
         self.cluster = Cluster(server.client, self.store, "me", lambda uid: self.called.set())
         self.reconciler = Reconciler(self.store, self.cluster, self.polling, server.metrics)

@@ -249,7 +249,7 @@ def test_devices_that_change_while_the_table_is_being_published_restart_the_gang
         cluster.step(crash_after=3)
     cluster.allocate(3, 0, "10.0.9.9")
     cluster.step()
-    assert "told of other devices" in condition(cluster).message
+    assert "reported other devices" in condition(cluster).message
     cluster.now += 30
     cluster.step()
     assert cluster.status.attempts[0].reason == "RankTableRefused"

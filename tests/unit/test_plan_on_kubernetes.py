@@ -282,7 +282,9 @@ def test_a_gang_that_is_kept_out_after_one_that_could_not_be_asked_has_its_own_r
     cluster.obstacle = Obstacle("exceeded quota: compute")
     cluster.now += 60
     cluster.step()
-    assert "0/2 pods exist, no more are let in: exceeded quota: compute" in cluster.status.attempts[-1].message
+    assert (
+        "0/2 pods exist, the others cannot be created: exceeded quota: compute" in cluster.status.attempts[-1].message
+    )
 
 
 def test_a_refusal_of_the_api_server_is_said() -> None:
@@ -435,7 +437,7 @@ def test_a_gang_of_which_nobody_hears_a_step_meets_a_deadline_of_twice_its_time_
     cluster.settle()
     record = cluster.status.attempts[0]
     assert record.reason == "StartupDeadlineExceeded"
-    assert "no connection to port 9400 of rank 0" in record.message
+    assert "cannot connect to port 9400 of rank 0" in record.message
 
 
 def test_what_kubelet_hears_of_a_rank_that_cannot_be_asked_is_training() -> None:
@@ -477,7 +479,7 @@ def test_a_rank_that_cannot_be_asked_and_tells_its_kubelet_nothing_any_more_hang
     cluster.step()
     record = cluster.status.attempts[0]
     assert (record.reason, cluster.status.restarts_count_towards_max) == ("Hang", 1)
-    assert record.message == "rank 0 told its kubelet of no step for hangTimeoutSeconds: 30"
+    assert record.message == "rank 0 reported no step to its kubelet for hangTimeoutSeconds: 30"
 
 
 def test_a_rank_that_cannot_be_asked_and_is_deleted_does_not_hang() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from resnetboost_api.status import Progress
 from resnetboost_operator import progress_client
-from resnetboost_operator.controller.progress_poller import Polling
+from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods as podviews
 from resnetboost_operator.observed.pods import PodView
@@ -165,7 +165,7 @@ def unreachable_after(monkeypatch: pytest.MonkeyPatch, *questions: tuple[PodView
 
     async def play() -> list[bool]:
         answered = asyncio.Event()
-        asking, seen = Polling(lambda uid: answered.set()), []
+        asking, seen = ProgressPoller(lambda uid: answered.set()), []
         for pod, is_way in questions:
             monkeypatch.setattr(progress_client, "progress", way if is_way else no_way)
             asking.follow("u-1", pod, 0.0)
@@ -198,7 +198,7 @@ def test_a_rank_that_was_reached_before_is_silent_and_not_unreachable(monkeypatc
 def test_another_pod_is_not_unreachable_before_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> tuple[bool, bool]:
         answered = asyncio.Event()
-        asking = Polling(lambda uid: answered.set())
+        asking = ProgressPoller(lambda uid: answered.set())
         monkeypatch.setattr(progress_client, "progress", no_way)
         asking.follow("u-1", rank_0("pod-1"), 0.0)
         await answered.wait()

@@ -48,7 +48,7 @@ NOT_JOBS = {
     "no version": ({"kind": names.KIND}, "apiVersion: is missing; use resnetboost.io/v1alpha1"),
     "another kind": (
         {"apiVersion": names.API_VERSION, "kind": "Job", "metadata": 1, "junk": 2},
-        "kind: 'Job' is not what is read here; use ResNetBoostJob",
+        "kind: 'Job' is not supported; use ResNetBoostJob",
     ),
 }
 

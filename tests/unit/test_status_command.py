@@ -119,8 +119,8 @@ def test_the_jobs_of_the_contexts_namespace(cluster: Cluster) -> None:
             says({"items": [lease.manifest("rnb", "ops", Lease("op_1", 15, version="1"))]}),
             "no operator has looked at this",
         ),
-        (says({"items": []}), "nothing was heard of it"),
-        (refuses(403), "nothing was heard of it"),
+        (says({"items": []}), "no news of it"),
+        (refuses(403), "no news of it"),
     ],
     ids=["a lease of long ago", "no lease", "no right"],
 )
@@ -178,7 +178,7 @@ def test_events_that_do_not_come_say_why(cluster: Cluster) -> None:
         ((), [refuses(404)], "does not know the kind ResNetBoostJob; helm install "),
         ((), [hangs_up()] * 8, "is this the right cluster, and is it up"),
         ((), [refuses(503)] * 2, "is this the right cluster, and is it up"),
-        ((), [says("hello")], "is no API server of Kubernetes"),
+        ((), [says("hello")], "is not a Kubernetes API server"),
         (("digit",), [listed(), listed(job())], "there is no job digit in namespace team-a; did you mean digits?"),
         (
             ("mine",),

@@ -55,7 +55,7 @@ def test_of_a_folder_the_checkpoint_that_was_written_last_is_taken(above: str, t
     found = trained.read(tmp_path / above)
     assert found.path == newest
     assert str(found.network) == "resnet20 with 10 classes for images of 1 channel"
-    assert found.told() == "resnet20 with 10 classes for images of 1 channel, step 20 of stage base of digits"
+    assert found.describe() == "resnet20 with 10 classes for images of 1 channel, step 20 of stage base of digits"
 
 
 def test_a_stage_that_came_later_wins(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_folder_and_refused_by_its_name
         file.seek(-4, 2)
         file.write(b"\1\2\3\4")
     assert trained.read(tmp_path).path == whole
-    assert "is not the file that manifest.json tells of" in sentence(damaged)
+    assert "is not the file that manifest.json lists" in sentence(damaged)
     shutil.rmtree(whole)
     told = sentence(tmp_path)
-    assert f"there is no whole checkpoint in it; {tmp_path} holds uid; name a run's folder" in told
+    assert f"there is no complete checkpoint in it; {tmp_path} holds uid; name a run's folder" in told
 
 
 def test_a_checkpoint_of_which_a_part_is_missing_is_passed_over(
@@ -87,8 +87,8 @@ def test_a_checkpoint_of_which_a_part_is_missing_is_passed_over(
         file.truncate(1000)
     (gone / "model.safetensors").unlink()
     assert trained.read(tmp_path).path == whole
-    assert f"{truncated} is passed over: model.safetensors: it is not the file that manifest.json" in caplog.text
-    assert f"{gone} is passed over: model.safetensors: there is no such file" in caplog.text
+    assert f"{truncated} is skipped: model.safetensors: it is not the file that manifest.json" in caplog.text
+    assert f"{gone} is skipped: model.safetensors: there is no such file" in caplog.text
     assert "the checkpoint is damaged: model.safetensors: it is not the file that" in sentence(truncated)
 
 
@@ -102,7 +102,7 @@ def test_averaged_weights_are_taken_where_a_checkpoint_has_them(tmp_path: Path) 
     average = {key: array * np.float32(0.5) for key, array in weights().items()}
     path = smallcheckpoints.save(tmp_path, 20, {"model.safetensors": weights(), "ema.safetensors": average})
     found = trained.read(path)
-    assert found.told().endswith("step 20 of stage base of digits, averaged weights")
+    assert found.describe().endswith("step 20 of stage base of digits, averaged weights")
     assert found.arrays["fc.weight"].tobytes() == average["fc.weight"].tobytes()
     assert trained.read(path, weights="trained").arrays["fc.weight"].tobytes() == weights()["fc.weight"].tobytes()
     with pytest.raises(ConfigError, match="its job kept no average"):
@@ -231,7 +231,7 @@ def test_what_is_no_picture_is_named_before_anything_slow(tmp_path: Path, capsys
         ([], "does not say how its images were prepared"),
         (["--dataset", "CIFAR10"], "dataset.path: missing"),
         (["--dataset", "Synthetic", "--image-size", "8"], "those of Synthetic have 3 channels"),
-        (["--dataset", "digits", "--classes", "names.txt"], "tells apart 10 classes"),
+        (["--dataset", "digits", "--classes", "names.txt"], "the network has 10 classes"),
         (["--dataset", "digits", "--resize", "9"], "--resize: 9 is for photographs"),
     ],
 )

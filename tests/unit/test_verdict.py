@@ -57,11 +57,13 @@ def test_the_termination_message_stays_within_its_limit_and_stays_json(tmp_path:
 
 def test_a_message_that_is_too_long_keeps_its_remedy(tmp_path: Path) -> None:
     path = tmp_path / "termination-log"
-    failures.write(Verdict("DataError", f"/{'data/' * 900}a.jpg: it cannot be decoded; mend or remove it", 0, 11), path)
+    failures.write(
+        Verdict("DataError", f"/{'data/' * 900}a.jpg: it cannot be decoded; repair or remove it", 0, 11), path
+    )
     assert path.stat().st_size <= 2048
     message = json.loads(path.read_text())["message"]
     assert message.startswith("/data/data/")
-    assert message.endswith("...; mend or remove it")
+    assert message.endswith("...; repair or remove it")
 
 
 def test_a_message_full_of_quotes_stays_within_its_limit(tmp_path: Path) -> None:

@@ -94,10 +94,10 @@ def test_a_run_folder_means_its_newest_whole_checkpoint(tmp_path: Path) -> None:
     read = hashlib.sha256((newest / "model.safetensors").read_bytes()).hexdigest()
     assert pretrained.fingerprint(settings(tmp_path / "run")[1]) == taken.fingerprint == f"{read}/Keep"
     assert "step 20 of stage base of digits; 97 arrays" in convert.convert(tmp_path / "run", out)
-    with pytest.raises(ConfigError, match="it would lie in a checkpoint"):
+    with pytest.raises(ConfigError, match="it would be inside a checkpoint"):
         convert.convert(tmp_path / "run", newest / "model.safetensors")
     shutil.rmtree(newest)
-    assert refusal(tmp_path / "run").endswith("there is no whole checkpoint in it; FILE holds checkpoints")
+    assert refusal(tmp_path / "run").endswith("there is no complete checkpoint in it; FILE holds checkpoints")
 
 
 @pytest.mark.parametrize("named", ["run", "run/checkpoints", "step", "step/model.safetensors", "linked"])
@@ -125,7 +125,7 @@ def test_a_checkpoint_that_cannot_be_read_is_passed_over(tmp_path: Path, caplog:
     (newest / weightfile.MODEL).symlink_to(tmp_path / "gone")
     taken = pretrained.read(*settings(tmp_path), 1)
     assert taken.arrays["fc.weight"].tobytes() == drawn()["fc.weight"].tobytes()
-    assert f"{newest} is passed over: model.safetensors: there is no such file" in caplog.text
+    assert f"{newest} is skipped: model.safetensors: there is no such file" in caplog.text
 
 
 def as_prefixed(folder: Path) -> Path:
@@ -222,7 +222,7 @@ def test_averages_that_are_not_there_are_not_made_up(tmp_path: Path, capsys: pyt
         assert says in capsys.readouterr().err
     assert not target.exists()
     assert convert.main([str(step), str(step / "theirs.safetensors")]) == 10
-    assert "it would lie in a checkpoint" in capsys.readouterr().err
+    assert "it would be inside a checkpoint" in capsys.readouterr().err
 
 
 def test_nothing_is_converted_onto_itself_or_into_a_pickle(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
     (tmp_path / "w.pth").touch()
     assert refusal(path / "deeper" / "still").endswith(f"there is no such file or folder; {tmp_path} holds w.pth")
     os.mkfifo(path)
-    assert refusal(path).endswith("FILE: it is no plain file")
+    assert refusal(path).endswith("FILE: it is not a regular file")
     path.unlink()
     for content, says in (
         (b"", "neither safetensors nor a zip archive"),

@@ -60,13 +60,13 @@ class Creation:
         try:
             found = _decode.decode(await self._client.request("get", resource, job.namespace, name))
         except NotFound:
-            return Obstacle(f"{thing} was still going", passing=True)
+            return Obstacle(f"{thing} was still being deleted", passing=True)
         if not _is_ours(found, job):
             return Obstacle(f"{thing} exists and is not this job's: delete it, or rename the job")
         if _controller(found).get("uid") != job.uid:
-            return Obstacle(f"{thing} of an earlier job of this name is still going", passing=True)
+            return Obstacle(f"{thing} of an earlier job of this name is still being deleted", passing=True)
         if not _is_current(found, manifest):
-            return Obstacle(f"{thing} is still going", passing=True)
+            return Obstacle(f"{thing} is still being deleted", passing=True)
         if resource is PODS:
             self._store.apply_pod_response(found)
         return None

@@ -11,7 +11,7 @@ from resnetboost_operator.kubeclient.reflector import Reflector
 
 # A watch receives bookmarks once a minute and reconnects without them.
 WATCH_SILENCE_SECONDS = 300.0
-# Of kopf only the requests are seen, not the bookmarks; it reconnects after ten minutes.
+# Only kopf's requests are seen, not its bookmarks; it reconnects after ten minutes.
 KOPF_SILENCE_SECONDS = 900.0
 # A thousand pods on an overloaded API server take minutes.
 LONGEST_PASS_SECONDS = 900.0

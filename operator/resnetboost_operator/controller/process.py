@@ -17,7 +17,7 @@ from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.leaderelection import LeaderElector, LeaseLost
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.options import Options
-from resnetboost_operator.controller.progress_poller import Polling
+from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.resync import Resync
 from resnetboost_operator.controller.server import Server
@@ -57,7 +57,7 @@ class Operator:
         self._store = Store(options.namespaces, self._changed, options.images)
         self._metrics.watch_phases(lambda: [job.status.phase for job in self._store.jobs])
         self._metrics.append(JobMetrics(self._jobs_led).text)
-        self._polling = Polling(self._changed)
+        self._polling = ProgressPoller(self._changed)
         self._cluster = Cluster(self._client, self._store, options.identity, self._changed)
         self._reconciler = Reconciler(self._store, self._cluster, self._polling, self._metrics)
         self._queue = WorkQueue(self._reconciler.reconcile, self._label, self._metrics)

@@ -8,8 +8,11 @@ from resnetboost_operator import progress_client
 from resnetboost_operator.observed.pods import PodView
 
 
-class Polling:
-    """One question at a time for each job; `changed` is called with a job's uid after each, answered or not."""
+class ProgressPoller:
+    """Polls rank 0 of each followed job, one request at a time per job.
+
+    `changed` is called with a job's uid after each request, successful or not.
+    """
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         self._changed = changed
@@ -20,18 +23,18 @@ class Polling:
         self._unreachable: dict[str, str] = {}  # job uid: uid of the pod that could not be reached
 
     def progress(self, uid: str) -> Progress | None:
-        """What the job's rank 0 reported last."""
+        """The last progress that the job's rank 0 reported."""
         return self._progress.get(uid)
 
     def unreachable(self, uid: str) -> bool:
-        """Whether the network had no way to the job's rank 0 when it was asked last, nor ever before.
+        """True if no request has ever connected to the job's current rank 0, including the last one.
 
-        Once reached, a rank that takes no connection is silent: one that hangs takes none when its backlog is full.
+        Once reached, a rank that accepts no connection counts as silent: one that hangs has a full backlog.
         """
         return uid in self._unreachable
 
     def follow(self, uid: str, pod: PodView | None, seconds: float) -> None:
-        """Ask that pod after so many seconds, unless it is being asked already; None: ask nobody."""
+        """Poll that pod once, after so many seconds, unless it is being polled already; None: poll no pod."""
         asked = self._asked.get(uid)
         if pod is not None and asked is not None and (pod.uid, pod.address) == (asked.uid, asked.address):
             return
@@ -43,13 +46,13 @@ class Polling:
             self._tasks[uid] = asyncio.create_task(self._ask(uid, pod, seconds))
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
+        """Forget a deleted job."""
         self._leave(uid)
         for known in (self._progress, self._reached, self._unreachable):
             known.pop(uid, None)
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop polling."""
         for uid in list(self._tasks):
             self._leave(uid)
 
@@ -62,15 +65,15 @@ class Polling:
     async def _ask(self, uid: str, pod: PodView, seconds: float) -> None:
         await asyncio.sleep(seconds)
         try:
-            told = await progress_client.progress(pod.address)
+            progress = await progress_client.progress(pod.address)
         except progress_client.Unreachable:
             if self._reached.get(uid) != pod.uid:
                 self._unreachable[uid] = pod.uid
         else:
             self._reached[uid] = pod.uid
             self._unreachable.pop(uid, None)
-            if told is not None:
-                self._progress[uid] = told
+            if progress is not None:
+                self._progress[uid] = progress
         self._asked.pop(uid, None)
         self._tasks.pop(uid, None)
-        self._changed(uid)  # the next pass asks again
+        self._changed(uid)  # the next pass polls again

@@ -13,7 +13,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.creation_pool import CreationState
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.metrics import Metrics
-from resnetboost_operator.controller.progress_poller import Polling
+from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.controller.writer import Cluster, JobGone
 from resnetboost_operator.kubeclient.errors import Conflict, Refused
@@ -34,7 +34,7 @@ CREATING_SECONDS = 5.0
 
 
 class _PassMemory:
-    """What the passes of one job remember."""
+    """State of one job that is kept between passes."""
 
     def __init__(self) -> None:
         self.written_at = float("-inf")
@@ -56,7 +56,7 @@ class _PassMemory:
 class Reconciler:
     """Executes plans. `since` (unix seconds) is when this process began to lead."""
 
-    def __init__(self, store: Store, cluster: Cluster, polling: Polling, metrics: Metrics) -> None:
+    def __init__(self, store: Store, cluster: Cluster, polling: ProgressPoller, metrics: Metrics) -> None:
         self._store = store
         self._cluster = cluster
         self._polling = polling

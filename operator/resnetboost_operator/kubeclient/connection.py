@@ -46,7 +46,7 @@ async def log_in(configuration: Configuration) -> None:
         else:
             await config.load_kube_config(_kubeconfig(), client_configuration=configuration, persist_config=False)
     except (config.ConfigException, OSError) as error:
-        raise UserError(f"no way to an API server is known: {error}; {_REMEDY}") from error
+        raise UserError(f"no API server is configured: {error}; {_REMEDY}") from error
     except _NO_KUBECONFIG as error:
         raise _misread(error) from error
 

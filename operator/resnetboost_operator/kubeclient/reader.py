@@ -118,7 +118,7 @@ def _as_user_errors(host: str) -> Iterator[None]:
     except errors.Refused as error:
         raise UserError(f"{error.words}; ask for the verbs list and watch on {JOBS.plural}.{JOBS.group}") from None
     except (errors.ApiError, msgspec.MsgspecError) as error:
-        raise UserError(f"what answers at {host} is no API server of Kubernetes: {error}") from None
+        raise UserError(f"the server at {host} is not a Kubernetes API server: {error}") from None
 
 
 def _name(obj: Mapping[str, Any]) -> str:

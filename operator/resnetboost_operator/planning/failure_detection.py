@@ -118,7 +118,7 @@ def _image_failure(state: ObservedState, hopeless_only: bool) -> Failure | None:
 def _hang(state: ObservedState) -> Failure | None:
     if _is_silent_to_kubelet(state):
         limit = state.job.spec.failure_policy.hang_timeout_seconds
-        return Failure(failures.HANG, message=f"rank 0 told its kubelet of no step for hangTimeoutSeconds: {limit}")
+        return Failure(failures.HANG, message=f"rank 0 reported no step to its kubelet for hangTimeoutSeconds: {limit}")
     if state.progress is None or state.seconds_until_hang() > 0:
         return None
     limit = state.job.spec.failure_policy.hang_timeout_seconds

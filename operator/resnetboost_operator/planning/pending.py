@@ -20,13 +20,13 @@ MESSAGE_LIMIT = 600
 _REMEDY = "allow ingress from the operator to it (NetworkPolicy), or run the operator inside the cluster"
 UNHEARD = (
     "RankUnreachable",
-    "all ranks run, but the operator gets no connection to port 9400 of rank 0, and its kubelet has seen no step "
-    f"either; {_REMEDY}. Without a step the gang restarts after twice startupDeadlineSeconds",
+    "all ranks run, but the operator cannot connect to port 9400 of rank 0, and its kubelet has seen no step either; "
+    f"{_REMEDY}. Without a step the gang restarts after twice startupDeadlineSeconds",
 )
 UNHEARD_TRAINING = (
     "TrainingUnheard",
-    "rank 0 tells its kubelet that it trains, but the operator gets no connection to its port 9400, so no progress is "
-    f"known; {_REMEDY}",
+    "rank 0 reports to its kubelet that it trains, but the operator cannot connect to its port 9400, so the progress "
+    f"is unknown; {_REMEDY}",
 )
 
 
@@ -49,7 +49,10 @@ def with_reason(state: ObservedState, status: Status) -> Status:
 
 def _why_pods(gang: Sequence[PodView], count: int, obstacle: Obstacle | None) -> tuple[str, str]:
     if obstacle is not None:
-        return "PodsRefused", f"{len(gang)}/{count} pods exist, no more are let in: {_brief(obstacle.message)}"
+        return (
+            "PodsRefused",
+            f"{len(gang)}/{count} pods exist, the others cannot be created: {_brief(obstacle.message)}",
+        )
     waiting = [pod.waiting for pod in gang if pod.waiting is not None and pod.waiting.reason not in QUIET_REASONS]
     unbound = [pod for pod in gang if not pod.node]
     if waiting:

@@ -62,7 +62,7 @@ def assign(state: ObservedState) -> RankAssignment | None:
     gang = sorted(state.gang, key=lambda pod: pod.index)
     unannotated = [pod for pod in gang if pod.termination is None and pod.rank_table != state.status.rank_table]
     if state.status.rank_table is not None and not unannotated:
-        message = f"all {state.count} pods have been told of rank table {state.status.rank_table[:12]}"
+        message = f"all {state.count} pods have rank table {state.status.rank_table[:12]}"
         return RankAssignment("Published", message, state.status.rank_table)
     if len(gang) < state.count or not all(pod.node for pod in gang):
         return RankAssignment(*GANG_INCOMPLETE)
@@ -113,11 +113,11 @@ def _publish(state: ObservedState, bound: tuple[BoundPod, ...], unannotated: Seq
     if state.observation.obstacle is not None:
         message = f"the rank table cannot be published: {state.observation.obstacle.message}"
         return RankAssignment("NotPublished", message, digest, (table,), annotate)
-    message = f"{readable.plural(len(unannotated), 'pod')} are being told of rank table {digest[:12]}"
+    message = f"assigning rank table {digest[:12]} to {readable.plural(len(unannotated), 'pod')}"
     return RankAssignment("Publishing", message, digest, (table,), annotate)
 
 
-_CHANGED = "the device plugin has told of other devices since the rank table was decided, and a table never changes"
+_CHANGED = "the device plugin has reported other devices since the rank table was made, and a table never changes"
 
 
 def _refused(state: ObservedState, problem: object, failure_class: FailureClass) -> RankAssignment:

@@ -81,7 +81,7 @@ def _version(found: Sequence[Allocation], chip: Chip) -> str:
     outside = tuple(each.pod.name for each in found if not (each.super_pod and each.super_device))
     if len(outside) in (0, len(found)):
         return "1.0" if outside else "1.2"
-    problem = "the device plugin told no super_pod_id or super_device_id, but it did for other pods of the gang"
+    problem = "the device plugin gave no super_pod_id or super_device_id, but it did for other pods of the gang"
     raise Refusal(outside, "super_device_id in a super pod", f"{problem} (HCCL: HCCL_E_PARA); put them into super pods")
 
 
@@ -138,13 +138,13 @@ def _device(found: Allocation, rank: int, version: str, needs_address: bool) -> 
 
 def _host_ip(found: Sequence[Allocation]) -> str | None:
     """The node's address. Raises Refusal if its pods disagree."""
-    told = {each.host_ip: each.pod.name for each in found if each.host_ip}
-    if len(told) > 1:
-        problem = f"tell {' and '.join(map(quoted, sorted(told)))} as host_ip of the one node {found[0].pod.node}"
+    pods = {each.host_ip: each.pod.name for each in found if each.host_ip}
+    if len(pods) > 1:
+        problem = f"have {' and '.join(map(quoted, sorted(pods)))} as host_ip of the one node {found[0].pod.node}"
         raise Refusal(
-            tuple(sorted(told.values())), "host_ip", f"{problem}; wait until the device plugin has corrected it"
+            tuple(sorted(pods.values())), "host_ip", f"{problem}; wait until the device plugin has corrected it"
         )
-    return next(iter(told), None)
+    return next(iter(pods), None)
 
 
 def _super_pods(nodes: Sequence[Sequence[Allocation]], servers: Sequence[Server]) -> tuple[SuperPod, ...]:

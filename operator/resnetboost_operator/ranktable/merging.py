@@ -50,8 +50,8 @@ def merge(tables: Mapping[str, Table]) -> Merged:
             raise MergeError(f"{name}: status is {quoted(table.status)}; merge completed tables only")
         versions.setdefault(table.version, name)
     if len(versions) > 1:
-        told = " and ".join(f"{version} ({name})" for version, name in versions.items())
-        raise MergeError(f"the tables have the versions {told}; merge tables of one version")
+        listed = " and ".join(f"{version} ({name})" for version, name in versions.items())
+        raise MergeError(f"the tables have the versions {listed}; merge tables of one version")
     lists = {name: table for name, table in tables.items() if isinstance(table, RankList)}
     if lists:
         return _rank_lists(lists)
@@ -61,8 +61,8 @@ def merge(tables: Mapping[str, Table]) -> Merged:
 def _rank_lists(tables: Mapping[str, RankList]) -> Merged:
     detours = {table.detour or "false": name for name, table in tables.items()}
     if len(detours) > 1:
-        told = " and ".join(f"{quoted(detour)} ({name})" for detour, name in detours.items())
-        raise MergeError(f"the tables have detour {told}, and HCCL wants one for all; write the same into each")
+        listed = " and ".join(f"{quoted(detour)} ({name})" for detour, name in detours.items())
+        raise MergeError(f"the tables have detour {listed}, and HCCL wants one for all; write the same into each")
     found = [
         (rank, f"{name}: rank_list[{index}]")
         for name, table in tables.items()

@@ -25,7 +25,7 @@ _OTHERWISE = "choose another folder with --out, or start over with --fresh"
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What a run has trained: epochs of stages with checkpoints, and the names of complete stages."""
+    """Result of a run so far: epochs of stages with checkpoints, and the names of complete stages."""
 
     epochs: Mapping[str, float]
     complete: Collection[str] = ()

@@ -11,8 +11,8 @@ WHOLE = 1 - 1e-6
 class Descent(Cost, frozen=True, kw_only=True):
     """The steps of one stage in the subspace; `searched` of them had a line search, none of the solver SGD.
 
-    `explained_variance` is the share of the snapshots' variance that the subspace holds. Of the searched steps,
-    `full` kept the length 1, `shortened` had less and `rejected` 0, after `evaluations` of the loss on average.
+    `explained_variance` is the share of the snapshots' variance that the subspace holds. Among the searched
+    steps, `full` kept the length 1, `shortened` had less and `rejected` 0, after `evaluations` of the loss on average.
     `gradient_share` is the share of the gradient's squared length in the subspace: the mean of all steps, and of the
     first and the last tenth of them. nan if no step has it.
     """

@@ -188,7 +188,7 @@ class RunFolder:
         return self._with_mutable_fields(kept, longer.job)
 
     def made(self, job: Manifest) -> Made:
-        """What was trained of the job's stages."""
+        """The epochs and complete stages of the run, for an extension."""
         root, names = self.checkpoints / job["metadata"]["uid"], [stage["name"] for stage in job["spec"]["stages"]]
         epochs = {name: _epochs(root / name) for name in names if any((root / name).glob("attempt-*/step-*"))}
         return Made(epochs, {stage.name for stage in self.read_status().stages if stage.state == "Complete"})

@@ -51,8 +51,8 @@ class Rule:
     def _sentence(self, value: Any, old: Any, names: dict[str, Any]) -> str:
         if self.is_transition:
             return self.message + self._first_change(value, old)
-        told = _evaluate(self.expression, names) if self.expression else None
-        return told if isinstance(told, str) else self.message + self._numbers(value)
+        evaluated = _evaluate(self.expression, names) if self.expression else None
+        return evaluated if isinstance(evaluated, str) else self.message + self._numbers(value)
 
     def _first_change(self, value: Any, old: Any) -> str:
         for reference in self.references:
@@ -64,8 +64,8 @@ class Rule:
     def _numbers(self, value: Any) -> str:
         """The numbers that a rule compares. The API server's cost limits prevent them in messageExpression."""
         found = {reference.rpartition(".")[2]: _at(value, reference) for reference in self.references if reference}
-        told = [f"{name} is {number}" for name, number in found.items() if type(number) in (int, float)]
-        return f" ({' and '.join(told)})" if told else ""
+        numbers = [f"{name} is {number}" for name, number in found.items() if type(number) in (int, float)]
+        return f" ({' and '.join(numbers)})" if numbers else ""
 
 
 def problems(value: Any, old: Any, schema: Schema, known: Sequence[Problem]) -> list[Problem]:

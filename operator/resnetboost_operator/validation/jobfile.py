@@ -107,7 +107,7 @@ def _read(path: Path) -> str:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Leaves values without an explicit tag unresolved, but tells plain from quoted ones."""
+    """Leaves values without an explicit tag unresolved, but distinguishes plain from quoted ones."""
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         """Tag of a node that has none in the file."""

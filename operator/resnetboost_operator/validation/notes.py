@@ -25,15 +25,17 @@ def notes(spec: Manifest) -> Iterator[str]:
 def of_cluster(spec: Manifest) -> Iterator[str]:
     """Notes on settings that matter on Kubernetes only."""
     if "claimName" not in spec["checkpoint"]:
-        lost = "on Kubernetes checkpoints go with their pods, and every restart and suspension begins again at step 0"
+        lost = (
+            "on Kubernetes checkpoints are lost with their pods, and every restart or suspension starts over at step 0"
+        )
         yield f"spec.checkpoint.claimName: without it {lost}; add the name of a PersistentVolumeClaim"
 
 
-def of_classes(given: int, labels: int, told: str) -> Iterator[str]:
-    """Note that the network has more classes than there are labels; `told` is the source of the labels, with a verb."""
+def of_classes(given: int, labels: int, source: str) -> Iterator[str]:
+    """Note that the network has more classes than there are labels; `source` is that of the labels, with a verb."""
     if given > labels:
-        remedy = f"use {labels}, or more only to go on with other data"
-        yield f"spec.model.numClasses: {given} classes, and {told} {labels}: the others are never learnt; {remedy}"
+        remedy = f"use {labels}, or more only to continue with other data"
+        yield f"spec.model.numClasses: {given} classes, and {source} {labels}: the others are never learnt; {remedy}"
 
 
 def _of_freezing(spec: Manifest) -> Iterator[str]:

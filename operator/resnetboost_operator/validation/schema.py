@@ -108,7 +108,7 @@ def _type_problems(obj: Mapping[str, Any]) -> Iterator[Problem]:
     for name, right in (("apiVersion", names.API_VERSION), ("kind", names.KIND)):
         value = obj.get(name)
         if value != right:
-            message = f"{wording.shown(value)} is not what is read here" if value is not None else "is missing"
+            message = f"{wording.shown(value)} is not supported" if value is not None else "is missing"
             yield Problem(name, value, f"{message}; use {right}")
 
 

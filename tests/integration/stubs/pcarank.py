@@ -61,7 +61,7 @@ def train(name: str, network: nn.Cell, rule: Settings, **changes: Any) -> None:
         weights.append(pcanetworks.vector(network))
     left[f"{name}.told"], left[f"{name}.weights"] = np.array(told), np.stack(weights)
     left[f"{name}.broadcasts"] = np.array(communicator.broadcasts)
-    for parameter in program.update_rule.descent.state():  # type: ignore[attr-defined]
+    for parameter in program.update_rule.optimizer.state():  # type: ignore[attr-defined]
         left[f"{name}.memory.{parameter.name}"] = parameter.asnumpy()
     for key, value in pcanetworks.statistics(network).items():
         left[f"{name}.statistics.{key}"] = value

@@ -38,7 +38,7 @@ def text(facts: Facts) -> str:
     """Return the model card as Markdown with YAML front matter."""
     parts = [
         f"---\n{_yaml(_front(facts))}---",
-        f"# {_title(facts)}\n\n{_plain(facts.network.told())}.",
+        f"# {_title(facts)}\n\n{_plain(facts.network.describe())}.",
         _training(facts),
         _data(facts),
         _use(facts),

@@ -84,7 +84,7 @@ def check_same(weights: Weights, begun_with: str, of_this_job: bool) -> None:
     now, path = fingerprint(weights), Path(weights.path)
     if now and now != begun_with:
         if not of_this_job and (not path.is_dir() or (path / weightfile.MODEL).exists()):
-            remedy = "restore that file, or set checkpoint.resume to Never to begin afresh"
+            remedy = "restore that file, or set checkpoint.resume to Never to start over"
             raise ConfigError(f"{FIELD}: the earlier job's run began with other weights than {weights.path}; {remedy}")
         log.warning("%s: %s is another file than this run began with; it is not read", FIELD, weights.path)
 
@@ -93,7 +93,7 @@ def _refusal(weights: Weights, fit: Fit, best: Fit) -> str:
     """Return the error message: which network the file holds, if any, and the remedy."""
     expected = fit.network
     if not best.whole:
-        return f"{FIELD}: {weights.path} is no {expected}: {fit.told()}"
+        return f"{FIELD}: {weights.path} is no {expected}: {fit.describe()}"
     reason = f"{FIELD}: {weights.path} is a {best.network}, and the job's is a {expected}"
     if best.network.name != expected.name:
         return f"{reason}; set model.name to {best.network.name}, or use another file"

@@ -78,7 +78,7 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
         return Begun(step, lineage, source.ours.weights)
     first = _first(source) if communicator.leads else None
     if first is not None:
-        _tell(source.ours, first.manifest)
+        _log_origin(source.ours, first.manifest)
     read = source.weights() if source.weights is not None and communicator.leads else None
     (lineage,) = communicator.broadcast_integers([_lineage(source.ours, first, read)])
     model = None if first is None else first.contents[state.MODEL]
@@ -133,11 +133,11 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
         theirs = f"{found.path.name} of the earlier job {job} ({found.manifest.job_uid})"
         difference = _difference(found.manifest, source)
         if difference:
-            remedy = "restore that setting, or set checkpoint.resume to Never to begin afresh"
+            remedy = "restore that setting, or set checkpoint.resume to Never to start over"
             raise ConfigError(f"checkpoint.resume is {rule}, but {theirs} does not fit: {difference}; {remedy}")
-        log.info("going on from %s", theirs)
+        log.info("resuming from %s", theirs)
     elif rule == "Required" and source.start_from is None:
-        reason = f"no earlier job {job} left a whole checkpoint of stage {ours.stage} on this volume"
+        reason = f"no earlier job {job} left a complete checkpoint of stage {ours.stage} on this volume"
         remedy = "set checkpoint.claimName to the claim it used, or checkpoint.resume to IfPresent"
         raise ConfigError(f"checkpoint.resume is Required, but {reason}; {remedy}")
     return found
@@ -217,7 +217,7 @@ def _first(source: Source, arrays: bool = True) -> Found | None:
     return _of_other_stage(source, start.stage, arrays)
 
 
-def _tell(ours: Manifest, theirs: Manifest) -> None:
+def _log_origin(ours: Manifest, theirs: Manifest) -> None:
     whose = "" if theirs.job_uid == ours.job_uid else f" of job {theirs.job_name} ({theirs.job_uid})"
     log.info("stage %s starts from the weights of stage %s%s, step %d", ours.stage, theirs.stage, whose, theirs.step)
 
@@ -238,7 +238,7 @@ def _of_other_job(source: Source, name: str, stage: str, arrays: bool) -> Found:
         raise ConfigError(f"{field}, but this job keeps no checkpoints; set checkpoint.claimName to the claim it used")
     found = _by_name(source.root, ours, name, stage, (state.MODEL,), arrays)
     if found is None:
-        reason = f"no job {ours.job_namespace}/{name} left a whole checkpoint of stage {stage} on this volume"
+        reason = f"no job {ours.job_namespace}/{name} left a complete checkpoint of stage {stage} on this volume"
         remedy = "set checkpoint.claimName to the claim it used, or wait until it has saved one"
         raise StorageError(f"{field}, but {reason}; {remedy}")
     return found

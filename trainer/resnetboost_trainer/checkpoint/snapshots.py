@@ -101,7 +101,7 @@ def find(root: Path, job_uid: str, stage: str, last_step: float = math.inf, kind
         try:
             found[_step(path)] = _described(path)
         except Damaged as damage:
-            log.warning("snapshot %s is damaged (%s); passing it over", path, damage)
+            log.warning("snapshot %s is damaged (%s); skipping it", path, damage)
     ascending = [found[step] for step in sorted(found)]
     for snapshot, manifest in ascending:
         _check_same(snapshot.path.parent, manifest, ascending[-1][1])
@@ -322,4 +322,4 @@ def _opened(snapshot: Snapshot) -> int:
     if stat.S_ISREG(status.st_mode) and status.st_size == snapshot.bytes:
         return descriptor
     os.close(descriptor)
-    raise StorageError(f"{snapshot.path}: it is no plain file of {snapshot.bytes} bytes")
+    raise StorageError(f"{snapshot.path}: it is not a regular file of {snapshot.bytes} bytes")

@@ -49,7 +49,7 @@ class Fit(msgspec.Struct, frozen=True):
         """Number of names that do not match."""
         return len(self.missing) + len(self.unexpected) + len(self.mismatched)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Describe the mismatches in a clause of an error message."""
         kinds = {"another shape": self.mismatched, "missing": self.missing, "unexpected": self.unexpected}
         return "; ".join(f"{len(names)} {kind}: {_list(names)}" for kind, names in kinds.items() if names)

@@ -214,15 +214,15 @@ def newest(
 
 def read_manifest(path: Path) -> Manifest:
     """Read a checkpoint's manifest and check that it names this path; does not verify the files. Raises Damaged."""
-    manifest = told(path)
+    manifest = load_manifest(path)
     place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
     if path not in [place / f"{kind}-{manifest.step:08d}" for kind in _PLACES]:
         raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
     return manifest
 
 
-def told(path: Path) -> Manifest:
-    """Read the manifest in a folder, which may have been moved. Raises Damaged."""
+def load_manifest(path: Path) -> Manifest:
+    """Read the manifest in a folder, which may have been moved: its path is not checked. Raises Damaged."""
     try:
         encoded = _read_limited(path / MANIFEST, MANIFEST_LIMIT_BYTES)
         manifest = msgspec.json.decode(encoded, type=Manifest)
@@ -263,7 +263,7 @@ def _plain_size(path: Path) -> int:
     """Return a regular file's size in bytes. Raises Damaged for a pipe, which would block, or a link; OSError."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
-        raise Damaged(f"{path.name}: it is no plain file")
+        raise Damaged(f"{path.name}: it is not a regular file")
     return status.st_size
 
 

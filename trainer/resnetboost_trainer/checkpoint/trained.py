@@ -45,7 +45,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         """Preprocessing of the network's input images, if the checkpoint records it."""
         return None if self.manifest is None else self.manifest.preparation
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Describe the network and its origin in a phrase."""
         if self.manifest is None:
             return f"{self.network}, {self.path.name}"
@@ -66,7 +66,7 @@ def read(path: Path, model: str | None = None, weights: Weights | None = None) -
         return _of_weights(path, model, weights)
     if (path / store.MANIFEST).is_file():
         try:
-            return _of_checkpoint(path, store.told(path), model, weights)
+            return _of_checkpoint(path, store.load_manifest(path), model, weights)
         except Damaged as damage:
             raise ConfigError(f"{path}: the checkpoint is damaged: {damage}") from damage
     if (path / weightfile.MODEL).is_file():
@@ -79,8 +79,8 @@ def _newest(folder: Path, model: str | None, weights: Weights | None) -> Trained
         try:
             return _of_checkpoint(place, manifest, model, weights)
         except Damaged as damage:
-            log.warning("%s is passed over: %s", place, damage)
-    raise ConfigError(f"{folder}: there is no whole checkpoint in it; {weightfile.there(folder)}; name {_INPUT}")
+            log.warning("%s is skipped: %s", place, damage)
+    raise ConfigError(f"{folder}: there is no complete checkpoint in it; {weightfile.there(folder)}; name {_INPUT}")
 
 
 def _of_checkpoint(path: Path, manifest: Manifest, model: str | None, weights: Weights | None) -> Trained:
@@ -120,7 +120,7 @@ def _fitted(file: File, names: tuple[str, ...]) -> tuple[Network, dict[str, Arra
     fit = state_dict.identify(file.arrays, file.layout, names)
     if not fit.whole:
         nearest = "" if len(names) == 1 else ", the nearest of the family"
-        raise ConfigError(f"{file.path}: it is no {fit.network}{nearest}: {fit.told()}")
+        raise ConfigError(f"{file.path}: it is no {fit.network}{nearest}: {fit.describe()}")
     return fit.network, state_dict.renamed(file.arrays, file.layout, fit.network)
 
 

@@ -28,5 +28,5 @@ def _card(arguments: argparse.Namespace) -> int:
         print(text, end="")
     else:
         arguments.target.write_text(text, encoding="utf-8")
-        print(f"{arguments.target}: the model card of {network.told()}")
+        print(f"{arguments.target}: the model card of {network.describe()}")
     return 0

@@ -68,7 +68,7 @@ def _in_checkpoint(source: Path) -> bool:
 
 def _of_checkpoint(source: Path, model: str | None, weights: Weights | None) -> _Read:
     found = trained.read(source, model, weights)
-    return _Read(found.arrays, found.told(), "resnetboost")
+    return _Read(found.arrays, found.describe(), "resnetboost")
 
 
 def _of_file(source: Path, model: str | None, weights: Weights | None) -> _Read:
@@ -92,9 +92,9 @@ def _of_torch(ours: dict[str, state_dict.Array]) -> dict[str, state_dict.Array]:
 
 def _refusal(source: Path, file: File, fit: Fit, model: str | None) -> str:
     if model is not None:
-        return f"{source}: it is no {fit.network}: {fit.told()}"
+        return f"{source}: it is no {fit.network}: {fit.describe()}"
     nearest = f"it is no network of the family; the nearest is {fit.network}, where of its {len(file.arrays)} arrays"
-    return f"{source}: {nearest} {len(fit.matched)} fit ({fit.told()})"
+    return f"{source}: {nearest} {len(fit.matched)} fit ({fit.describe()})"
 
 
 def _check_target(source: Path, target: Path) -> None:
@@ -104,14 +104,14 @@ def _check_target(source: Path, target: Path) -> None:
     if target.exists() and read.exists() and target.samefile(read):
         raise ConfigError(f"{target}: it is the file that is read; use another name")
     if (target.parent / store.MANIFEST).exists():
-        raise ConfigError(f"{target}: it would lie in a checkpoint; name another folder")
+        raise ConfigError(f"{target}: it would be inside a checkpoint; name another folder")
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m resnetboost_trainer convert", description=__doc__, epilog=EPILOG)
     parser.add_argument("source", metavar="IN", type=Path)
     parser.add_argument("target", metavar="OUT", type=Path)
-    parser.add_argument("--to", choices=("torch", "resnetboost"), help="what OUT becomes (default: the other one)")
+    parser.add_argument("--to", choices=("torch", "resnetboost"), help="names in OUT (default: the opposite of IN)")
     options.add_weights(parser)
-    parser.add_argument("--model", choices=(*arch.LARGE, *arch.SMALL), help="what IN must be (default: any)")
+    parser.add_argument("--model", choices=(*arch.LARGE, *arch.SMALL), help="network that IN must be (default: any)")
     return parser.parse_args(words)

@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--image-size", type=int, help="side of the square that the network sees, in pixels")
     made.add_argument("--resize", type=int, help="length of the shorter side that it is cut out of")
     made.add_argument("--batch", type=int, default=BATCH, help=f"images at a time (default: {BATCH})")
-    made.add_argument("--skip", type=int, default=0, help="how many images may be left out that cannot be used")
+    made.add_argument("--skip", type=int, default=0, help="number of unusable images to skip before failing")
     made.add_argument("-o", "--output", choices=("text", "json"), default="text")
     commandline.add_device(made)
     return made
@@ -74,7 +74,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         commandline.show(facts)
     else:
-        print(_told(network, facts))
+        print(_as_text(network, facts))
     return 0
 
 
@@ -145,12 +145,12 @@ def load(network: Trained, dataset: config.Dataset) -> Dataset:
     return found
 
 
-def _told(network: Trained, facts: dict[str, Any]) -> str:
+def _as_text(network: Trained, facts: dict[str, Any]) -> str:
     same = facts["trainedOn"] == facts["dataset"]
     skipped = f", {facts['skipped']} unusable skipped" if facts["skipped"] else ""
     origin = "the data set it was trained on" if same else "not known to be the one it was trained on"
     rows = {
-        "network": network.told(),
+        "network": network.describe(),
         "data": f"{facts['images']} test images of {readable(facts['dataset'])}, {origin}{skipped}",
         "top-1": f"{facts['top1']:.2%}",
         "top-5": f"{facts['top5']:.2%}",

@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command's argument parser."""
     made = options.parser("export", __doc__)
     made.add_argument("target", metavar="OUT", type=Path, help="the file to write; OUT.md is its model card")
-    made.add_argument("--format", choices=tuple(FORMATS.values()), help="what it becomes (default: by OUT's ending)")
+    made.add_argument("--format", choices=tuple(FORMATS.values()), help="file format (default: from OUT's extension)")
     made.add_argument("--batch", type=int, default=1, help="images at a time, in MINDIR and AIR (default: 1)")
     made.add_argument("--no-card", action="store_true", help="write no model card")
     image_options.add_options(made)
@@ -61,7 +61,7 @@ def _export(arguments: argparse.Namespace) -> int:
         batch = max(1, arguments.batch)
         mindir.write(target, network, size, batch, kind)
         shape = f"({batch}, {network.network.channels}, {size[0]}, {size[1]})"
-    print(f"{target}: {network.told()}, as {kind}: normalised images {shape} to logits")
+    print(f"{target}: {network.describe()}, as {kind}: normalised images {shape} to logits")
     if not arguments.no_card:
         card = target.with_name(f"{target.name}.md")
         card.write_text(model_card.text(model_card.facts(network, prepared, (target.name, kind))), encoding="utf-8")
@@ -92,9 +92,7 @@ def _format(target: Path, asked: Format | None) -> Format:
     """Return the format from the option or the file's extension. Raises ConfigError if neither gives one."""
     kind = asked or FORMATS.get(target.suffix.lower())
     if kind is None:
-        raise ConfigError(
-            f"{target}: its name does not say what it shall be; end it with .onnx or .mindir, or --format"
-        )
+        raise ConfigError(f"{target}: its name does not say its format; end it with .onnx or .mindir, or use --format")
     ending = f".{kind.lower()}"
     if target.suffix.lower() != ending:
         raise ConfigError(f"{target}: the name of a file of {kind} ends with {ending}; use {target.stem}{ending}")
@@ -107,4 +105,4 @@ def _check_target(target: Path, network: Trained) -> None:
     if not target.parent.is_dir():
         raise ConfigError(f"{target}: there is no folder {target.parent}; make it first")
     if (target.parent / store.MANIFEST).exists() or network.path == target:
-        raise ConfigError(f"{target}: it would lie in a checkpoint; name another folder")
+        raise ConfigError(f"{target}: it would be inside a checkpoint; name another folder")

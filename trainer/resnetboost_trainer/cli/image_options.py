@@ -79,6 +79,6 @@ def _sized(found: Preparation, size: int | None, resize: int | None) -> Preparat
 def _names(path: Path, classes: int) -> tuple[str, ...]:
     names = class_names.read(path)
     if len(names) != classes:
-        problem = f"it has {len(names)} lines of text, and the network tells apart {classes} classes"
+        problem = f"it has {len(names)} lines of text, and the network has {classes} classes"
         raise ConfigError(f"--classes: {path}: {problem}; give a name on each line")
     return preprocessing.named(names)

@@ -21,7 +21,7 @@ def parser(command: str, description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(f"python -m resnetboost_trainer {command}", description=description)
     made.add_argument("source", metavar="SOURCE", type=Path, help=SOURCE)
     add_weights(made)
-    made.add_argument("--model", choices=(*arch.LARGE, *arch.SMALL), help="what it has to be (default: any)")
+    made.add_argument("--model", choices=(*arch.LARGE, *arch.SMALL), help="network that it must be (default: any)")
     return made
 
 
@@ -30,13 +30,13 @@ def add_weights(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--weights",
         choices=("averaged", "trained"),
-        help="which of a checkpoint's (default: averaged where it has them)",
+        help="weights of a checkpoint to use (default: averaged, if it has them)",
     )
 
 
 def add_device(made: argparse.ArgumentParser) -> None:
     """Add the option for the device."""
-    made.add_argument("--device", choices=DEVICES, default="CPU", help="where to compute (default: CPU)")
+    made.add_argument("--device", choices=DEVICES, default="CPU", help="device to compute on (default: CPU)")
 
 
 def main(command: str, act: Callable[[], int]) -> int:

@@ -54,7 +54,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         options.show([{"image": str(path), "top": msgspec.to_builtins(top)} for path, top in found.items()])
     else:
-        print("\n".join(_told(path, top) for path, top in found.items()))
+        print("\n".join(_as_text(path, top) for path, top in found.items()))
     return 0 if len(pictures) == len(set(arguments.images)) else DataError.exit_code
 
 
@@ -91,7 +91,7 @@ def _contents(path: Path) -> bytes:
         if path.is_dir():
             raise Unreadable("it is a folder; name the images in it")
         if path.exists() and not path.is_file():
-            raise Unreadable("it is no plain file")
+            raise Unreadable("it is not a regular file")
         if path.stat().st_size > MAX_BYTES:
             raise Unreadable(f"it has {path.stat().st_size} bytes, and {MAX_BYTES} are the most")
         return path.read_bytes()
@@ -99,5 +99,5 @@ def _contents(path: Path) -> bytes:
         raise Unreadable(f"it cannot be read: {error.strerror}") from None
 
 
-def _told(path: Path, top: Sequence[Guess]) -> str:
+def _as_text(path: Path, top: Sequence[Guess]) -> str:
     return "\n".join([readable(str(path)), *(f"  {guess.probability:8.2%}  {guess.label}" for guess in top)])

@@ -46,14 +46,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--train", default="train", help="the folder to train on")
     parser.add_argument("--test", default="val", help="the folder to test with")
     parser.add_argument("--shards", type=int, default=1, help="how many files for each of the two")
-    parser.add_argument("--skip", type=int, default=0, help="how many images may be left out that cannot be decoded")
+    parser.add_argument("--skip", type=int, default=0, help="number of unusable images to skip before failing")
     return parser
 
 
 def convert(source: Path, target: Path, train: str, test: str, shards: int, skip: int) -> None:
     """Write the target folder atomically. Raises DataError or StorageError."""
     if target.exists():
-        raise StorageError(f"{target}: is there already; remove it or name another folder")
+        raise StorageError(f"{target}: already exists; remove it or name another folder")
     names = imagefolder.classes(source, train, "train on")
     parts = imagefolder.contents(source, train, test, len(names))
     making = target.with_name(f".{target.name}.making-{os.getpid()}")
@@ -129,7 +129,7 @@ def _rows(contents: FolderContents, skip: int) -> Iterator[dict[str, Any]]:
                 raise read_errors.failure(f"{name}: cannot be read", error) from None
             skipped += 1
             if skipped > skip:
-                raise DataError(f"{name}: {error}; mend or remove it, or allow some with --skip") from None
+                raise DataError(f"{name}: {error}; repair or remove it, or allow some with --skip") from None
             logging.warning("left out %s: %s", name, error)
             continue
         yield {"image": data, "label": int(label), "name": os.path.relpath(name, contents.root)}

@@ -18,7 +18,7 @@ _CHUNK = 1024  # samples worked on at a time, so that temporary arrays stay smal
 
 
 class Parts(NamedTuple):
-    """Images to train on and to test with, and how a picture becomes like them."""
+    """Training and test images, and the preparation that turns a picture into such an image."""
 
     train: ArraySplit
     test: ArraySplit
@@ -47,7 +47,7 @@ def normalised(
 def pixels(
     arrays: Arrays, augmentation: ArrayAugmentation | None, names: tuple[str, ...], known: Preparation | None
 ) -> Parts:
-    """Keep arrays of bytes as bytes, a quarter of the memory, to be normalised when they are used."""
+    """Keep arrays of bytes as bytes, a quarter of the memory; they are normalised when they are used."""
     x_train, x_test = (
         np.ascontiguousarray(x.reshape(*x.shape[:3], -1).transpose(0, 3, 1, 2)) for x in (arrays[0], arrays[2])
     )
@@ -67,8 +67,8 @@ def digest(arrays: Arrays) -> str:
 
 
 def _as_nchw(images: NDArray[np.generic]) -> NDArray[np.float32]:
-    """(n, h, w) or (n, h, w, c) of any type -> float32 (n, c, h, w)."""
-    with np.errstate(over="ignore"):  # what becomes infinite is refused by _check_finite
+    """Convert (n, h, w) or (n, h, w, c) of any type to float32 (n, c, h, w)."""
+    with np.errstate(over="ignore"):  # _check_finite refuses infinite values
         if images.ndim == 3:
             return images[:, np.newaxis].astype(np.float32, order="C")
         return images.transpose(0, 3, 1, 2).astype(np.float32, order="C")
@@ -83,7 +83,7 @@ def _check_finite(source: str, name: str, images: NDArray[np.float32]) -> None:
 
 
 def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32], channels: Channels) -> NDArray[np.float32]:
-    """In place: subtract each channel's mean, divide by its deviation. Returns what a zero becomes, by channel (c,)."""
+    """Subtract each channel's mean and divide by its deviation, in place. Returns a normalised zero by channel (c,)."""
     for channel, (mean, deviation) in enumerate(zip(*channels, strict=True)):
         for images in (x_train, x_test):
             images[:, channel] -= mean
@@ -93,7 +93,7 @@ def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32], channe
 
 
 def _channels(images: NDArray[np.float32] | NDArray[np.uint8], white: float, known: Preparation | None) -> Channels:
-    """Mean and standard deviation of each channel; or the known ones, for as many, in units of these images' white."""
+    """Mean and standard deviation of each channel, or the known ones scaled to these images' white value."""
     if known is not None and known.resize is None and len(known.mean) == images.shape[1]:
         scale = np.float32(white / known.white)
         return Channels(known.channels.mean * scale, known.channels.deviation * scale)
@@ -102,13 +102,13 @@ def _channels(images: NDArray[np.float32] | NDArray[np.uint8], white: float, kno
 
 
 def _brightest(images: NDArray[np.float32]) -> float:
-    """The largest value, which is taken for a white pixel's; 1 where none is above 0."""
+    """Return the largest value, assumed to be that of a white pixel; 1 if none is above 0."""
     largest = float(images.max())
     return largest if largest > 0 else 1.0
 
 
 def _moments(values: NDArray[np.float32] | NDArray[np.uint8]) -> tuple[float, float]:
-    """Mean and standard deviation over everything; the deviation of a constant is given as 1."""
+    """Mean and standard deviation over all values; the deviation of a constant is 1."""
     chunks = [values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK)]
     mean = sum(float(chunk.sum(dtype=np.float64)) for chunk in chunks) / values.size
     squares = sum(float(np.square(np.subtract(chunk, mean, dtype=np.float64)).sum()) for chunk in chunks)

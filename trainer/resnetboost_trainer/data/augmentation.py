@@ -1,4 +1,4 @@
-"""What is done at random to training images, given the numbers drawn; it neither decodes nor resizes.
+"""Random augmentation of training images: crops, flips and colours, from given generators. No decoding or resizing.
 
 Crops and colours follow torchvision's RandomResizedCrop, RandomCrop(padding), RandomHorizontalFlip and ColorJitter.
 """
@@ -16,7 +16,7 @@ _ATTEMPTS = 10
 
 
 class Box(NamedTuple):
-    """A part of an image in its pixels, from `left` and `top`, which may be fractions."""
+    """A rectangle of an image, in pixels, possibly fractional."""
 
     left: float
     top: float
@@ -25,7 +25,10 @@ class Box(NamedTuple):
 
 
 class ResizedCrop(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of the image's area, and width over height, that a crop is drawn from (Szegedy et al. 2015, §6)."""
+    """Random crop, resized afterwards: bounds of its share of the area and of its width over height.
+
+    Szegedy et al. 2015, §6.
+    """
 
     min_scale: float
     max_scale: float
@@ -33,7 +36,7 @@ class ResizedCrop(msgspec.Struct, frozen=True, kw_only=True):
     max_ratio: float
 
     def box(self, width: int, height: int, draw: Generator) -> Box:
-        """A crop; the largest central one with an allowed ratio where ten attempts found none that fits."""
+        """Draw a crop; after ten attempts that do not fit, take the largest central one with an allowed ratio."""
         for _ in range(_ATTEMPTS):
             area = width * height * draw.uniform(self.min_scale, self.max_scale)
             ratio = math.exp(draw.uniform(math.log(self.min_ratio), math.log(self.max_ratio)))
@@ -46,7 +49,7 @@ class ResizedCrop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Colour(msgspec.Struct, frozen=True, kw_only=True):
-    """How far brightness, contrast and saturation may go from 1, each way, and hues be turned, in circles."""
+    """Colour jitter: most that brightness, contrast and saturation differ from 1, and that hues turn, in circles."""
 
     brightness: float
     contrast: float
@@ -54,7 +57,7 @@ class Colour(msgspec.Struct, frozen=True, kw_only=True):
     hue: float
 
     def factors(self, draw: Generator) -> list[tuple[str, float]]:
-        """What to change by which factor, or for the hue by which part of a circle, in the order to do it."""
+        """Draw the changes in random order: name and factor, or for the hue the part of a circle to turn by."""
         ranges = {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}
         drawn = [(name, draw.uniform(max(0.0, 1 - by), 1 + by)) for name, by in ranges.items() if by]
         if self.hue:
@@ -63,13 +66,13 @@ class Colour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayAugmentation(msgspec.Struct, frozen=True):
-    """For images in memory: a crop of the same size out of a border of `padding` pixels, and a flip now and then."""
+    """Augmentation of images in memory: pad by `padding`, crop to the same size, flip with probability `flip`."""
 
     padding: int
     flip: float
 
     def apply(self, images: NDArray[Any], blank: NDArray[np.float32], draws: Sequence[Generator]) -> NDArray[Any]:
-        """Shapes (n, c, h, w), (c,) the colour of the border -> (n, c, h, w) of the images' type."""
+        """Augment images (n, c, h, w); `blank` (c,) is the border's colour. Returns (n, c, h, w) of the same type."""
         n, channels, height, width = images.shape
         reach = self.padding
         padded = np.empty((n, channels, height + 2 * reach, width + 2 * reach), images.dtype)

@@ -1,7 +1,7 @@
-"""How many threads should make batches, and how many batches ahead, by what was measured; it starts and stops nothing.
+"""Computes the number of loader threads and of prefetched batches from measurements. Starts and stops no thread.
 
-What threads are busy with says how many of them are needed, so one look is enough and nothing has to be tried: the rule
-of DS2 (Kalavri et al. 2018, OSDI, section 3).
+The time that threads are busy determines how many are needed, so one measurement suffices, without trials: the rule of
+DS2 (Kalavri et al. 2018, OSDI, section 3).
 """
 
 import math
@@ -10,24 +10,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-WAITS = 0.05  # share of time: training that waits for more of it is given more
-CONTENT = 0.01  # training that waits for less may be given less; between the two nothing changes
-LOAD = 0.8  # share of time that a thread may work, so that an uneven batch finds one free
-LEAST_AHEAD, MOST_AHEAD = 2, 8  # batches in the making while one is used, each as large as those on the device
-_OUTLIER = 10  # usual steps; a longer one had an evaluation or a compiler in it
+WAITS = 0.05  # share of time: if training waits longer, threads or batches are added
+CONTENT = 0.01  # if training waits less, some may be removed; between the two nothing changes
+LOAD = 0.8  # target share of time that a thread works, so that one is free for an uneven batch
+LEAST_AHEAD, MOST_AHEAD = 2, 8  # prefetched batches, each as large as those on the device
+_OUTLIER = 10  # median steps; a longer one included an evaluation or a compilation
 
 
 class Setting(NamedTuple):
-    """Threads that may work at once, and batches in the making while one is used."""
+    """Settings of a loader: concurrent threads and prefetched batches."""
 
     workers: int
     ahead: int
 
 
 class Take(NamedTuple):
-    """Training asked for a batch and was given it, in seconds of one clock; others were `ready` behind it then.
+    """One batch taken by training: when it asked, when it received it, and how many more were `ready` then.
 
-    `worked` is how many seconds all threads have worked so far, added up.
+    Times are in seconds of one clock. `worked` is the sum of the seconds that all threads have worked so far.
     """
 
     asked: float
@@ -37,7 +37,7 @@ class Take(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Of some steps: share of time waited, threads at work on average, and the least that was ready behind a batch."""
+    """Measurements over several steps: share of time waited, mean number of busy threads, fewest batches ready."""
 
     waited: float
     busy: float
@@ -45,7 +45,7 @@ class Observation(NamedTuple):
 
 
 def observed(takes: Sequence[Take]) -> Observation:
-    """What happened between the first and the last of at least two takes."""
+    """Summarize the time between the first and the last of at least two takes."""
     asked, given = np.array([take.asked for take in takes[1:]]), np.array([take.given for take in takes])
     waited, computed = given[1:] - asked, asked - given[:-1]
     usual = float(np.median(np.diff(given)))
@@ -55,10 +55,10 @@ def observed(takes: Sequence[Take]) -> Observation:
 
 
 def tuned(now: Setting, seen: Observation, most_workers: int) -> Setting:
-    """What to work by next. As long as the same work brings the same times it comes to rest after a few looks.
+    """Return the next setting. With a constant workload the settings converge after a few calls.
 
-    Threads are taken away only where the rest will be at work for less than `LOAD` of the time, and added only where
-    they were for more: so what was taken away is never what is then missing.
+    Threads are removed only if the rest will be busy for less than `LOAD` of the time, and added only if they were busy
+    for more, so a removed thread is not added back.
     """
     if seen.waited > WAITS:
         return _more(now, seen, most_workers)
@@ -66,7 +66,7 @@ def tuned(now: Setting, seen: Observation, most_workers: int) -> Setting:
 
 
 def _more(now: Setting, seen: Observation, most_workers: int) -> Setting:
-    """Threads that are hardly ever idle are too few; others wait for a place in the queue, or for a slow batch."""
+    """Add threads if they are hardly ever idle; otherwise prefetch one more batch, since a slow one holds them up."""
     if seen.busy < LOAD * now.workers:
         return now._replace(ahead=min(MOST_AHEAD, now.ahead + 1))
     needed = math.ceil(now.workers / max(1 - seen.waited, 0.01))

@@ -11,31 +11,31 @@ from resnetboost_trainer.failures import ConfigError, DataError
 
 
 def check_same(fingerprint: str, gather: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> None:
-    """Raises DataError, on every rank, where ranks have other data sets than rank 0. A collective."""
+    """Raise DataError on every rank if any rank's data set differs from rank 0's. A collective."""
     digest = hashlib.blake2b(fingerprint.encode(errors="surrogateescape"), digest_size=8).digest()
     every = gather(np.frombuffer(digest, np.uint8).astype(np.float32))  # bytes are exact, and no device's NaN
     others = np.flatnonzero((every != every[0]).any(axis=1))
     if others.size:
-        told = ", ".join(map(str, others[:8]))
+        ranks = ", ".join(map(str, others[:8]))
         raise DataError(
-            f"dataset.path: the ranks see different data, rank {told} other than rank 0;"
+            f"dataset.path: the ranks see different data, rank {ranks} other than rank 0;"
             " every node needs the same files"
         )
 
 
 def advice(dataset: Dataset) -> str | None:
-    """What to say of a data set that has fewer classes than the network tells apart."""
+    """Return a warning if the data set has fewer classes than the network."""
     labels = 1 + int(max(dataset.train.labels.max(), dataset.test.labels.max()))
     if labels >= dataset.classes:
         return None
     problem = f"model.numClasses: {dataset.classes} classes, and the highest label of the data set is {labels - 1}"
-    return f"{problem}: the others are never learnt; use {labels}, or more only to go on with other data"
+    return f"{problem}: the others are never learnt; use {labels}, or more only to continue with other data"
 
 
 def check_batch(
     samples: int, world_size: int, local_batch_size: int, mixing: bool = False, accumulation_steps: int = 1
 ) -> None:
-    """Raises ConfigError when the training set does not fill a single global batch, or pairs cannot be mixed."""
+    """Raise ConfigError if the training set does not fill a global batch, or the local batch is odd with `mixing`."""
     if mixing and local_batch_size % 2:
         raise ConfigError(f"localBatchSize: {local_batch_size} is odd, and mixup and cutmix mix pairs; use an even one")
     if world_size > samples:

@@ -1,4 +1,4 @@
-"""Counts the images that cannot be used and says which, up to the number that a job puts up with."""
+"""Counts and logs corrupt images, and fails the job above `dataset.maxCorruptImages`."""
 
 import hashlib
 import logging
@@ -13,27 +13,27 @@ _MOST_MARKS = 40  # a termination message has 2048 bytes
 
 
 class Corrupt:
-    """The unusable images that this rank came across, each counted and named once; from any thread."""
+    """The corrupt images that this rank has found, each counted and logged once. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.counted: Callable[[], None] = lambda: None  # called for each, e.g. by a metric
-        self._names: dict[str, None] = {}  # in the order they were met
+        self.counted: Callable[[], None] = lambda: None  # called for each image, e.g. to update a metric
+        self._names: dict[str, None] = {}  # in the order of discovery
         self._lock = threading.Lock()
 
     @property
     def found(self) -> int:
-        """How many there are so far."""
+        """Number of corrupt images so far."""
         return len(self._names)
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """A mark for each of the first of them, the same on every rank: several may have met the same image."""
+        """Hashes of the first images' names, equal on all ranks: several ranks may have found the same image."""
         with self._lock:
             return tuple(_mark(name) for name in list(self._names)[:_MOST_MARKS])
 
     def add(self, name: str, reason: str) -> None:
-        """One more, or one that is known. Raises DataError when they are too many."""
+        """Count an image unless it is known already. Raises DataError above the limit."""
         with self._lock:
             if name in self._names:
                 return
@@ -44,7 +44,7 @@ class Corrupt:
         if found > self.limit:
             raise DataError(
                 f"{name}: {reason}; it is image {found} that cannot be used, and dataset.maxCorruptImages is"
-                f" {self.limit}; mend or remove them (the log names each), or raise the limit"
+                f" {self.limit}; repair or remove them (the log names each), or raise the limit"
             )
 
 

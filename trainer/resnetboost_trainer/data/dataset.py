@@ -1,4 +1,4 @@
-"""A part of a data set, to train on or to test with, as the loader sees it; and the one held in memory."""
+"""The interface of a split (training or test set) for the loader, and the split that is held in memory."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -13,11 +13,11 @@ Indices = NDArray[np.int64]
 
 
 class Unreadable(Exception):
-    """An image that cannot be used; the text says why."""
+    """An image cannot be used; the message says why."""
 
 
 class Split(Protocol):
-    """`n` labelled images of one size, found by their index."""
+    """A training or test set: `n` labelled images of one size, accessed by index."""
 
     @property
     def labels(self) -> NDArray[np.int32]:
@@ -25,14 +25,14 @@ class Split(Protocol):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every image that `fill` makes."""
+        """Channels, height and width of every image written by `fill`."""
 
     @property
     def each(self) -> int:
-        """Images in one piece of work for a thread; 0 if filling is only copying, which needs no thread."""
+        """Images per task of a thread; 0 if `fill` only copies, which needs no thread."""
 
     def name(self, index: int) -> str:
-        """Where the sample comes from, for people."""
+        """Origin of the sample, for messages."""
 
     def fill(self, out: Images, indices: Indices, rng: SampleRNG | None) -> None:
         """Write the normalised images into `out` (k, c, h, w), augmented if there is an `rng`; from any thread.
@@ -42,16 +42,16 @@ class Split(Protocol):
 
 
 class Channels(NamedTuple):
-    """What normalises pixels, by channel (c,): (pixel - mean) / deviation."""
+    """Mean and standard deviation of each channel (c,), to normalise pixels: (pixel - mean) / deviation."""
 
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
 
 
 class ArraySplit:
-    """Images in memory: `pixels` (n, c, h, w), normalised already where `channels` is None.
+    """Images in memory: `pixels` (n, c, h, w), already normalised if `channels` is None.
 
-    `blank` (c,) is a black pixel as it is in `pixels`, for borders.
+    `blank` (c,) is a black pixel in the units of `pixels`, for borders.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A part of a data set whose images are files' contents, decoded whenever they are wanted."""
+"""A split whose images are stored as encoded files, decoded each time they are used."""
 
 from typing import Protocol
 
@@ -12,21 +12,21 @@ from resnetboost_trainer.data.transforms import Augmented, Evaluated
 
 
 class Contents(Protocol):
-    """Labelled files, wherever they are."""
+    """Labelled image files, in a folder or in a container file."""
 
     @property
     def labels(self) -> NDArray[np.int32]:
         """Class of each file (n,)."""
 
     def name(self, index: int) -> str:
-        """Where the file is, for people."""
+        """Location of the file, for messages."""
 
     def read(self, index: int) -> bytes:
         """Return the file's content; callable from any thread. Raises OSError, without `errno` for bad content."""
 
 
 class ImageDataset:
-    """Colour images of `transform`'s size out of those files."""
+    """Colour images decoded from `contents` and transformed to one size."""
 
     each = 1
 
@@ -46,7 +46,7 @@ class ImageDataset:
             try:
                 data = self.contents.read(int(index))
             except OSError as error:
-                if read_errors.is_outage(error):  # it must end the attempt, not an image
+                if read_errors.is_outage(error):  # fails the attempt instead of counting as a corrupt image
                     raise read_errors.failure(f"{self.name(int(index))}: cannot be read", error) from None
                 raise Unreadable(f"it cannot be read: {error.strerror or error}") from None
             transforms.fill(out[place], data, self.transform, None if rng is None else rng.of(int(index)))

@@ -1,4 +1,4 @@
-"""Makes batches ahead of their use, in threads, in the order of their requests; the sampler chooses the samples.
+"""Data loader: prefetches batches in threads, in the order of the requests. The sampler chooses the samples.
 
 The bits of a batch depend on its request alone: not on threads, time or earlier batches.
 """
@@ -27,11 +27,11 @@ from resnetboost_trainer.failures import DataError
 
 
 class BatchRequest(NamedTuple):
-    """`size` samples of `whole`, from `first` on.
+    """Request for a batch: `size` samples of `whole`, from `first` on.
 
-    With `rng` they are augmented, and one that cannot be used is replaced by the next of `whole` that can: the same on
-    any number of ranks. Without, it is marked and left black. `mixing` has its own generators and the place in the
-    epoch of the first sample.
+    With `rng` the samples are augmented, and a corrupt one is replaced by the next usable one of `whole`: the same on
+    any number of ranks. Without, it is marked and left black. `mixing` has its own generators and the position of the
+    first sample in the epoch.
     """
 
     whole: Indices
@@ -42,7 +42,7 @@ class BatchRequest(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Images (n, c, h, w), labels int32 (n,) or, mixed, shares of classes float32 (n, K); 1 for what is usable (n,)."""
+    """Images (n, c, h, w), labels int32 (n,) or, mixed, shares of classes float32 (n, K); `usable` (n,) is 1 or 0."""
 
     images: Images
     labels: NDArray[np.int32] | NDArray[np.float32]
@@ -50,9 +50,9 @@ class Batch(NamedTuple):
 
 
 class DataLoader:
-    """Make the batches of a split in threads, which decode and compute and keep no state.
+    """Makes the batches of a split in threads, which keep no state.
 
-    With `autotune` it measures how many threads, up to `workers`, and how many batches ahead are needed.
+    With `autotune` it adjusts the number of threads, up to `workers`, and of prefetched batches by measurement.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DataLoader:
             yield self._take(making)
 
     def do(self, piece: Callable[[], None]) -> None:
-        """Run a piece of work now, or in a thread as soon as one may work, the oldest piece first."""
+        """Run a task now, or in a thread as soon as one is free, the oldest task first."""
         if self._pool is None:
             piece()
         else:
@@ -90,17 +90,17 @@ class DataLoader:
             self._pool.submit(self._do_oldest)
 
     def set(self, setting: Setting) -> None:
-        """Use the setting from now on, as far as there are threads. No bit of a batch depends on it."""
+        """Apply the setting, up to the number of threads. The content of batches does not depend on it."""
         self.setting = setting
         self.semaphore.allow(setting.workers)
 
     def close(self) -> None:
-        """Stop the threads; batches that were not taken are dropped."""
+        """Stop the threads and drop the batches that were not taken."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
     def _do_oldest(self) -> None:
-        with self.semaphore.one():  # only then is a piece taken: a thread that waits would keep it from the others
+        with self.semaphore.one():  # take a task only now: a waiting thread would keep it from the others
             self._pieces.popleft()()
 
     def _take(self, making: "deque[Future[Batch]]") -> Batch:
@@ -114,7 +114,7 @@ class DataLoader:
 
 
 class _Making:
-    """A batch being made: pieces by any thread, and whoever makes the last one mixes the whole."""
+    """A batch in progress: any thread fills parts of it, and the one that fills the last part mixes the batch."""
 
     def __init__(self, feed: DataLoader, wanted: BatchRequest) -> None:
         self.feed, self.split, self.wanted = feed, feed.split, wanted
@@ -157,7 +157,7 @@ class _Making:
         try:
             self.split.fill(self.images[piece], self.chosen[piece], self.wanted.rng)
         except Unreadable as error:
-            place = piece.start  # a split that reads files is asked for one at a time
+            place = piece.start  # a split of files fills one image at a time
             self.feed.corrupt.add(self.split.name(int(self.chosen[place])), str(error))
             self._replace(place)
 
@@ -177,7 +177,7 @@ class _Making:
 
 
 def cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """How many cores this process may use: its affinity, cut to the CPU quota of a surrounding container."""
+    """Number of cores this process may use: its affinity, limited by the container's CPU quota."""
     count = len(os.sched_getaffinity(0))
     try:
         quota, period = quota_file.read_text().split()

@@ -1,9 +1,9 @@
-"""Mixup and CutMix of a batch: neighbours in it become mixtures of each other, and labels the shares of classes.
+"""Mixup and CutMix: mixes neighbouring images of a batch in pairs, and turns their labels into shares of classes.
 
-The order of an epoch is random, so neighbours are a random pair; and since a rank's batch begins at an even place, the
-same pairs are mixed in the same way on any number of ranks.
+The order of an epoch is random, so neighbours are a random pair; a rank's batch begins at an even position, so the same
+pairs are mixed in the same way on any number of ranks.
 Mixup: Zhang et al. 2018, eq. 1. CutMix: Yun et al. 2019, §3.1. Each pair has its own share, drawn from Beta(alpha,
-alpha) and taken from a half up: the pair's mixtures are the same two, and the first label is always the larger one.
+alpha) and mirrored to at least one half: the mixtures are the same two, and an image's own label has the larger share.
 """
 
 import math
@@ -19,14 +19,17 @@ Images = NDArray[np.float32]
 
 
 class Mixing(msgspec.Struct, frozen=True):
-    """Which of the two, by its alpha; 0 is never. With both each pair is mixed by one of them, as often by either."""
+    """Mixup and CutMix by their alphas; 0 disables one. With both, each pair uses either with equal probability."""
 
     mixup: float
     cutmix: float
     classes: int
 
     def apply(self, images: Images, labels: NDArray[np.int32], rng: SampleRNG, place: int) -> NDArray[np.float32]:
-        """Mix (n, c, h, w) in place, n even; `place` is that of the first in the epoch. Shares of classes (n, K)."""
+        """Mix (n, c, h, w) in place, n even, and return shares of classes (n, K).
+
+        `place` is the position of the first image in the epoch.
+        """
         shares = np.zeros((len(images), self.classes), np.float32)
         for first in range(0, len(images), 2):
             own = self._pair(images[first : first + 2], rng.of((place + first) // 2))
@@ -36,7 +39,7 @@ class Mixing(msgspec.Struct, frozen=True):
         return shares
 
     def _pair(self, pair: Images, draw: Generator) -> float:
-        """Mix two images; returns how much of itself each keeps."""
+        """Mix two images; return the share that each keeps of itself."""
         cut = self.cutmix > 0 and (self.mixup == 0 or draw.random() < 0.5)
         alpha = self.cutmix if cut else self.mixup
         own = float(draw.beta(alpha, alpha))
@@ -49,7 +52,7 @@ class Mixing(msgspec.Struct, frozen=True):
 
 
 def _cut(pair: Images, own: float, draw: Generator) -> float:
-    """Swap a box of the area 1 - own around a pixel drawn from all, cut off at the border."""
+    """Swap a box of area 1 - `own`, centred at a random pixel and clipped at the border; return the share kept."""
     height, width = pair.shape[2:]
     h, w = int(height * math.sqrt(1 - own)), int(width * math.sqrt(1 - own))
     y, x = int(draw.integers(height)), int(draw.integers(width))

@@ -1,6 +1,6 @@
-"""How a picture becomes what a network was trained on. Checkpoints keep it, so that the network can be used elsewhere.
+"""Preprocessing of a network's input images. Checkpoints record it, so that the network can be used elsewhere.
 
-Nothing here knows how training data are read; out of a checkpoint it is untrusted, and `problem` judges it.
+Independent of how training data are read. A preparation from a checkpoint is untrusted; `problem` checks it.
 """
 
 import math
@@ -13,17 +13,17 @@ from resnetboost_trainer.data import transforms
 from resnetboost_trainer.data.dataset import Channels, Images
 from resnetboost_trainer.data.transforms import Evaluated
 
-MAX_SIDE = 4096  # pixels; what says more is damaged
-# More names would not fit into a checkpoint's manifest; such classes go by their numbers.
+MAX_SIDE = 4096  # pixels; a preparation with more is damaged
+# More names would not fit into a checkpoint's manifest; such classes are shown by number.
 NAMES_LIMIT_BYTES = 1 << 18
 
 
 class Preparation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A picture becomes (channels, height, width), each channel (pixel * white / 255 - mean) / deviation.
+    """Turns a picture into (channels, height, width), each channel (pixel * white / 255 - mean) / deviation.
 
-    With `resize` its shorter side becomes so long and the central square is cut out, as photographs are evaluated;
-    without, all of it is brought to the size. One channel is grey, three are colours. `classes` are the names of the
-    first classes, maybe of none.
+    With `resize` the shorter side is resized to that length and the central square is cropped, as in the evaluation of
+    photographs; without, the whole picture is resized. One channel is grey, three are colours. `classes` are the names
+    of the first classes, possibly none.
     """
 
     height: int
@@ -36,11 +36,11 @@ class Preparation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def channels(self) -> Channels:
-        """Mean and deviation, as whoever normalises wants them."""
+        """Mean and deviation as arrays."""
         return Channels(np.array(self.mean, np.float32), np.array(self.deviation, np.float32))
 
     def problem(self, channels: int, classes: int) -> str:
-        """Why this cannot be of a network for so many channels and classes; empty if it can."""
+        """Return why this preparation does not fit a network with these channels and classes, or ""."""
         sides = (self.height, self.width) if self.resize is None else (self.height, self.width, self.resize)
         numbers = (*self.mean, *self.deviation, self.white)
         if not all(1 <= side <= MAX_SIDE for side in sides):
@@ -54,7 +54,7 @@ class Preparation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return f"{len(self.classes)} names for {classes} classes" if len(self.classes) > classes else ""
 
     def picture(self, data: bytes) -> Images:
-        """The picture of a file's content, (channels, height, width). Raises Unreadable."""
+        """Decode and prepare a picture file: (channels, height, width). Raises Unreadable."""
         out = np.empty((len(self.mean), self.height, self.width), np.float32)
         if self.resize is not None:
             transforms.fill(out, data, Evaluated(self.width, self.resize), None, self.channels)
@@ -64,12 +64,12 @@ class Preparation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return out
 
     def label(self, number: int) -> str:
-        """The class's name for people, or its number."""
+        """Name of a class, or its number if it has none."""
         return readable(self.classes[number]) if number < len(self.classes) else f"class {number}"
 
 
 def of_photographs(evaluated: Evaluated, classes: Iterable[str] = ()) -> Preparation:
-    """As torchvision evaluates photographs."""
+    """Preparation of photographs, as in torchvision's evaluation."""
     mean, deviation = (tuple(float(value) for value in values) for values in transforms.IMAGENET)
     return Preparation(
         height=evaluated.size,
@@ -82,7 +82,7 @@ def of_photographs(evaluated: Evaluated, classes: Iterable[str] = ()) -> Prepara
 
 
 def of_arrays(size: Sequence[int], channels: Channels, white: float, classes: Iterable[str] = ()) -> Preparation:
-    """As a data set's arrays of `size` (h, w) are normalised, whose brightest pixel is `white`."""
+    """Preparation for a data set of arrays of `size` (h, w) whose brightest pixel is `white`."""
     height, width = size
     return Preparation(
         height=height,
@@ -95,12 +95,12 @@ def of_arrays(size: Sequence[int], channels: Channels, white: float, classes: It
 
 
 def named(classes: Iterable[str]) -> tuple[str, ...]:
-    """Those names as text that can be written anywhere; none of them where they are too long."""
+    """Make class names printable; return none if they are too long together."""
     names = tuple(readable(name) for name in classes)
     return names if sum(len(name.encode()) + 3 for name in names) <= NAMES_LIMIT_BYTES else ()
 
 
 def readable(name: str) -> str:
-    """On one line, without what a terminal would obey; a file system's undecodable bytes become question marks."""
+    """Replace control characters and undecodable bytes by question marks, on one line."""
     text = name.encode(errors="replace").decode()
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,4 +1,4 @@
-"""Whose fault it is that a file cannot be read: its own, for good, or that of a storage or node it is read on."""
+"""Classifies read errors: a bad file, which stays bad, or an outage of the storage or the node."""
 
 import errno
 import itertools
@@ -8,8 +8,8 @@ from typing import TypeGuard
 
 from resnetboost_trainer.failures import DataError, OutOfMemoryError, StorageError, TrainingError
 
-# What is wrong with one file or its path, and will be at the next attempt too. Without a number: what is in it.
-# Anything else (EIO, ESTALE, ETIMEDOUT, ENOTCONN, ...) is an outage, of the storage but for what is in _NOT_STORAGE.
+# Errors of one file or its path, which the next attempt would meet again; None is bad content.
+# Any other (EIO, ESTALE, ETIMEDOUT, ENOTCONN, ...) is an outage, of the storage unless listed in _NOT_STORAGE.
 _OF_THE_FILE = (
     None,
     errno.ENOENT,
@@ -20,32 +20,32 @@ _OF_THE_FILE = (
     errno.ELOOP,
     errno.ENAMETOOLONG,
     errno.ENXIO,
-    errno.EINVAL,  # a damaged archive makes its reader seek to before the beginning
+    errno.EINVAL,  # the reader of a damaged archive seeks to a negative offset
 )
-_AWAY = (StorageError, "mend the storage that it lies on, or wait until it is back")
+_AWAY = (StorageError, "repair the storage it is on, or wait until it is back")
 _NOT_STORAGE: dict[int | None, tuple[type[TrainingError], str]] = {
-    # This process's own limit: at the next attempt it has as many files to open.
+    # This process's own limit: the next attempt would open as many files.
     errno.EMFILE: (DataError, "raise the limit of open files (ulimit -n), or write fewer MindRecord files"),
     errno.ENFILE: (StorageError, "the whole node has too many open; close some there, or raise its fs.file-max"),
     errno.ENOMEM: (OutOfMemoryError, "give the pod more memory"),
 }
 
 
-_NAMED = 4  # of what is in a folder
+_NAMED = 4  # names of a folder's entries in a message
 _COUNTED = 10_000
 _LONGEST_NAME = 60
 
 
 def listed(folder: Path) -> str:
-    """What is in a folder, for people: some names and how many more. Raises OSError."""
+    """Describe a folder's content for a message: some names and the number of others. Raises OSError."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in itertools.islice(entries, _COUNTED) if not entry.name.startswith("."))
-    told = [_shown(name) for name in names[:_NAMED]]
+    shown = [_shown(name) for name in names[:_NAMED]]
     if len(names) >= _COUNTED - 1:
-        told.append("many more")
+        shown.append("many more")
     elif len(names) > _NAMED:
-        told.append(f"{len(names) - _NAMED} more")
-    return ", ".join(told) or "nothing"
+        shown.append(f"{len(names) - _NAMED} more")
+    return ", ".join(shown) or "nothing"
 
 
 def _shown(name: str) -> str:
@@ -54,14 +54,14 @@ def _shown(name: str) -> str:
 
 
 def is_outage(error: Exception) -> TypeGuard[OSError]:
-    """Whether it is no fault of the file, which may be read later or elsewhere."""
+    """True if the file may be fine, so that a later read or one on another node may succeed."""
     return isinstance(error, OSError) and error.errno not in _OF_THE_FILE
 
 
 def failure(what: str, error: OSError) -> TrainingError:
-    """What to raise where `what` went wrong: of an outage what restarts the gang, if that may help, else DataError."""
-    told = f"{what}: {error.strerror or error}"
+    """Return the error to raise: one that restarts the gang for an outage, if that may help, else a DataError."""
+    message = f"{what}: {error.strerror or error}"
     if not is_outage(error):
-        return DataError(told)
+        return DataError(message)
     kind, remedy = _NOT_STORAGE.get(error.errno, _AWAY)
-    return kind(f"{told}; {remedy}")
+    return kind(f"{message}; {remedy}")

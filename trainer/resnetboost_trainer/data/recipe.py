@@ -1,4 +1,4 @@
-"""What is done to the images of a job: the fields that it sets, and the defaults of its data source."""
+"""Chooses the transforms of a job's images, from its fields and the defaults of its data source."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ IMAGE_SIZE = 224
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """Size and evaluation of photographs, and the augmentation of each kind; None where there is none."""
+    """Image size, evaluation transform and augmentation of a job; None for what it does not use."""
 
     size: int
     evaluated: Evaluated
@@ -23,7 +23,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 def recipe(dataset: config.Dataset, classes: int, source: Source) -> Recipe:
-    """Return the recipe of the job. Raises ConfigError for a crop that the data set cannot have."""
+    """Return the recipe of the job. Raises ConfigError for a crop that its data source does not support."""
     chosen = dataset.augmentation
     size = dataset.image_size or IMAGE_SIZE
     evaluated = Evaluated(size, dataset.evaluation_resize or size * 8 // 7)

@@ -1,4 +1,4 @@
-"""The data sources that `dataset.name` can be, and loading the job's data set from one.
+"""Registry of the data sources (`dataset.name`); loads the job's data set from one.
 
 A new source is a file in data/sources with its reader, a line here, and its name in `DatasetName` of
 resnetboost_api/dataset.py (and in the rules there that list sources without a path or with an image size).
@@ -42,12 +42,12 @@ SOURCES = {
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
-    """Images to train on and to test with, float32 (channels, h, w) each, and int32 labels below `classes`.
+    """Training and test images, float32 (channels, h, w) each, and int32 labels below `classes`.
 
-    Over training images in memory each channel has mean 0 and standard deviation 1, before they are augmented.
-    `fingerprint` tells apart data sets that a checkpoint must not be carried between; `preparation` says how a picture
-    becomes like them. `workers` threads make batches, by default one for each core, or with `autotune` as many
-    of them as are needed; a rank puts up with `max_corrupt_images`.
+    Training images in memory have mean 0 and standard deviation 1 in each channel, before augmentation. A checkpoint
+    belongs to data sets of one `fingerprint` only; `preparation` turns other pictures into such images. `workers`
+    threads make batches, by default one per core, or with `autotune` as many of them as are needed. A rank skips up to
+    `max_corrupt_images`.
     """
 
     train: Split
@@ -63,7 +63,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def x_train(self) -> NDArray[np.float32]:
-        """All images (n, c, h, w), of a data set that has them in memory as they are used."""
+        """All training images (n, c, h, w), for a data set that is normalised in memory."""
         return _in_memory(self.train)
 
     @property
@@ -72,7 +72,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def x_test(self) -> NDArray[np.float32]:
-        """As `x_train`."""
+        """All test images, like `x_train`."""
         return _in_memory(self.test)
 
     @property
@@ -86,9 +86,9 @@ def _in_memory(split: Split) -> NDArray[np.float32]:
 
 
 def load(dataset: config.Dataset, classes: int, known: Preparation | None = None) -> Dataset:
-    """Read the job's data set. Raises ConfigError or DataError: one sentence saying what would be right; StorageError.
+    """Read the job's data set. Raises ConfigError, DataError or StorageError: one sentence with the remedy.
 
-    With `known` arrays are normalised as a network wants them that was trained on others, else by their own.
+    Arrays are normalised by `known`, the preparation of a trained network, or else by their own mean and deviation.
     """
     try:
         return _load(dataset, classes, known)

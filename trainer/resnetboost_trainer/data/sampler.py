@@ -1,4 +1,4 @@
-"""Picks the samples that a rank sees at a step, and those that it evaluates; it remembers no earlier steps."""
+"""Selects the samples of each rank, for training steps and for evaluation. Stateless."""
 
 import functools
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from resnetboost_trainer.data.rng import BY_SEED_ALONE, Purpose, SampleRNG, sequ
 
 
 class EvaluationBatch(NamedTuple):
-    """Test samples to look up (batch,) and 1 for those that count, 0 for padding (batch,)."""
+    """Indices of test samples (batch,), and a mask (batch,) of 1, or 0 for padding."""
 
     indices: NDArray[np.int64]
     mask: NDArray[np.float32]
@@ -40,7 +40,7 @@ def batch_indices(
 
 
 class DistributedSampler(NamedTuple):
-    """Pick the samples of a rank in every global batch; an epoch of `n` samples has `per_epoch` of them.
+    """Selects the samples of a rank in every global batch; an epoch of `n` samples has `per_epoch` batches.
 
     A rank's samples come in `parts` of equal size, one after another. `lineage` is the stage's: data/rng.py.
     """

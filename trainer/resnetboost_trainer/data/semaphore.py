@@ -1,4 +1,4 @@
-"""A semaphore whose size can change while threads wait for it, and which measures how long they held it."""
+"""A semaphore of variable size that measures how long threads hold it."""
 
 import contextlib
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class ResizableSemaphore:
-    """Limit how many threads work at once; `worked` is the sum of the seconds that they held it."""
+    """Limits how many threads work at once; `worked` is the sum of the seconds that they held it."""
 
     def __init__(self, count: int) -> None:
         self.worked = 0.0

@@ -1,7 +1,7 @@
-"""Files of photographs as normalised arrays: decoding, cropping, resizing, colours; it does not say what to draw.
+"""Image transforms: decode, crop, resize, change colours and normalise photographs. Draws no random numbers itself.
 
-JPEGs are decoded by libjpeg-turbo through simplejpeg: the bits that Pillow gives, in half of its time. What it does not
-take (other formats, CMYK, oddities that Pillow tolerates) goes to Pillow. Both decode and resize without Python's lock.
+JPEGs are decoded by libjpeg-turbo through simplejpeg: the same bits as Pillow's, in half the time. Pillow decodes the
+rest (other formats, CMYK, oddities that it tolerates). Both decode and resize without the GIL.
 """
 
 import io
@@ -17,14 +17,14 @@ from PIL import Image, ImageEnhance
 from resnetboost_trainer.data.augmentation import Box, Colour, ResizedCrop
 from resnetboost_trainer.data.dataset import Channels, Images, Unreadable
 
-# Of ImageNet's training images as fractions of 255, as everybody takes them, also for other photographs.
+# The usual values of ImageNet's training images, given as fractions of 255; also used for other photographs.
 IMAGENET = Channels(
     np.array([0.485, 0.456, 0.406], np.float32) * 255, np.array([0.229, 0.224, 0.225], np.float32) * 255
 )
-SMALLEST = 8  # pixels; a shorter side has nothing to see
-# A file must not claim all memory: 300 MB decoded, 700 while Pillow converts it, and that in each thread of the feed.
+SMALLEST = 8  # pixels; a shorter side shows nothing
+# Bounds memory: 300 MB decoded, 700 while Pillow converts it, in each thread of the loader.
 _MAX_PIXELS = 100_000_000
-# What Pillow may take the bytes for; others of its plugins run programs (EPS) or were never meant for photographs.
+# Formats that Pillow may decode; other plugins run programs (EPS) or are not for photographs.
 _FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")
 _ENHANCERS: dict[str, Any] = {
     "brightness": ImageEnhance.Brightness,
@@ -32,20 +32,20 @@ _ENHANCERS: dict[str, Any] = {
     "saturation": ImageEnhance.Color,
 }
 Pixels = NDArray[np.uint8]
-Image.MAX_IMAGE_PIXELS = None  # its own limit warns and raises at two other numbers
+Image.MAX_IMAGE_PIXELS = None  # replaced by _MAX_PIXELS
 
 
 class Evaluated(msgspec.Struct, frozen=True):
-    """The evaluation transform: the shorter side resized to `resize`, then the central square of `size`.
+    """The evaluation transform: resize the shorter side to `resize`, then crop the central square of `size`.
 
-    As torchvision's Resize and CenterCrop on a Pillow image, to its rounding, in one resize of what is kept.
+    Equals torchvision's Resize and CenterCrop on a Pillow image, including rounding, but resizes only what is kept.
     """
 
     size: int
     resize: int
 
     def box(self, width: int, height: int) -> Box:
-        """The square, in the pixels of the image as it is."""
+        """The square to crop, in pixels of the original image."""
         short, long = sorted((width, height))
         resized = int(self.resize * long / short)
         new_width, new_height = (self.resize, resized) if width <= height else (resized, self.resize)
@@ -55,7 +55,7 @@ class Evaluated(msgspec.Struct, frozen=True):
 
 
 class Augmented(msgspec.Struct, frozen=True):
-    """The training transform: a crop at random or the central one, a flip with that chance, and other colours."""
+    """The training transform: a random or central crop, a flip with probability `flip`, and colour jitter."""
 
     crop: ResizedCrop | Evaluated
     flip: float
@@ -69,7 +69,7 @@ def fill(
     draw: Generator | None,
     channels: Channels = IMAGENET,
 ) -> None:
-    """The image of a file's content, transformed and normalised, into `out` (3, size, size). Raises Unreadable."""
+    """Decode, transform and normalise an image file into `out` (3, size, size). Raises Unreadable."""
     size = out.shape[1]
     if draw is None or isinstance(transform, Evaluated):
         evaluated = transform if isinstance(transform, Evaluated) else transform.crop
@@ -87,7 +87,7 @@ def fill(
 
 
 def whole(data: bytes, width: int, height: int, grey: bool) -> Pixels:
-    """All of the image in that size, (height, width, 1 or 3), as it is where it has it. Raises Unreadable."""
+    """Decode a whole image, resized to (height, width, 1 or 3) if necessary. Raises Unreadable."""
     image = Image.fromarray(_decoded(data))
     image = image.convert("L") if grey else image
     if image.size != (width, height):
@@ -96,9 +96,9 @@ def whole(data: bytes, width: int, height: int, grey: bool) -> Pixels:
 
 
 def turned(image: Image.Image, turn: float) -> Image.Image:
-    """Hues turned by that part of their circle, -0.5 to 0.5: torchvision's adjust_hue of a Pillow image, to the bit.
+    """Turn hues by that part of their circle, -0.5 to 0.5: the same bits as torchvision's adjust_hue on a Pillow image.
 
-    Pillow's HSV has 256 hues, so it is in steps of 1.4 degrees; grey stays grey.
+    Pillow's HSV has 256 hues, so the steps are 1.4 degrees; grey stays grey.
     """
     hue, saturation, value = image.convert("HSV").split()
     hues = [(level + int(255 * turn)) % 256 for level in range(256)]
@@ -106,7 +106,7 @@ def turned(image: Image.Image, turn: float) -> Image.Image:
 
 
 def check(data: bytes) -> None:
-    """Raises Unreadable for what `fill` would not take."""
+    """Raise Unreadable if `fill` would."""
     _decoded(data)
 
 
@@ -126,12 +126,12 @@ def _cropped(data: bytes, crop: ResizedCrop | Evaluated, size: int, draw: Genera
 
 
 def _reduction(side: float, size: int) -> int:
-    """By how much a JPEG may be decoded smaller, which is cheap, and still be reduced afterwards."""
+    """Largest factor by which a JPEG may be decoded smaller, which is cheap, without being enlarged afterwards."""
     return next((factor for factor in (8, 4, 2) if side >= factor * size), 1)
 
 
 def _header(data: bytes) -> tuple[int, int] | None:
-    """Width and height of a JPEG that simplejpeg decodes; None for anything else."""
+    """Width and height of a JPEG that simplejpeg can decode, else None."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
@@ -143,7 +143,7 @@ def _header(data: bytes) -> tuple[int, int] | None:
 
 
 def _decoded(data: bytes, header: tuple[int, int] | None = None, reduction: int = 1) -> Pixels:
-    """Pixels (h, w, 3), decoded to a fraction of its size by `reduction`. Raises Unreadable."""
+    """Decode to pixels (h, w, 3), at 1 / `reduction` of the size. Raises Unreadable."""
     header = _header(data) if header is None else header
     if header is not None:
         width, height = header
@@ -151,7 +151,7 @@ def _decoded(data: bytes, header: tuple[int, int] | None = None, reduction: int 
         try:
             pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB", **(least if reduction > 1 else {}))
         except ValueError:
-            pass  # Pillow takes more, or says better what is wrong
+            pass  # Pillow accepts more, or has a better error message
         else:
             return pixels
     return _decoded_by_pillow(data)
@@ -161,12 +161,12 @@ def _decoded_by_pillow(data: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             _check_size(*image.size)
-            if image.mode.startswith(("I", "F")):  # Pillow would cut its numbers at 255: white
+            if image.mode.startswith(("I", "F")):  # Pillow would clip the values at 255: white
                 raise Unreadable("it has more than 8 bits for each colour; save it with 8")
             return np.asarray(image.convert("RGB"))
     except (Unreadable, MemoryError):
         raise
-    except Exception as error:  # Pillow's plugins raise a dozen kinds on bytes that are not theirs
+    except Exception as error:  # Pillow's plugins raise many kinds of errors on invalid data
         reason = " ".join(str(error).split()).partition(" <")[0] or type(error).__name__
         raise Unreadable(f"it cannot be decoded: {reason[:200]}") from None
 
@@ -179,9 +179,9 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _resized(pixels: Pixels, box: Box, size: int) -> Image.Image:
-    """The box as a square of that size, bilinear, with what lies around the box counted in at its border.
+    """Resize the box to a square of that size, bilinear; pixels around the box contribute at its border.
 
-    Only the part that matters is handed to Pillow, which copies what it gets.
+    Only the needed part is passed to Pillow, which copies its input.
     """
     height, width = pixels.shape[:2]
     margin = 2 + int(max(box.width, box.height) / size)
@@ -190,7 +190,7 @@ def _resized(pixels: Pixels, box: Box, size: int) -> Image.Image:
         min(width, int(box.left + box.width) + 1 + margin),
         min(height, int(box.top + box.height) + 1 + margin),
     )
-    # NumPy turns a part into bytes pixel by pixel, 0.7 ms, and copies it in rows in 0.05 ms.
+    # Without the copy, NumPy converts a slice to bytes pixel by pixel: 0.7 ms instead of 0.05 ms.
     image = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
     x, y = box.left - left, box.top - top
     corner = min(x + box.width, right - left), min(y + box.height, bottom - top)
@@ -198,6 +198,6 @@ def _resized(pixels: Pixels, box: Box, size: int) -> Image.Image:
 
 
 def normalise(out: Images, pixels: NDArray[Any], channels: Channels) -> None:
-    """Pixels (h, w, c) into `out` (c, h, w): by channel, minus the mean and divided by the deviation."""
+    """Normalise pixels (h, w, c) into `out` (c, h, w): subtract each channel's mean, divide by its deviation."""
     np.subtract(pixels.transpose(2, 0, 1), channels.mean[:, None, None], out=out)
     np.divide(out, channels.deviation[:, None, None], out=out)

@@ -1,17 +1,17 @@
-"""Watches how batches are taken, and now and then asks autotune for what to make them by; it makes none."""
+"""Measures how batches are taken and periodically applies `autotune`; makes no batches."""
 
 import logging
 
 from resnetboost_trainer.data import autotune
 from resnetboost_trainer.data.autotune import Setting, Take
 
-WINDOW = 50  # batches from one look to the next
+WINDOW = 50  # batches between two decisions
 
 log = logging.getLogger(__name__)
 
 
 class Tuner:
-    """Of one feed, which has `most_workers` threads."""
+    """Tuner of one loader, which has at most `most_workers` threads."""
 
     def __init__(self, most_workers: int) -> None:
         self.most_workers = most_workers
@@ -19,7 +19,7 @@ class Tuner:
         self._skipped = autotune.MOST_AHEAD
 
     def look(self, now: Setting, take: Take) -> Setting:
-        """What to work by after that take; the batches that were begun before a change are looked at by nobody."""
+        """Record the take and return the setting to use from now on; batches begun before a change do not count."""
         self._takes.append(take)
         if len(self._takes) <= self._skipped + WINDOW:
             return now

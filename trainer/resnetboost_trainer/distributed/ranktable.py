@@ -42,7 +42,7 @@ def place(environment: Environment, timeout: float = TIMEOUT_SECONDS) -> Environ
     while not _is_there(folder):
         if time.monotonic() - started >= timeout:
             reason = "the job's condition RankTableReady says what it waits for"
-            raise CommunicationError(f"{folder}: no rank table came within {timeout:g} s; {reason}")
+            raise CommunicationError(f"{folder}: no rank table arrived within {timeout:g} s; {reason}")
         time.sleep(POLL_SECONDS)
     published, table = _read(folder, environment.world_size)
     rank = published.ranks[environment.index]

@@ -5,9 +5,9 @@ from mindspore import Tensor, nn, ops
 
 
 class Accumulation:
-    """The mean over `count` flat buffers [values ..., tail ...] of which the first `values` numbers are means.
+    """Mean of the first `values` numbers of `count` flat buffers [values ..., tail ...], with the last buffer's tail.
 
-    The tail is the last buffer's. Buffers are summed in their order, so that the same ones give the same bits.
+    Buffers are summed in order, so that the result is bit-identical.
     """
 
     def __init__(self, values: int, count: int) -> None:
@@ -16,7 +16,7 @@ class Accumulation:
 
     @property
     def begun(self) -> bool:
-        """Whether a buffer has been added since the last mean."""
+        """True if a buffer was added since the last mean."""
         return self._sum is not None
 
     def add(self, flat: Tensor) -> None:

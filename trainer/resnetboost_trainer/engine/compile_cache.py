@@ -1,9 +1,9 @@
-"""Compiled graphs that outlive the process, so that a restart does not compile again.
+"""Keeps compiled graphs on disk, so that a restart does not compile again.
 
-MindSpore's compile cache keeps what the front end makes of a cell, which is most of a compilation on CPUs, and numbers
-it by the order in which graphs compile: whoever resumes at another step gets another graph. Here every graph has a key
-that says all it depends on (graphkey), MindSpore finds no file but the one of that key, and finds it in a folder that
-nobody else has. The leader keeps graphs beside the checkpoints and hands them to the other ranks.
+MindSpore's compile cache stores the front end's result for a cell, which is most of a compilation on CPUs, and numbers
+it by the order of compilation: a run resumed at another step would get another graph. Here each graph has a key of all
+it depends on (`graph_key`), and MindSpore finds only the file of that key, in a private folder. The leader keeps graphs
+beside the checkpoints and broadcasts them to the other ranks.
 """
 
 import contextlib
@@ -26,23 +26,20 @@ from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import graph_key, graph_store
 from resnetboost_trainer.engine.graph_store import NUMBER, Damaged, Graph, Store
 
-# MindSpore's own switches, which would have it take graphs by their number alone.
+# MindSpore's own switches, with which it would select graphs by their number alone.
 SWITCHES = ("MS_COMPILER_CACHE_ENABLE", "MS_COMPILER_CACHE_PATH")
 
-# Above it the other ranks compile; a number of bytes must fit a float32. ResNet-152 has some 8 MB.
+# Graphs above this are not broadcast; the number of bytes must fit a float32. ResNet-152 has some 8 MB.
 LIMIT_BYTES = 1 << 24
 
 log = logging.getLogger(__name__)
 
 
 class Graphs:
-    """The graphs of one rank: those that were kept, and those it compiles.
-
-    `reused` and `compiled` count them; `seconds` went into both.
-    """
+    """The compiled graphs of one rank. `reused` and `compiled` count them; `seconds` is the time for both."""
 
     def __init__(self, known: dict[str, Graph], rank: int, store: Store | None) -> None:
-        """`known` may be used; new ones go into the `store`."""
+        """`known` graphs may be reused; new ones are written to the `store`."""
         self.reused = self.compiled = 0
         self.seconds = 0.0
         self.known, self.store = known, store
@@ -57,7 +54,7 @@ class Graphs:
 
     @classmethod
     def of_stage(cls, config: Config, communicator: Communicator, root: Path | None) -> "Graphs":
-        """Those of a stage whose job's checkpoints are in `root`, which the leader alone has.
+        """Return the graphs of a stage; `root` has the job's checkpoints, on the leader only.
 
         A collective, if the job keeps graphs.
         """
@@ -71,13 +68,13 @@ class Graphs:
         return cls(known, communicator.rank, store)
 
     def watch(self, *owners: object) -> None:
-        """Keep, and take from what was kept, the graphs of all cells that are attributes of those objects."""
+        """Keep and reuse the graphs of all cells that are attributes of these objects."""
         for owner in owners:
             for name, cell in [item for item in vars(owner).items() if isinstance(item[1], nn.Cell)]:
                 cell.compile = self._compiling(f"{type(owner).__qualname__}.{name}", cell, cell.compile)
 
     def close(self) -> None:
-        """Nothing is compiled any more, and everything has run."""
+        """Remove the private folder; every graph has run, and no more are compiled."""
         self._try_out(False)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -117,25 +114,25 @@ class Graphs:
             self.store.write(key, made)
 
     def _put(self, graph: Graph) -> bool:
-        """Bring a graph to where MindSpore will look for the next one; says whether that went well."""
+        """Write a graph to where MindSpore will look for the next one; True on success."""
         try:
             self._place.mkdir(parents=True, exist_ok=True)
             for name, data in graph.items():
                 (self._place / name.replace(NUMBER, f"_{self._number}")).write_bytes(data)
             self._given = {path.name: path.stat().st_mtime_ns for path in self._place.iterdir()}
         except OSError as error:
-            log.warning("a graph compiles without those that were kept: %s: %s", self._place, error.strerror)
+            log.warning("a graph is compiled, as the kept ones cannot be used: %s: %s", self._place, error.strerror)
             return False
         return True
 
     def _take(self) -> Graph:
-        """What MindSpore has written of the graph it compiled, nothing if it took the one it was given."""
+        """Read what MindSpore wrote of the graph it compiled; empty if it used the given one."""
         found = {path: path.stat().st_mtime_ns for path in self._place.iterdir() if path.is_file()}
         self._number += 1
         fresh = any(NUMBER in _named(path) and self._given.get(path.name) != written for path, written in found.items())
         made = {_named(path): path.read_bytes() for path in found} if fresh else {}
         for path in found:
-            if NUMBER in _named(path):  # the others, of the code, it writes with its first graph only
+            if NUMBER in _named(path):  # the others, of the code, are written with the first graph only
                 path.unlink()
         return made
 
@@ -156,7 +153,7 @@ def _enabled() -> Iterator[None]:
 
 
 def _folder() -> Path | None:
-    """A folder of this process' own."""
+    """Create a private folder for this process; None if that fails."""
     try:
         return Path(tempfile.mkdtemp(prefix="resnetboost-graphs-"))
     except OSError as error:
@@ -169,7 +166,7 @@ def _named(path: Path) -> str:
 
 
 def _shared(own: dict[str, Graph], communicator: Communicator) -> dict[str, Graph]:
-    """The leader's graphs on every rank. A collective."""
+    """Broadcast the leader's graphs to all ranks. A collective."""
     if communicator.size == 1:
         return own
     data = graph_store.encode(own) if own else b""

@@ -1,7 +1,7 @@
-"""Listens for SIGTERM from the trainer's first moment on, before anything that takes time is imported.
+"""Handles SIGTERM from the start of the process, before the slow imports.
 
-A container's process 1 has no default actions: the kernel drops a signal without a handler, and the pod would
-then live for its whole grace.
+Process 1 of a container has no default actions: the kernel drops a signal without a handler, and the pod would run
+until the end of its grace period.
 """
 
 import json
@@ -13,12 +13,12 @@ MESSAGE = "asked to stop before training began; nothing was trained"
 
 
 def listen() -> None:
-    """Leave at once when asked to stop, until `StopRequest.install` listens instead."""
+    """Exit at once on SIGTERM, until `StopRequest.install` replaces the handler."""
     signal.signal(signal.SIGTERM, _leave)
 
 
 def _leave(number: int, frame: object) -> None:
-    """Write the verdict without `failures`, which may be half imported."""
+    """Write the termination message without `failures`, which may be only half imported."""
     rank = os.environ.get("RESNETBOOST_RANK") or os.environ.get("RESNETBOOST_INDEX") or "0"
     verdict = {"class": "Interrupted", "message": MESSAGE, "rank": int(rank) if rank.isdigit() else 0}
     try:

@@ -17,7 +17,7 @@ from resnetboost_trainer.metrics.record import EvaluationRecord
 
 
 class Scores(nn.Cell):
-    """(images, labels, mask) -> sums over the batch: [loss, top-1 hits, top-5 hits, samples]."""
+    """Sums over a batch: (images, labels, mask) -> [loss, top-1 hits, top-5 hits, samples]."""
 
     def __init__(self, network: nn.Cell) -> None:
         super().__init__()
@@ -27,8 +27,8 @@ class Scores(nn.Cell):
     def construct(self, images: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         """Shapes: images (n, c, h, w), labels (n,), mask (n,) of 0 and 1 -> (4,).
 
-        A label's place is the number of logits that beat it, ties going to the lower class as in a stable sort. The
-        comparison is written so that an undefined logit beats everything: it must not count as a hit.
+        A label's place is the number of logits above it; of equal ones the lower class comes first, as in a stable
+        sort. The comparison puts nan above everything: it must not count as a hit.
         """
         logits = self.network(images)
         column = labels.reshape(-1, 1)
@@ -43,7 +43,7 @@ class Scores(nn.Cell):
 
 
 class Evaluation:
-    """Evaluates a network on this rank's share of the test set and adds up the gang's."""
+    """Evaluates a network on this rank's share of the test set and sums the results over the gang."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Evaluation:
         batch_size: int,
         corrupt: Corrupt | None = None,
     ) -> None:
-        """`corrupt` counts images that cannot be used, which count nowhere else; by default none is put up with."""
+        """`corrupt` counts images that cannot be used, which are left out of the result; by default the first fails."""
         self.scores = Scores(network)
         self.communicator = communicator
         size, rank = communicator.size, communicator.rank
@@ -61,7 +61,7 @@ class Evaluation:
         self.feed = DataLoader(dataset.test, corrupt or Corrupt(0), dataset.workers)
 
     def run(self, beat: Callable[[], None]) -> EvaluationRecord:
-        """Result over the whole test set, the same on every rank. A collective. `beat` is called for each batch."""
+        """Evaluate the whole test set; the result is the same on every rank. A collective. Calls `beat` per batch."""
         self.scores.set_train(False)
         sums = np.zeros(4, np.float64)
         wanted = (BatchRequest(indices, 0, len(indices)) for indices, _ in self.slices)
@@ -75,7 +75,7 @@ class Evaluation:
         return EvaluationRecord(top1=top1 / count, top5=top5 / count, loss=loss / count)
 
     def _over_the_gang(self, sums: NDArray[np.float64]) -> tuple[float, int, int, int]:
-        """The loss as a float32, which is what a collective takes, and the three counts to the last sample."""
+        """Sum over the gang: the loss as a float32, the type of collectives, and the three counts exactly."""
         own = np.concatenate([sums[:1].astype(np.float32), as_bytes([int(count) for count in sums[1:]])])
         total = self.communicator.sum(own)
         top1, top5, count = from_bytes(total[1:])

@@ -30,7 +30,7 @@ class Gradient(nn.Cell):
         probes: Sequence[Parameter] = (),
         buckets: Buckets | None = None,
     ) -> None:
-        """A loss scale that is a Parameter may change from step to step. `buckets` sum the buffer over the ranks."""
+        """If the loss scale is a Parameter, it may change between steps. `buckets` sum the buffer over the ranks."""
         super().__init__()
         self.varies = isinstance(loss_scale, Parameter)
         self.network = network
@@ -41,7 +41,7 @@ class Gradient(nn.Cell):
         self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        """The scaled mean loss of the local batch and the logits; with a varying scale also the unscaled loss."""
+        """Return the local batch's scaled mean loss and logits; with a varying scale also the unscaled loss."""
         logits = self.network(images)
         loss = self.loss(logits, labels)
         if self.varies:

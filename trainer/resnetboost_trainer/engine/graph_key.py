@@ -1,8 +1,8 @@
-"""What a compiled graph depends on, as digests: only a graph of the same one may take its place.
+"""Keys of compiled graphs: a hash of everything that a graph depends on.
 
-MindSpore's own compile cache (2.10) checks only the files that the script imports, and not those of an installed
-package. So everything that may come into a graph is part of the key: code, versions, the stage's configuration, and of
-a cell its structure, its constants and the shapes it is called with. Of weights only the names are part of it.
+MindSpore's own compile cache (2.10) checks only the files that the script imports, not those of an installed package.
+The key therefore covers code, versions, the stage's configuration, and a cell's structure, constants and input shapes;
+for weights only their names.
 """
 
 import functools
@@ -22,15 +22,15 @@ from mindspore.ops import Primitive
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.kernels import library
 
-# Of the configuration, what differs between attempts of a stage or says nothing of its graphs.
+# Fields of the configuration that differ between attempts of a stage or do not affect its graphs.
 ELSEWHERE = {"job", "attempt", "checkpoint"}
 
-# Variables of MindSpore that say how graphs are compiled; the others differ from start to start.
+# Prefixes of MindSpore's variables that affect compilation; its others differ from start to start.
 VARIABLES = ("MS_DEV_", "MS_ENABLE_", "MS_JIT")
 
 
 def environment(config: Config, world_size: int) -> str:
-    """Digest of what all graphs of a stage depend on."""
+    """Hash what all graphs of a stage depend on."""
     settings = {name: value for name, value in msgspec.to_builtins(config).items() if name not in ELSEWHERE}
     pieces = [
         mindspore.__version__,
@@ -46,9 +46,9 @@ def environment(config: Config, world_size: int) -> str:
 
 
 def of_cell(part: str, cell: nn.Cell, arguments: Sequence[Any]) -> str:
-    """Digest of what the graph of a cell, called with such arguments, depends on beside the environment.
+    """Hash what the graph of a cell, called with such arguments, depends on besides the environment.
 
-    `part` distinguishes it from other cells of the program, which may differ in functions alone; no digest shows those.
+    `part` distinguishes cells of the program that differ in functions alone, which are not hashed.
     """
     return _digest([part, *_described(list(arguments), by_value=False), *_structure(cell)])
 
@@ -62,14 +62,14 @@ def _digest(pieces: Sequence[str]) -> str:
 
 @functools.cache
 def _code() -> str:
-    """Digest of the trainer's own sources."""
+    """Hash the trainer's own sources."""
     root = Path(__file__).parents[1]
     return _digest([f"{path.relative_to(root)} {path.read_text()}" for path in sorted(root.rglob("*.py"))])
 
 
 @functools.cache
 def _own_to_cells() -> frozenset[str]:
-    """What every cell has, names and counters of MindSpore's; all else is an attribute of the network's author."""
+    """Attributes that MindSpore gives every cell, such as names and counters; all others are the network's."""
     return frozenset(vars(nn.Cell()))
 
 
@@ -106,7 +106,7 @@ def _described(value: Any, by_value: bool = True) -> Iterator[str]:
     elif value is None or isinstance(value, bool | int | float | str | bytes):
         yield repr(value)
     else:
-        yield _type(value)  # functions and the like: the code and the configuration say what they are
+        yield _type(value)  # functions and the like depend on code and configuration alone
 
 
 def _type(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Compiled graphs on disk, one file each: written whole or not at all, verified before use; no MindSpore here.
+"""Stores compiled graphs on disk, one file each: atomic writes, verification by hash. Must not import MindSpore.
 
-A graph is code: it may name a library to load. So only what this very user wrote, and nobody else can, is read; whoever
-may write to the volume as the trainer's user can run programs in it.
+A graph is code: it may name a library to load. So only files that this user owns and nobody else may write are read;
+anybody who can write to the volume as the trainer's user can run programs in the trainer.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-# Contents by the names MindSpore gives the files, with NUMBER in the place of the graph's own.
+# Contents by MindSpore's file names, with NUMBER in place of the graph's number.
 Graph = dict[str, bytes]
 NUMBER = "#"
 
@@ -27,20 +27,20 @@ log = logging.getLogger(__name__)
 
 
 class Damaged(Exception):
-    """Why bytes are no graphs."""
+    """The bytes are not valid graphs; the message says why."""
 
 
 def encode(graphs: Mapping[str, Graph]) -> bytes:
-    """Graphs by their keys, with a hash in front."""
+    """Encode graphs by their keys, preceded by a hash."""
     payload = msgspec.msgpack.encode(dict(graphs))
     return hashlib.sha256(payload).digest() + payload
 
 
 def decode(data: bytes) -> dict[str, Graph]:
-    """The graphs of `encode`. Raises Damaged."""
+    """Decode the result of `encode`. Raises Damaged."""
     payload = data[DIGEST_BYTES:]
     if hashlib.sha256(payload).digest() != data[:DIGEST_BYTES]:
-        raise Damaged("it is not what was written")
+        raise Damaged("its content has changed since it was written")
     try:
         graphs = msgspec.msgpack.decode(payload, type=dict[str, Graph])
     except msgspec.DecodeError as error:
@@ -51,16 +51,16 @@ def decode(data: bytes) -> dict[str, Graph]:
 
 
 class Store:
-    """The graphs of one stage. Those of another environment are not read, and go when this one's first is written.
+    """The graphs of one stage. Writing the first graph of an environment deletes those of others, which are not read.
 
-    A graph is on trial while it runs for the first time: should the process die of it, the next start does without all.
+    A trial marks the first run of a graph that was read: if the process dies in it, the next start drops all graphs.
     """
 
     def __init__(self, root: Path, environment: str) -> None:
         self.root, self.folder = root, root / environment[:32]
 
     def read(self) -> dict[str, Graph]:
-        """What can be used, by key. Never fails: what cannot be read is compiled again."""
+        """Read the usable graphs by key. Never fails: what cannot be read is compiled again."""
         try:
             return self._read()
         except OSError as error:
@@ -68,14 +68,14 @@ class Store:
             return {}
 
     def try_out(self, begun: bool) -> None:
-        """A graph that was read is about to run for the first time, or has run. Raises OSError."""
+        """Begin or end the trial of a graph that was read. Raises OSError."""
         if begun:
             (self.root / TRIAL).touch()
         else:
             (self.root / TRIAL).unlink(missing_ok=True)
 
     def write(self, key: str, graph: Graph) -> None:
-        """Keep a graph. Never fails: training goes on without."""
+        """Write a graph. Never fails: training continues without."""
         try:
             self._write(self.folder / (key + SUFFIX), encode({key: graph}))
         except OSError as error:
@@ -83,7 +83,7 @@ class Store:
 
     def _read(self) -> dict[str, Graph]:
         if (self.root / TRIAL).exists():
-            log.warning("the last start did not outlive a compiled graph that was kept, so all are compiled again")
+            log.warning("the last start ended while a kept graph ran for the first time, so all are compiled again")
             shutil.rmtree(self.root)
         found: dict[str, Graph] = {}
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
@@ -117,5 +117,5 @@ def _verified(path: Path) -> dict[str, Graph]:
             raise Damaged("somebody else could have written it")
         graphs = decode(file.read())
     if list(graphs) != [path.stem]:
-        raise Damaged("it is of another graph")
+        raise Damaged("it holds another graph")
     return graphs

@@ -6,7 +6,7 @@ from resnetboost_trainer.config import SmoothedOver
 
 
 def kept_and_spread(smoothing: float, over: SmoothedOver, classes: int) -> tuple[float, float]:
-    """(kept, spread): the smoothed label is kept [k = label] + spread for class k."""
+    """Return (kept, spread): the smoothed label of class k is kept [k = label] + spread."""
     if over == "AllClasses":
         return 1.0 - smoothing, smoothing / classes
     spread = smoothing / (classes - 1)
@@ -14,7 +14,7 @@ def kept_and_spread(smoothing: float, over: SmoothedOver, classes: int) -> tuple
 
 
 def described(smoothing: float, over: SmoothedOver, classes: int) -> str:
-    """The label smoothing in words, for the log."""
+    """Describe the label smoothing for the log."""
     if smoothing == 0:
         return "labels are not smoothed"
     kept, spread = kept_and_spread(smoothing, over, classes)
@@ -39,7 +39,7 @@ class CrossEntropy(nn.Cell):
 
 
 class SampleCrossEntropy(nn.Cell):
-    """The same for every sample by itself, for evaluation, where padding is masked out before the mean."""
+    """Cross entropy of each sample, for evaluation, where padding is masked out before the mean."""
 
     def __init__(self, label_smoothing: float = 0.0, over: SmoothedOver = "AllClasses") -> None:
         super().__init__()

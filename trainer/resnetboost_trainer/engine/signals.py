@@ -1,4 +1,4 @@
-"""Handles SIGTERM and SIGINT: they set a flag that all ranks agree on and interrupt nothing."""
+"""Handles SIGTERM and SIGINT: sets a flag, so that all ranks stop after the same step."""
 
 import os
 import signal
@@ -6,26 +6,26 @@ import threading
 import time
 from collections.abc import Callable
 
-# A rank in which nothing has moved for so long sits in a collective that will never end; kubelet's SIGKILL would come
-# without a word, so it says what it knows first.
+# A rank without progress for so long is stuck in a collective that will never end. It exits before kubelet's SIGKILL,
+# so that there is a message.
 PATIENCE_SECONDS = 45.0
 
 
 class StopRequest:
-    """Set by SIGTERM or SIGINT. The training loop adds it to the step's reduction, so that all ranks leave together."""
+    """Flag set by SIGTERM or SIGINT. The training loop reduces it over the gang, so that all ranks leave together."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self._together = False
 
     def install(self, moves: Callable[[], object], give_up: Callable[[], None], leave: Callable[[], None]) -> None:
-        """Listen from now on; once asked to stop, `give_up` is called when `moves()` stays the same for the patience.
+        """Install the handlers. After a signal, `give_up` is called if `moves()` does not change for the patience.
 
-        Before the ranks are `together` nobody waits for this one in a step, and there is nothing to save: it may sit
-        in a download or wait for others that never come, so `leave` is called at once.
+        Before the ranks are `together` no other rank waits for this one in a step, and there is nothing to save: it may
+        be in a download or wait for others that never come, so `leave` is called at once.
 
-        The wake-up descriptor is written by the C signal handler at once, also while the main thread is inside a
-        compiled graph, where Python's own handlers do not run.
+        The C signal handler writes the wake-up descriptor at once, also while the main thread is inside a compiled
+        graph, where Python's own handlers do not run.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -36,7 +36,7 @@ class StopRequest:
         threading.Thread(target=self._listen, args=arguments, daemon=True, name="signals").start()
 
     def together(self) -> None:
-        """The gang has met: from now on its ranks leave together."""
+        """Note that the gang is complete: from now on its ranks leave together."""
         self._together = True
 
     def _listen(

@@ -1,4 +1,4 @@
-"""Measures where the time of a start goes, from the start of the process to its first step."""
+"""Measures the phases of a start, from the start of the process to its first step."""
 
 import os
 import time

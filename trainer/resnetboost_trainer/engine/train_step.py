@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 # The tail of a flat buffer: whether a rank was asked to stop, then one compute time per rank.
 STOP, SECONDS = TAIL, TAIL + 1
 
-# Limit of the loss as a multiple of ln(classes), that of an untrained network: no recoverable spike gets there.
+# Limit of the loss as a multiple of ln(classes), the loss of an untrained network; above it training cannot recover.
 DIVERGED = 1000.0
 
 
@@ -136,7 +136,7 @@ class Program:
         )
 
     def _gradient(self, images: Tensor, labels: Tensor, tail: Tensor, due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The flat buffer and, for an update of the curvature, the captured tensors, by a graph of its own."""
+        """Compute the flat buffer; if a curvature update is due, another graph also captures its tensors."""
         if self.curvature is None or not due:
             return self._plain_gradient(images, labels, tail), ()
         with self.curvature.capture.attached():
@@ -167,20 +167,20 @@ class Program:
             self.curvature.postpone()
 
     def _slowest(self, scalars: Floats) -> tuple[int | None, float | None]:
-        """The slowest rank and its seconds; unknown with buckets, where all ranks wait within their gradient."""
+        """Return the slowest rank and its seconds, or None with buckets: all ranks wait within their gradient."""
         if self.gradient.buckets is not None:
             return None, None
         rank = int(scalars[SECONDS:].argmax())
         return rank, float(scalars[SECONDS + rank])
 
     def _leaves_out(self, scalars: Floats, scale: float) -> bool:
-        """Whether to leave this step out because its gradient overflowed; all ranks have the same numbers."""
+        """True if this step is left out because its gradient overflowed; equal on all ranks."""
         if self.scaler is None or not np.isfinite(scalars[LOSS]):
             return False
         return self.scaler.leaves_out(bool(np.isfinite(scalars[NORM_SQUARED])), scale)
 
     def _advice(self, now: StepSchedule) -> str:
-        """What helps against numbers that are not finite."""
+        """Suggest remedies against values that are not finite."""
         text = self.advice(now) + ("" if self.precision != "Float16" else ", or use another precision than Float16")
         if self.loss_scale == 1:
             return text
@@ -192,7 +192,7 @@ class Program:
         return first
 
     def _tail(self, stop: bool) -> Floats:
-        """What this rank adds to the buffer's tail: [stop, its last compute time at the rank's index]."""
+        """Return this rank's addition to the buffer's tail: [stop, its last compute time at the rank's index]."""
         tail = np.zeros(1 + self.communicator.size, np.float32)
         tail[0] = stop
         tail[1 + self.communicator.rank] = self._seconds
@@ -200,17 +200,18 @@ class Program:
 
 
 def _buckets(config: Config, sizes: Sequence[int], scale: float | Parameter) -> Buckets | None:
-    """Where the job wants them; `sizes` are numbers by parameter."""
+    """Create the all-reduce buckets if the job has them; `sizes` are elements by parameter."""
     if config.all_reduce_fusion is None:
         return None
     limit = config.all_reduce_fusion.bucket_bytes
     buckets = Buckets(sizes, limit, scale)
-    log.info("gradients are summed while they are made, in %d buckets of at most %d bytes", len(buckets.plan), limit)
+    text = "gradients are summed while they are computed, in %d buckets of at most %d bytes"
+    log.info(text, len(buckets.plan), limit)
     return buckets
 
 
 def _check_numbers(scalars: Floats, classes: int, remedy: str) -> None:
-    """Refuse what is not finite, and a loss that has left for good: with BN it may grow for ever and stay finite."""
+    """Raise NumericsError for values that are not finite and for a diverged loss, which may stay finite with BN."""
     if not np.isfinite(scalars[LOSS]):
         raise NumericsError(f"the loss is not finite {remedy}")
     if not np.isfinite(scalars[NORM_SQUARED]):

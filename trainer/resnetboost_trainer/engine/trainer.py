@@ -89,7 +89,7 @@ class Training:
         startup.done("network")
 
     def run(self) -> EvaluationRecord:
-        """Train to the end; returns the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
+        """Train to the end and return the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
         first, lineage, weights = resume.begin(self._source(), self.program.state, self.communicator)
         self.step, self.share, self.weights_fingerprint = first, self.share._replace(lineage=lineage), weights
         self.logger.resumed(first)
@@ -116,9 +116,9 @@ class Training:
         return result
 
     def _batches(self, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """(images, labels, seconds waited) after `first` steps, one for each micro batch of a step.
+        """Yield (images, labels, seconds waited) for each micro batch after `first` steps.
 
-        What is in them depends on seed, lineage and step alone.
+        Their content depends on seed, lineage and step alone.
         """
         batches = self.feed.batches(self.share.steps(first, self.total))
         for _ in range((self.total - first) * self.share.parts):
@@ -159,7 +159,7 @@ class Training:
         return batch == 0 and (epoch % self.config.evaluate_every_epochs == 0 or self.step == self.total)
 
     def _evaluate(self) -> EvaluationRecord:
-        """Evaluate with the mean of all ranks' BN statistics; training goes on with each rank's own."""
+        """Evaluate with the mean of all ranks' BN statistics; training continues with each rank's own."""
         started = time.perf_counter()
         self.logger.state("Evaluating")
         own = self.program.state.evaluation_statistics()
@@ -175,7 +175,7 @@ class Training:
         return self.step % self.config.checkpoint.every_steps == 0 or self.step == self.total
 
     def _snapshot(self) -> None:
-        """Save the weights if they are due. Before a checkpoint of the same step: a run resumed from it skips them."""
+        """Save a snapshot if one is due, before a checkpoint of the same step: a run resumed from that skips it."""
         rule = self.config.snapshots
         if self.saver is None or rule is None or not snapshots.due(rule, self.step, self.per_epoch):
             return
@@ -199,7 +199,7 @@ class Training:
         return Interrupted(f"asked to stop: every rank stopped after step {self.step}{saved}")
 
     def _finish(self) -> None:
-        """Leave the gang and close everything; the leader, whom the others meet at, leaves last."""
+        """Leave the gang and close everything; the leader, to which the others are connected, leaves last."""
         self.communicator.leave()
         self.feed.close()
         self.graphs.close()
@@ -228,7 +228,7 @@ class Training:
         return Saver(root, keeping)
 
     def _prepare(self) -> object:
-        """What the algorithm prepares before the network is compiled. A collective."""
+        """Run the algorithm's preparation, before the network is compiled. A collective."""
         self.basis_digest = ""
         numbers = sum(weight.size for weight in self.weights)
         context = PrepareContext(self.config, self._source(), numbers, self.layout, self.communicator)
@@ -253,7 +253,7 @@ class Training:
         )
 
     def _first_weights(self) -> str:
-        """At the leader, the fingerprint of the weights file that a resumed run began with."""
+        """Return, on the leader, the fingerprint of the weights file that a resumed run started from."""
         self.weights_fingerprint = self.basis_digest = ""
         weights = pretrained.of_stage(self.config)
         if weights is None or not self.communicator.leads:
@@ -290,7 +290,7 @@ class Training:
 
 
 def _by_step(saved: Callable[[int, int, float], None]) -> Saved:
-    """A saver's callback that reports the step of the manifest."""
+    """Adapt a callback of (step, bytes, seconds) to the saver, which passes the manifest."""
     return lambda manifest, size_bytes, seconds: saved(manifest.step, size_bytes, seconds)
 
 

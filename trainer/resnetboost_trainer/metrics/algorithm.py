@@ -9,7 +9,7 @@ from resnetboost_trainer.metrics.series import SeriesFactory
 
 
 class AlgorithmMetrics(ABC):
-    """What one kind of report adds to a rank's metrics. `optim.registry` lists the subclasses."""
+    """Series and columns of one algorithm, updated from its reports. `optim.registry` lists the subclasses."""
 
     REPORT: ClassVar[type]  # the type of the reports it reads
     COLUMNS: ClassVar[tuple[str, ...]]  # its columns of metrics.csv
@@ -21,7 +21,7 @@ class AlgorithmMetrics(ABC):
     @staticmethod
     @abstractmethod
     def applies(config: Config) -> bool:
-        """Whether a stage has these series; the others do not expose them at all."""
+        """True if a stage exposes these series."""
 
     @abstractmethod
     def observe(self, report: Any, compiled: bool) -> None:

@@ -45,7 +45,7 @@ class CsvLog:
 
 
 def _cell(value: float | None) -> str:
-    """Seven digits, which is what float32 holds; larger times and counts are written in full."""
+    """Format a value with seven digits, the precision of float32; larger times and counts in full."""
     if value is None:
         return ""
     return f"{value:.7g}" if abs(value) < 1e6 else f"{value}"

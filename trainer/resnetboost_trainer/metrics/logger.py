@@ -42,15 +42,15 @@ class MetricLogger:
         self.progress.update(state=name)
 
     def resumed(self, step: int) -> None:
-        """Training starts after that step."""
+        """Report the step after which training starts."""
         self.progress.update(step=step, resumed_step=step, epoch=self._epoch(step), percent=self._percent(step))
 
     def saves(self, step: int, every_steps: int) -> None:
-        """This rank writes the checkpoints; a restart would go on from that step."""
+        """Report that this rank writes the checkpoints; a restart would resume from that step."""
         self.metrics.saves(step, every_steps)
 
     def step(self, step: StepRecord) -> None:
-        """A step is done."""
+        """Report a finished step."""
         self.settle()
         self.metrics.observe_step(step, self.ranks)
         self.metrics.images.inc(self.batch / self.ranks)
@@ -66,25 +66,25 @@ class MetricLogger:
             self._log(step)
 
     def evaluated(self, result: EvaluationRecord, seconds: float) -> None:
-        """An evaluation after the last step is done."""
+        """Report an evaluation after the last step."""
         self.metrics.observe_evaluation(result, seconds)
         self.progress.update(top1=result.top1, top5=result.top5, test_loss=result.loss)
         self._row |= result.row()
         log.info("test: top-1 %.2f %%, top-5 %.2f %%, loss %.4f", result.top1 * 100, result.top5 * 100, result.loss)
 
     def evaluated_average(self, result: EvaluationRecord) -> None:
-        """An evaluation of the averaged weights after the last step is done."""
+        """Report an evaluation of the averaged weights after the last step."""
         self.metrics.observe_ema_evaluation(result)
         self._row |= result.row("ema_")
         text = "test of the averaged weights: top-1 %.2f %%, top-5 %.2f %%, loss %.4f"
         log.info(text, result.top1 * 100, result.top5 * 100, result.loss)
 
     def stalled(self, seconds: float) -> None:
-        """Training waited so long for a checkpoint."""
+        """Report the seconds that training waited for a checkpoint."""
         self.metrics.checkpoint_stall_seconds.observe(seconds)
 
     def saved(self, step: int, size_bytes: int, seconds: float) -> None:
-        """A checkpoint is on disk. Called from the writer's thread."""
+        """Report a checkpoint on disk. Called from the writer's thread."""
         self.metrics.checkpoint_seconds.observe(seconds)
         self.metrics.checkpoint_bytes.set(size_bytes)
         self.metrics.checkpoint_step.set(step)
@@ -93,7 +93,7 @@ class MetricLogger:
         log.info("checkpoint of step %d: %.1f MB in %.2f s", step, size_bytes / 1e6, seconds)
 
     def snapshot_saved(self, step: int, size_bytes: int, seconds: float) -> None:
-        """A snapshot is on disk. Called from the writer's thread."""
+        """Report a snapshot on disk. Called from the writer's thread."""
         self.metrics.snapshot_seconds.observe(seconds)
         self.metrics.snapshot_step.set(step)
         log.info("snapshot of step %d: %.1f MB in %.2f s", step, size_bytes / 1e6, seconds)

@@ -42,7 +42,7 @@ FRESH_SECONDS = 30.0
 class ProgressState:
     """Holds the newest Progress; the training thread and the checkpoint writer change it, the server reads it.
 
-    `skipped` has a mark of each image that was skipped, as `Corrupt.marks` returns them.
+    `skipped` has the hashes of skipped images from `Corrupt.marks`.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -63,7 +63,7 @@ class ProgressState:
             self._moved_at = time.monotonic()
 
     def moves(self) -> bool:
-        """Whether something moved within `FRESH_SECONDS`."""
+        """True if something moved within `FRESH_SECONDS`."""
         return time.monotonic() - self._moved_at < FRESH_SECONDS
 
     def read(self) -> Progress:

@@ -13,12 +13,12 @@ from resnetboost_trainer.metrics.series import SeriesFactory
 
 
 class Metrics:
-    """All series of a rank, in a registry of its own. The label `rank` allows to find the slowest one."""
+    """All series of a rank, in its own registry. The label `rank` shows which rank is the slowest."""
 
     def __init__(
         self, config: Config, rank: int, convolution: str, algorithms: Sequence[type[AlgorithmMetrics]] = ()
     ) -> None:
-        """`algorithms` add the series of a stage's algorithm, those that apply to its configuration."""
+        """`algorithms` add series if they apply to the stage's configuration."""
         self.registry = CollectorRegistry()
         labels = (config.job.name, config.job.namespace, config.stage, str(rank))
         self._series = series = SeriesFactory(self.registry, labels)
@@ -76,14 +76,14 @@ class Metrics:
         )
 
     def _ema(self) -> None:
-        """The series of a stage that averages its weights."""
+        """Create the series of a stage that averages its weights."""
         series = self._series
         self.ema_top1 = series.gauge("test_ema_top1_ratio", "Top-1 accuracy of the averaged weights on the test set.")
         self.ema_top5 = series.gauge("test_ema_top5_ratio", "Top-5 accuracy of the averaged weights on the test set.")
         self.ema_loss = series.gauge("test_ema_loss", "Cross entropy of the averaged weights on the test set.")
 
     def observe_step(self, record: StepRecord, ranks: int) -> None:
-        """A step of a gang is done. One that compiled is no sample and stays out of the histograms."""
+        """Observe a finished step of a gang. One that compiled is not added to the histograms."""
         for report in record.reports:
             self._algorithms[type(report)].observe(report, record.compiled)
         if not record.compiled:
@@ -110,20 +110,20 @@ class Metrics:
         return found
 
     def observe_evaluation(self, result: EvaluationRecord, seconds: float) -> None:
-        """An evaluation is done."""
+        """Observe an evaluation."""
         self.evaluation_seconds.observe(seconds)
         self.top1.set(result.top1)
         self.top5.set(result.top5)
         self.test_loss.set(result.loss)
 
     def observe_ema_evaluation(self, result: EvaluationRecord) -> None:
-        """An evaluation of the averaged weights is done."""
+        """Observe an evaluation of the averaged weights."""
         self.ema_top1.set(result.top1)
         self.ema_top5.set(result.top5)
         self.ema_loss.set(result.loss)
 
     def saves(self, step: int, every_steps: int) -> None:
-        """This rank writes the checkpoints; a restart would go on from that step."""
+        """Expose the checkpoint series, on the rank that writes them; a restart would resume from that step."""
         self.checkpoint_step.set(step)
         self.checkpoint_every.set(every_steps)
         self.checkpoint_seconds.begin()

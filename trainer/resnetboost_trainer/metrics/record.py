@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-# What an algorithm reports about a step: a struct of its module, which its `AlgorithmMetrics` reads.
+# An algorithm's report about a step: a struct of its module, which its `AlgorithmMetrics` reads.
 Report = Any
 
 # Values of a row of metrics.csv by column.
@@ -49,7 +49,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """What the algorithm reported about this step."""
+        """The algorithm's reports about this step."""
         return tuple(report for report in (self.curvature, self.update) if report is not None)
 
     def row(self) -> Row:

@@ -11,7 +11,7 @@ disable_created_metrics()
 
 
 class LateGauge:
-    """A gauge that is exposed from its first value on: before that, a loss of 0 would be wrong."""
+    """A gauge that is exposed only once it has a value: until then, a loss of 0 would be wrong."""
 
     def __init__(self, gauge: Gauge, labels: tuple[str, ...]) -> None:
         self._gauge, self._labels = gauge, labels
@@ -22,7 +22,7 @@ class LateGauge:
 
 
 class LateHistogram:
-    """A histogram that is exposed from `begin` on: ranks that never observe would have eighteen series of zeros."""
+    """A histogram that is exposed only after `begin`: ranks that never observe would have eighteen series of zeros."""
 
     def __init__(self, histogram: Histogram, labels: tuple[str, ...]) -> None:
         self._histogram, self._labels = histogram, labels

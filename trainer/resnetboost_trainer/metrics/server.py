@@ -1,4 +1,4 @@
-"""The rank's HTTP port: /metrics for Prometheus, /progress for whoever started the gang, /training for kubelet."""
+"""HTTP server of a rank: /metrics for Prometheus, /progress for the operator or runner, /training for kubelet."""
 
 import http.server
 import logging
@@ -21,14 +21,14 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 16
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up before its answer is no news; anything else is."""
+        """Log an error, unless the client closed the connection."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
             log.error("cannot answer %s: %r", client_address, error)
 
 
 class Server:
-    """HTTP server in a thread of its own. It serves from its creation on, while the rank is still starting."""
+    """HTTP server in its own thread. It serves from its creation on, while the rank is still starting."""
 
     def __init__(self, address: str, port: int, progress: ProgressState) -> None:
         """Bind. Raises ConfigError naming the address if it is taken or not ours."""
@@ -80,6 +80,6 @@ def _handler(routes: dict[str, Route]) -> type[http.server.BaseHTTPRequestHandle
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Scrapes every few seconds are not worth a line each."""
+            """Log nothing: scrapes come every few seconds."""
 
     return Handler

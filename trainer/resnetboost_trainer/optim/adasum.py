@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from resnetboost_trainer.config import Config
-from resnetboost_trainer.distributed.adasum.adaptive_sum import AdaptiveSum, Summed
+from resnetboost_trainer.distributed.adasum.adaptive_sum import AdaptiveSum, SumStatistics
 from resnetboost_trainer.distributed.communicator import Communicator, Floats
 from resnetboost_trainer.distributed.reduction import TAIL, Reduction
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
@@ -83,13 +83,13 @@ class AdasumUpdate:
             gradients = Tensor(self.sum.node_mean(gradients.asnumpy()))
         return gradients, scalars
 
-    def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> Summed:
+    def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> SumStatistics:
         """As `UpdateRule` says."""
         summed = self._update(gradients, Tensor(learning_rate, mindspore.float32))
         self.collective_seconds = summed.across_seconds
         return summed
 
-    def _update(self, gradients: Tensor, rate: Tensor) -> Summed:
+    def _update(self, gradients: Tensor, rate: Tensor) -> SumStatistics:
         if self.apply is None:
             whole, summed = self.sum.across(gradients.asnumpy())
             self.optimizer(Tensor(whole), rate)
@@ -102,7 +102,7 @@ class AdasumUpdate:
 class AdasumMetrics(AlgorithmMetrics):
     """Series and columns of adaptive sums."""
 
-    REPORT = Summed
+    REPORT = SumStatistics
     COLUMNS = ("adasum_cosine", "adasum_cosine_min", "adasum_gain", "adasum_seconds")
 
     def __init__(self, series: SeriesFactory) -> None:
@@ -119,7 +119,7 @@ class AdasumMetrics(AlgorithmMetrics):
         """As `AlgorithmMetrics` says."""
         return config.adasum is not None
 
-    def observe(self, report: Summed, compiled: bool) -> None:
+    def observe(self, report: SumStatistics, compiled: bool) -> None:
         """As `AlgorithmMetrics` says."""
         self.cosine.set(report.cosine)
         self.cosine_min.set(report.cosine_min)
@@ -129,7 +129,7 @@ class AdasumMetrics(AlgorithmMetrics):
                 self.level_seconds.observe(level, seconds)
 
     @staticmethod
-    def row(report: Summed) -> Row:
+    def row(report: SumStatistics) -> Row:
         """As `AlgorithmMetrics` says."""
         row: Row = {"adasum_gain": report.gain, "adasum_seconds": sum(report.seconds.values())}
         if not math.isnan(report.cosine):

@@ -18,7 +18,7 @@ from resnetboost_operator.observed import pods
 # Colours in a log (ECMA-48, CSI and OSC) are removed; other control characters are shown escaped.
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 UNSEEN = "no operator has looked at the job yet"
-UNKNOWN = "the job and this resnetboost are of different versions, not everything is shown: take the newer one"
+UNKNOWN = "the job and this resnetboost are of different versions, not everything is shown: use the newer one"
 DELETING = "the job is being deleted"
 
 

@@ -1,4 +1,4 @@
-"""What a user asks `resnetboost status` to show, and in which form."""
+"""The arguments of `resnetboost status`: which jobs or runs to show, and in which form."""
 
 from typing import Literal
 

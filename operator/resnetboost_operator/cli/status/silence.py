@@ -32,7 +32,7 @@ class Silence(msgspec.Struct, frozen=True):
             return (
                 f"no operator has looked at this{lasting}: none leads (kubectl get leases -A -l resnetboost.io/lease)"
             )
-        return f"nothing was heard of it{lasting}: no operator looks, or its ranks hang"
+        return f"no news of it{lasting}: no operator runs, or its ranks hang"
 
 
 def heard_at(status: Status, created: float) -> float:

@@ -39,5 +39,5 @@ def unicode_variables() -> dict[str, str]:
 def check_installed(command: str) -> None:
     """Raise `UserError` if the trainer, which executes the command, is not installed."""
     if importlib.util.find_spec(TRAINER) is None:
-        reason = f"resnetboost {command} is done by the trainer, and the package {TRAINER} is not installed here"
+        reason = f"resnetboost {command} needs the trainer, and its package {TRAINER} is not installed here"
         raise UserError(f"{reason}; use the .venv of `make setup`, or the trainer's image")

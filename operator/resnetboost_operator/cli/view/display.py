@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 
 class Display(Protocol):
-    """What a run calls to show its progress."""
+    """Interface of a display of a run's progress."""
 
     def show(self, status: Status) -> None:
         """Show the newest status."""

@@ -59,7 +59,7 @@ def _invitation(status: Status, checkpoint: Path | None) -> str:
     """The words before the command that runs the job again."""
     failed = statuses.condition(status, "Failed")
     if failed is not None and failed.status == "True" and failed.reason in failures.FOR_GOOD:
-        return "mend, then"
+        return "fix, then"
     return "resume" if checkpoint is not None else "try again"
 
 

@@ -63,7 +63,7 @@ def skipped(stage: StageStatus) -> list[str]:
 
 
 def curvature(updates: Updates) -> list[str]:
-    """What a stage's curvature updates did and cost."""
+    """Phrases about a stage's curvature updates and their cost."""
     failed = sum(updates.layers["failed"])
     return [
         f"{updates.stage}: {readable.plural(len(updates.steps), 'update')}",
@@ -74,7 +74,7 @@ def curvature(updates: Updates) -> list[str]:
 
 
 def sums(found: Sums) -> list[str]:
-    """What Adasum did in a stage and cost."""
+    """Phrases about a stage's adaptive sums and their cost."""
     return [
         f"{found.stage}: gain {readable.quantity(found.gain)} of {found.summands}",
         f"cosine {readable.quantity(found.cosine)}, least {readable.quantity(found.least_cosine)}",
@@ -83,7 +83,7 @@ def sums(found: Sums) -> list[str]:
 
 
 def subspace(found: Descent) -> list[str]:
-    """What a stage's steps in the subspace of snapshots did and cost."""
+    """Phrases about a stage's steps in the subspace of snapshots and their cost."""
     outcomes = f"{found.full} whole, {found.shortened} shortened, {found.rejected} rejected"
     return [
         f"{found.stage}: {readable.share(found.explained_variance)} of the variance explained",

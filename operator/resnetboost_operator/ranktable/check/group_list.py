@@ -13,7 +13,7 @@ from resnetboost_operator.ranktable import chips
 from resnetboost_operator.ranktable.check import fields, networks, ranks, rules, server_list
 from resnetboost_operator.ranktable.check.fields import Address, Record, quoted, record
 from resnetboost_operator.ranktable.check.findings import Report
-from resnetboost_operator.ranktable.check.ranks import Rank, Told
+from resnetboost_operator.ranktable.check.ranks import DeclaredServers, Rank
 
 _LONGEST_NAME = 127  # GROUP_NAME_MAX_LEN
 _AVERAGES = (1, 2, 4, 8, 16)  # CheckAverageDev
@@ -41,7 +41,7 @@ def check(document: dict[str, Any], report: Report) -> None:
             walk.group(record(group), f"group_list[{index}]")
     found = _lacking(walk.ranks if laboratory else _numbered(walk.ranks), report)
     networks.check(found, report, grouped=True)
-    ranks.check(found, report, walk.told())
+    ranks.check(found, report, walk.declared())
 
 
 def _network(document: Record, report: Report) -> None:
@@ -80,14 +80,14 @@ class _Walk:
         self._report = report
         self._seen: dict[tuple[str, str], str] = {}
         self._addresses: dict[Address, str] = {}
-        self._told: list[Told | None] = []
+        self._declared: list[DeclaredServers | None] = []
 
-    def told(self) -> Told | None:
+    def declared(self) -> DeclaredServers | None:
         """The servers declared by all groups together (laboratory form)."""
-        known = [each for each in self._told if each is not None]
-        if not known or len(known) < len(self._told):
+        known = [each for each in self._declared if each is not None]
+        if not known or len(known) < len(self._declared):
             return None
-        return Told(known[0].place, sum(each.servers for each in known))
+        return DeclaredServers(known[0].place, sum(each.servers for each in known))
 
     def group(self, group: Record, place: str) -> None:
         name = fields.text(group, "group_name", f"{place}.", self._report)
@@ -109,15 +109,15 @@ class _Walk:
 
     def _averages(self, group: Record, devices: int | None, place: str) -> None:
         servers = fields.number(group, "server_num", f"{place}.", self._report)
-        self._told.append(None if servers is None else Told(f"{place}.server_num", servers))
+        self._declared.append(None if servers is None else DeclaredServers(f"{place}.server_num", servers))
         if servers is None or devices is None:
             return
         if servers == 0 or devices % servers or devices // servers not in _AVERAGES:
             self._report.add(rules.LAB_AVERAGE, f"{place}.device_num", f'is "{devices}" for server_num "{servers}"')
 
-    def _counted(self, key: str, told: int | None, found: int, place: str) -> None:
-        if told is not None and told != found:
-            self._report.add(rules.INSTANCES, f"{place}.{key}", f'is "{told}", but the list has {found}')
+    def _counted(self, key: str, declared: int | None, found: int, place: str) -> None:
+        if declared is not None and declared != found:
+            self._report.add(rules.INSTANCES, f"{place}.{key}", f'is "{declared}", but the list has {found}')
 
     def _instance(self, instance: Record, place: str, *, many: bool) -> int:
         report, prefix = self._report, f"{place}."
@@ -141,8 +141,8 @@ class _Walk:
                 self.ranks.append(Rank(at, place, server_id, None, None))
         return len(devices)
 
-    def _server_id(self, server_id: str, place: str, told: bool) -> None:
-        if told and not server_id:
+    def _server_id(self, server_id: str, place: str, given: bool) -> None:
+        if given and not server_id:
             self._report.add(rules.SERVER_ID_EMPTY, f"{place}.server_id", "is empty")
         elif len(server_id.encode()) > server_list.MOST_SERVER_ID:
             problem = f"{quoted(server_id)} has {len(server_id.encode())} bytes"

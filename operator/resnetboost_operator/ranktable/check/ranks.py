@@ -31,7 +31,7 @@ class Rank(msgspec.Struct, frozen=True):
     super_device: int | None = None
 
 
-class Told(msgspec.Struct, frozen=True):
+class DeclaredServers(msgspec.Struct, frozen=True):
     """The number of servers that the table declares, and where."""
 
     place: str
@@ -56,16 +56,16 @@ def device_range(device: int | None, place: str, limit: int, report: Report) -> 
         )
 
 
-def check(ranks: Sequence[Rank], report: Report, told: Told | None = None) -> None:
+def check(ranks: Sequence[Rank], report: Report, declared: DeclaredServers | None = None) -> None:
     """Run all checks in HCCL's order: first its parser's, then those only its documents have."""
     _numbers(ranks, report)
     servers = by_server(ranks)
     if len(servers) > 1:
         _families(ranks, report)
-    if told is not None and told.servers != len(servers):
-        problem = f"is {quoted(str(told.servers))}, but there are {readable.plural(len(servers), 'server_id')}"
+    if declared is not None and declared.servers != len(servers):
+        problem = f"is {quoted(str(declared.servers))}, but there are {readable.plural(len(servers), 'server_id')}"
         rule = rules.LAB_SERVERS if report.chip == "910A" else rules.LAB_SERVERS_LATER
-        report.add(rule, told.place, problem)
+        report.add(rule, declared.place, problem)
     if report.chip == "910A":
         _equal_counts(servers, report)
     _devices_once(ranks, report)

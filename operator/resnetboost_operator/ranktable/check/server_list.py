@@ -54,9 +54,9 @@ class _Walk:
     def _count(self, servers: int) -> None:
         if "server_count" not in self._document and self._version != SUPER_POD_VERSION:
             self._report.add(rules.SERVER_COUNT_MISSING, "server_count", "is missing")
-        told = fields.number(self._document, "server_count", "", self._report, required=False)
-        if told is not None and told != servers:
-            self._report.add(rules.SERVER_COUNT, "server_count", f'is "{told}", but server_list has {servers}')
+        declared = fields.number(self._document, "server_count", "", self._report, required=False)
+        if declared is not None and declared != servers:
+            self._report.add(rules.SERVER_COUNT, "server_count", f'is "{declared}", but server_list has {servers}')
 
     def _server(self, server: fields.Record, place: str) -> None:
         name = fields.text(server, "server_id", f"{place}.", self._report)

@@ -68,7 +68,7 @@ def read(path: Path, expected: str | None = None) -> File:
     file, data = found(path)
     sha256 = hashlib.sha256(data).hexdigest()
     if expected is not None and sha256 != expected:
-        raise Refused(f"it is not the file that {store.MANIFEST} tells of")
+        raise Refused(f"it is not the file that {store.MANIFEST} lists")
     arrays = _plain(torch_file.read(data) if data.startswith(ZIP) else _safetensors(data))
     return File(arrays, _layout(arrays), sha256, file, _manifest(file, sha256))
 
@@ -77,7 +77,7 @@ def _manifest(file: Path, sha256: str) -> Manifest | None:
     """Return the manifest beside the file if it lists the file with that hash."""
     file = file.resolve()
     try:
-        manifest = store.told(file.parent)
+        manifest = store.load_manifest(file.parent)
     except Damaged:
         return None
     return manifest if file.name in manifest.files and manifest.files[file.name].sha256 == sha256 else None
@@ -97,12 +97,12 @@ def found(path: Path) -> tuple[Path, bytes]:
         try:
             data = _contents(place / MODEL)
         except Refused as refused:  # a running job prunes its checkpoints meanwhile
-            log.warning("%s is passed over: %s: %s", place, MODEL, refused)
+            log.warning("%s is skipped: %s: %s", place, MODEL, refused)
             continue
         if MODEL in manifest.files and manifest.files[MODEL].sha256 == hashlib.sha256(data).hexdigest():
             return place / MODEL, data
-        log.warning("%s is passed over: %s is not the file that its manifest tells of", place, MODEL)
-    raise Refused(f"there is no whole checkpoint in it; {there(path)}")
+        log.warning("%s is skipped: %s is not the file that its manifest lists", place, MODEL)
+    raise Refused(f"there is no complete checkpoint in it; {there(path)}")
 
 
 def checkpoints(folder: Path) -> Iterator[tuple[Manifest, Path]]:
@@ -112,9 +112,9 @@ def checkpoints(folder: Path) -> Iterator[tuple[Manifest, Path]]:
         if not (place / store.MANIFEST).is_file():
             continue
         try:
-            read.append((store.told(place), place))
+            read.append((store.load_manifest(place), place))
         except Damaged as damage:
-            log.warning("%s is passed over: %s", place, damage)
+            log.warning("%s is skipped: %s", place, damage)
     return iter(sorted(read, key=lambda pair: (pair[0].written, pair[0].step), reverse=True))
 
 
@@ -130,7 +130,7 @@ def _contents(path: Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would block for ever
-            raise Refused("it is no plain file")
+            raise Refused("it is not a regular file")
         if status.st_size > MAX_BYTES:
             raise Refused(f"it has {status.st_size} bytes, more than {MAX_BYTES}, so it is no ResNet's weights alone")
         return path.read_bytes()

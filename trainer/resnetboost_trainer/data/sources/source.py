@@ -1,4 +1,4 @@
-"""What the registry of data sources has to know of each, and what a source's reader returns."""
+"""The interface of a data source: its entry in the registry, and what its reader returns."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +15,14 @@ Crop = Literal["Central", "Padded", "RandomResized"]
 
 
 class LabelledFiles(Contents, Protocol):
-    """Labelled files that can be told from others."""
+    """Labelled files with a hash of their own."""
 
     def digest(self) -> str:
         """Return a hash that differs for other files."""
 
 
 class Files(NamedTuple):
-    """Images of any size in files, to train on and to test with, and the names of their classes, as far as known."""
+    """Training and test images of any size in files, and the names of their classes, if known."""
 
     train: LabelledFiles
     test: LabelledFiles
@@ -30,17 +30,17 @@ class Files(NamedTuple):
 
 
 def unnamed(_: config.Dataset) -> tuple[str, ...]:
-    """Return no names: the classes go by their numbers."""
+    """Return no names: classes are shown by number."""
     return ()
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the registry: how to read the data set that the job describes, and what its images get by default.
+    """Registry entry of a data source: its reader, and the default augmentation of its images.
 
-    `path` says what `dataset.path` has to be; without it the source takes none. Readers get the job's data set and its
-    number of classes. A reader of `arrays` returns values of any type and scale, which are normalised when they are
-    loaded; one of `pixels` returns bytes, which stay bytes and are normalised when they are used; one of `files`
-    leaves the images where they are. `class_names` is for arrays and pixels; files come with theirs.
+    `path` describes what `dataset.path` must be; None if the source takes no path. Readers receive the job's data set
+    and its number of classes. `arrays` returns values of any type and scale, which are normalised on loading; `pixels`
+    returns bytes, which are normalised when they are used; `files` leaves the images on disk. `class_names` is for
+    arrays and pixels; files have their own.
     """
 
     arrays: Callable[[config.Dataset, int], Arrays] | None = None
@@ -53,7 +53,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place(dataset: config.Dataset) -> Path:
-    """Return the data set's path, of a source that needs one."""
+    """Return the data set's path. Raises ConfigError if it is missing."""
     if dataset.path is None:
         raise ConfigError(f"dataset.path: missing; dataset.name: {dataset.name} needs it")
     return Path(dataset.path)

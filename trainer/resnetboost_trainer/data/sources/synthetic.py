@@ -1,4 +1,4 @@
-"""Noise with random labels, to measure speed with."""
+"""Generates noise with random labels, for speed measurements."""
 
 import numpy as np
 

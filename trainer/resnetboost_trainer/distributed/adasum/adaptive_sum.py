@@ -29,7 +29,7 @@ NO_PAIR: PairStatistics = (0.0, 0.0, 1.0, 0.0)
 UNFOLDED: PairStatistics = (0.0, 0.0, 1.0, 1.0)
 
 
-class Summed(msgspec.Struct, frozen=True):
+class SumStatistics(msgspec.Struct, frozen=True):
     """Statistics of an adaptive sum, the same on every rank except `seconds`, which are this rank's by level.
 
     Cosines are between the two vectors of a pair, by tensor: their mean and minimum over tensors, pairs and levels
@@ -81,7 +81,7 @@ class AdaptiveSum:
         self._seconds["node"] = time.perf_counter() - started
         return mean
 
-    def across(self, values: NDArray[np.floating[Any]]) -> tuple[Floats, Summed]:
+    def across(self, values: NDArray[np.floating[Any]]) -> tuple[Floats, SumStatistics]:
         """Return the adaptive sum over the nodes, (length,), the same bits on every rank. A collective of the gang.
 
         `values` must be finite and the same on all ranks of a node; half precision is summed in float32. The next call
@@ -166,7 +166,7 @@ class AdaptiveSum:
         total: Doubles = _unpacked(every).sum(0).reshape(own.shape)
         return total
 
-    def _gathered(self, piece: Floats, statistics: Sequence[PairStatistics]) -> tuple[Floats, Summed]:
+    def _gathered(self, piece: Floats, statistics: Sequence[PairStatistics]) -> tuple[Floats, SumStatistics]:
         """Gather the sum and its statistics from the parts of all ranks, in one collective."""
         began = time.perf_counter()
         share, lines = self.layout.share, 1 + self.levels
@@ -182,11 +182,11 @@ class AdaptiveSum:
         return whole, _summary(lines_of_ranks, seconds)
 
 
-def _summary(lines: Doubles, seconds: dict[str, float]) -> Summed:
+def _summary(lines: Doubles, seconds: dict[str, float]) -> SumStatistics:
     """Aggregate all ranks' statistics, (ranks, levels, 4), in which each pair is reported once."""
     count = lines[:, :, COUNT].sum()
     gains, pairs = lines[:, :, GAIN].sum(0), (lines[:, :, GAIN] > 0).sum(0)
-    return Summed(
+    return SumStatistics(
         cosine=float(lines[:, :, COSINES].sum() / count) if count else np.nan,
         cosine_min=float(lines[:, :, LEAST].min()) if count else np.nan,
         gain=float(np.prod(np.divide(gains, pairs, out=np.ones_like(gains), where=pairs > 0))),

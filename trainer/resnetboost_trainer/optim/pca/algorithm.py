@@ -8,7 +8,7 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, PrepareContext, Prepared, lower_rate
 from resnetboost_trainer.optim.pca import basis
-from resnetboost_trainer.optim.pca.descent import Descent
+from resnetboost_trainer.optim.pca.optimizer import SubspaceOptimizer
 from resnetboost_trainer.optim.pca.report import SubspaceMetrics, SubspaceStep
 from resnetboost_trainer.optim.pca.subspace import Basis
 from resnetboost_trainer.optim.schedule import StepSchedule
@@ -19,14 +19,18 @@ class SubspaceUpdate(MeanReduction):
     """The mean gradient and one step within the principal subspace, which may evaluate the batch's loss again."""
 
     def __init__(
-        self, parameters: Sequence[Parameter], descent: Descent, communicator: Communicator, summed: bool = False
+        self,
+        parameters: Sequence[Parameter],
+        optimizer: SubspaceOptimizer,
+        communicator: Communicator,
+        summed: bool = False,
     ) -> None:
         super().__init__(parameters, communicator, summed)
-        self.descent = descent
+        self.optimizer = optimizer
 
     def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> SubspaceStep:
         """See `UpdateRule`."""
-        return self.descent.step(gradients, batch, learning_rate)
+        return self.optimizer.step(gradients, batch, learning_rate)
 
 
 def _prepare(context: PrepareContext) -> Prepared:
@@ -41,12 +45,14 @@ def _build(context: BuildContext) -> Parts:
     assert config.pca is not None, "a PCA stage has the block"
     assert isinstance(context.prepared, Basis), "a PCA stage has prepared its basis"
     found = context.prepared
-    descent = Descent(context.network, context.loss, parameters, config.pca, config.momentum, found, communicator)
+    optimizer = SubspaceOptimizer(
+        context.network, context.loss, parameters, config.pca, config.momentum, found, communicator
+    )
     return Parts(
         parameters=parameters,
-        update_rule=SubspaceUpdate(parameters, descent, communicator, context.summed),
+        update_rule=SubspaceUpdate(parameters, optimizer, communicator, context.summed),
         advice=_lower_residual_rate if config.pca.solver == "BFGS" else lower_rate,
-        state=descent.state(),
+        state=optimizer.state(),
     )
 
 

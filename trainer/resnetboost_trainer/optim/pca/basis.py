@@ -72,7 +72,7 @@ def _choose(source: Source, shape: Shape) -> tuple[list[Snapshot], str]:
     digest = _digest(chosen)
     if resumed is not None and resumed.basis != digest:
         reason = f"stage {source.ours.stage} began with other snapshots than are there now"
-        raise ConfigError(f"{reason}: restore those that were removed, or begin afresh with checkpoint.resume: Never")
+        raise ConfigError(f"{reason}: restore those that were removed, or start over with checkpoint.resume: Never")
     return chosen, digest
 
 

@@ -63,7 +63,7 @@ class Residual(nn.Cell):
         return direction
 
 
-class Descent:
+class SubspaceOptimizer:
     """Performs a stage's steps in the subspace; weights and state are the same bits on every rank."""
 
     def __init__(
@@ -132,25 +132,27 @@ class Descent:
 class Line:
     """The loss of a batch along a direction from the current weights."""
 
-    def __init__(self, descent: Descent, start: Tensor, direction: Tensor, batch: Batch) -> None:
-        self.descent, self.start, self.direction, self.batch = descent, start, direction, batch
+    def __init__(self, optimizer: SubspaceOptimizer, start: Tensor, direction: Tensor, batch: Batch) -> None:
+        self.optimizer, self.start, self.direction, self.batch = optimizer, start, direction, batch
         self.evaluated = False
 
     def loss(self, length: float) -> float:
         """Move the weights to `length` along the direction and return the loss there. A collective."""
-        descent = self.descent
+        optimizer = self.optimizer
         if not self.evaluated:
-            descent.statistics.keep()
+            optimizer.statistics.keep()
             self.evaluated = True
         length_ = _number(length)
-        penalty = descent.place(self.start, self.direction, length_, descent.residual.momentum_buffer, descent.zero)
-        descent.objective.set_train(True)
-        return float(descent.objective(self.batch.images, self.batch.labels, penalty).asnumpy()[0])
+        penalty = optimizer.place(
+            self.start, self.direction, length_, optimizer.residual.momentum_buffer, optimizer.zero
+        )
+        optimizer.objective.set_train(True)
+        return float(optimizer.objective(self.batch.images, self.batch.labels, penalty).asnumpy()[0])
 
     def leave(self) -> None:
         """Restore BN's running statistics if a trial changed them."""
         if self.evaluated:
-            self.descent.statistics.restore()
+            self.optimizer.statistics.restore()
 
 
 def _rows(*rows: Doubles) -> Tensor:
