@@ -1,18 +1,18 @@
-"""What Adasum costs and saves: an adaptive sum against an AllReduce, and training at a large batch against averaging.
+"""Adasum's cost and benefit: adaptive sums against AllReduce, and large-batch training against averaging.
 
-Sums are timed in real gangs, an AllReduce and an adaptive sum of the same bytes in turn; a sum's time is its slowest
-rank's.
+Sums are timed in real gangs that alternate an AllReduce and an adaptive sum of the same bytes; a sum's time is the
+slowest rank's.
 
-At the large batch, 8 ranks of 32 images each train ThreeConvolutions, by averaging, by Adasum of changes (Delta) and of
-gradients (Gradient), each with as many learning rates to choose from and the same shape of schedule (one epoch of
-warm-up, then a cosine). Every rate is tried with the first seed, each one's best two with the others too; the rate that
-is reported is chosen by the mean epochs to 97 % on the very seeds and test set that are reported. A run that never gets
-there counts as one epoch more than it had.
+The large-batch part trains ThreeConvolutions on 8 ranks of 32 images each, by averaging, by Adasum of changes (Delta)
+and of gradients (Gradient). Each has the same number of learning rates to choose from and the same shape of schedule
+(one epoch of warm-up, then a cosine). Every rate runs with the first seed, and the best two of each method with the
+other seeds too; the reported rate is chosen by the mean epochs to 97 % on the very seeds and test set that are
+reported. A run that never gets there counts as one epoch more than it had.
 
 The ranks are simulated in one process: gradients of the 8 local batches one after another by the trainer's own graph,
-momentum by rank and the tree of pairs in NumPy with the trainer's own arithmetic. The simulation is first held to a
-real gang, which also gives the seconds of a step. Two things differ from a gang: BN's running statistics are one set
-that all ranks update in turn, and the seconds to an accuracy are the steps to it times those of a step.
+momentum by rank and the tree of pairs in NumPy with the trainer's own arithmetic. The simulation is first checked
+against a real gang, which also gives the seconds of a step. Two things differ from a gang: all ranks update one set of
+BN's running statistics in turn, and the seconds to an accuracy are the steps to it times those of a step.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""How long training stands still for a checkpoint (fsync included), every 20 steps of resnet20 on this very disk."""
+"""Time that training stalls for a checkpoint (fsync included), every 20 steps of resnet20 on this machine's disk."""
 
 import tempfile
 import time

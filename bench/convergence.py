@@ -1,9 +1,10 @@
 """Epochs and training seconds to a test accuracy: THOR against SGD with momentum, each at its best learning rate.
 
-Both have the same network, data, batches, label smoothing, weight decay, number of epochs and shape of schedule, and
-as many learning rates to choose from; four seeds each, run in turn. A rate is chosen by the mean epochs to 95 %, then
-by the mean seconds to 97 %, on the test set and the seeds that are reported. A run that never gets there counts as
-one epoch more than it had. Weight decay is coupled to the rate: at a tenth of SGD's, THOR has a tenth of the decay.
+Both have the same network, data, batches, label smoothing, weight decay, number of epochs and shape of schedule, and as
+many learning rates to choose from; four seeds each, run in turn. A rate is chosen by the mean epochs to 95 %, then by
+the mean seconds to 97 %, on the test set and the seeds that are reported. A run that never gets there counts as one
+epoch more than it had. Weight decay is coupled to the learning rate: at a tenth of SGD's rate, THOR decays weights at a
+tenth of SGD's speed.
 """
 
 import gzip

@@ -1,6 +1,7 @@
-"""Images a second that become batches for training, ours against torchvision's and a plain Pillow pipeline.
+"""Data-loading speed in images per second: ours against torchvision's and a plain Pillow pipeline.
 
-256 JPEGs of 500 x 375 and 375 x 420 pixels cut from two photographs, from the page cache; two workers each.
+The data are 256 JPEGs of 500 x 375 and 375 x 420 pixels cut from two photographs, from the page cache; two workers
+each.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a benchmark reports, as a table for people and as JSON for programs; it measures nothing."""
+"""Benchmark results as a table for people and as JSON for programs."""
 
 import statistics
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The share of training time outside the compiled graphs: data, Python, metrics, the progress server."""
+"""Share of training time outside the compiled graphs: data, Python, metrics, the progress server."""
 
 from bench import trainer
 from bench.entries import Entry, share

@@ -1,12 +1,12 @@
-"""Principal components of 60 snapshots against scikit-learn's, each in a process of its own: seconds and peak memory.
+"""Principal components of 60 snapshots against scikit-learn's, each in its own process: seconds and peak memory.
 
-Snapshots are random walks in float32, of ResNet-18's size and of ResNet-50's. Of ResNet-18's first eighth all of
-scikit-learn's ways are measured, and found to agree with ours; of the whole its default, `svd_solver="auto"`, which is
-`randomized` for snapshots, and its fastest and smallest, which somebody has to know of. IncrementalPCA of the whole
-would take more than 20 GB.
+Snapshots are random walks in float32, of ResNet-18's size and of ResNet-50's. All of scikit-learn's solvers run on the
+first eighth of ResNet-18, where they must agree with ours. On the whole only two run: the default, `svd_solver="auto"`,
+which is `randomized` for snapshots, and the fastest and smallest, which a user has to choose. IncrementalPCA of the
+whole would take more than 20 GB.
 
-Both headlines are as much against us as can be: our seconds have all reading and hashing in them, theirs begin when the
-array is in memory; our memory is all of the process, theirs is without that array.
+Both headline figures favour scikit-learn: our seconds include all reading and hashing, theirs begin when the array is
+in memory; our memory is the whole process', theirs excludes that array.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Training step and inference on CPU against PyTorch: same network, batch and threads, in turn, a process for each."""
+"""Training step and inference on CPU against PyTorch: same network, batch and threads, in turn, one process each."""
 
 from pathlib import Path
 

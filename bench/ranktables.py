@@ -1,7 +1,7 @@
-"""Seconds from the device plugin's last annotation until every pod of a gang on Ascend was told of its rank table.
+"""Seconds from the device plugin's last annotation until every pod of an Ascend gang has its rank table.
 
-On a real API server with kwok nodes, whose pods have no kubelet: what that adds, the tests on a real one print. All of
-it shares this machine. RANKTABLE_SIZES in the environment changes the sizes: RANKTABLE_SIZES=16.
+On a real API server with kwok nodes, whose pods have no kubelet; the tests on a real kubelet print what that adds. All
+of it shares this machine. RANKTABLE_SIZES in the environment changes the sizes: RANKTABLE_SIZES=16.
 """
 
 import json

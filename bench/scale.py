@@ -1,8 +1,7 @@
-"""Gangs of 100, 500 and 1000 pods on a real API server with kwok nodes, beside Kubernetes' own Indexed Job, in turn.
+"""Gangs of 100, 500 and 1000 pods against Kubernetes' own Indexed Job, on a real API server with kwok nodes, in turn.
 
-All of it shares this machine, so only ratios travel, and those of a busy machine mean little: it takes 5 minutes on 2
-quiet cores. SCALE_SIZES and SCALE_ROUNDS in the environment change what is measured, for a quick look:
-SCALE_SIZES=100 SCALE_ROUNDS=1.
+All of it shares this machine, so only ratios carry over to others, and not those of a busy machine; it takes 5 minutes
+on 2 idle cores. SCALE_SIZES and SCALE_ROUNDS in the environment make it shorter: SCALE_SIZES=100 SCALE_ROUNDS=1.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The two contenders: a ResNetBoostJob and an Indexed Job of the very same pods."""
+"""The two contenders of bench.scale: a ResNetBoostJob and an Indexed Job with the same pods."""
 
 import json
 import uuid

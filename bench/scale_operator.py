@@ -1,4 +1,4 @@
-"""What the operator has cost so far: CPU time, memory and requests by kind, from its own metrics and from /proc."""
+"""The operator's CPU time, memory and requests by kind so far, from its own metrics and from /proc."""
 
 import re
 from pathlib import Path

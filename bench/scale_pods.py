@@ -1,4 +1,4 @@
-"""The pods of a namespace as they come, run and go: one light watch, the same for whoever makes the pods."""
+"""Counts a namespace's pods as they are created, run and disappear, with one lightweight watch."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What the rounds of the suite `scale` say, as entries; it measures nothing."""
+"""Entries of the suite `scale` from its rounds."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A whole training step of resnet20 (gradient, reduction, update), batch 64, against the same with stock nn.Conv2d."""
+"""A whole training step of resnet20 (gradient, reduction, update) at batch 64 against one with stock nn.Conv2d."""
 
 import os
 import subprocess

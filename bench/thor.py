@@ -1,4 +1,4 @@
-"""What THOR costs: a resnet20 step on digits against the same with Momentum, memory, and the cost model checked."""
+"""THOR's cost: a resnet20 step on digits against Momentum's, memory, and a check of the cost model."""
 
 import time
 from collections.abc import Callable, Sequence

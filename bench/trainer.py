@@ -1,4 +1,4 @@
-"""Real trainer processes and a trainer's program in this process, for suites to measure; it judges nothing."""
+"""Runs real trainer processes, or a trainer's program in this process, for suites to measure."""
 
 import csv
 import os

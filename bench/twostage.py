@@ -1,10 +1,10 @@
-"""Test accuracy of a run that is stopped early and finished within its principal subspace, against its alternatives.
+"""Test accuracy of a run that stops early and finishes in its principal subspace, against its alternatives.
 
-As MindSpore's tutorial has it, scaled down: a linear schedule laid out over 18 epochs (there 90) is left after 14 (70),
-and 2 epochs (2) follow in the subspace of the last 40 snapshots (40), of 32 components (32). Beside it, with the same
-16 epochs in all: the schedule laid out over 16, as anybody would who has 16 (`annealed`), and the schedule of 18 cut
-off at 16, which is what the tutorial compares with (`cutoff`; there 80 of 90). Network, data, batch and order are the
-same, each has the best of three learning rates, by the mean accuracy of four seeds on the test set that is reported.
+MindSpore's tutorial scaled down (the tutorial's numbers in brackets): a linear schedule over 18 epochs (90) stops after
+14 (70), and 2 epochs (2) follow in the subspace of the last 40 snapshots (40), of 32 components (32). The alternatives
+have the same 16 epochs in all: a schedule over 16 epochs, the usual choice (`annealed`), and the schedule over 18 cut
+off at 16, which the tutorial compares with (`cutoff`; there 80 of 90). Network, data, batch and order are the same;
+each has the best of three learning rates, by the mean accuracy of four seeds on the test set that is reported.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""What tests of several folders share: fixtures, who runs what where, and that no property is a timed test."""
+"""Fixtures and settings for all tests: pytest plugins, distribution over workers, hypothesis without deadlines."""
 
 import signal
 

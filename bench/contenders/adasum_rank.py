@@ -1,4 +1,4 @@
-"""One rank of a gang that times sums, or steps of training, in turn, as its plan says, and writes what it measured."""
+"""One rank of a gang that times sums or training steps by plan.json, and writes its measurements."""
 
 import os
 import sys

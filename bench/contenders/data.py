@@ -1,8 +1,8 @@
-"""One way to make batches of photographs as training wants them, for bench.data: `data.py NAME FOLDER`.
+"""One image loader for bench.data: `data.py NAME FOLDER`.
 
-For each line it reads it goes through the folder once, in batches of 32, decoded, cropped at random to 224 x 224,
-flipped and normalised, by two threads or processes, and answers with seconds, seconds of CPU and images. It must run
-under a Python that has only the contender's own packages.
+For each input line it reads the folder once, in batches of 32, decoded, cropped at random to 224 x 224, flipped and
+normalised, with two threads or processes, and answers with seconds, CPU seconds and images. It must run under a Python
+that has only the contender's own packages.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""The same as our_worker with MindCV, as its own script makes things: graph mode, its trainer, no mixed precision.
+"""MindCV's counterpart of our_worker, set up as MindCV's own script does: graph mode, its trainer, no mixed precision.
 
 resnet18 is MindCV's. It has no resnet20, so that one is made of its blocks, layer by layer as ours.
+
 Run as: python -m bench.contenders.mindcv_worker train|infer NETWORK CHANNELS SIZE BATCH
 """
 

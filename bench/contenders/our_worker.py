@@ -1,4 +1,4 @@
-"""A process that does as many training steps or inferences of ours as a line says; answers with the seconds of one.
+"""Runs our training steps or inferences: an input line gives their number, the answer is the seconds of one.
 
 Run as: python -m bench.contenders.our_worker train|infer NETWORK CHANNELS SIZE BATCH
 """

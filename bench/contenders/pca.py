@@ -1,8 +1,8 @@
-"""One way to the principal components of snapshots, in a process of its own: seconds, peak memory and what it found.
+"""Principal components of snapshots by one method in its own process: seconds, peak memory and the components.
 
-Ours reads the files a chunk at a time and hashes what it reads, as the trainer does; scikit-learn's have them in memory
-first, IncrementalPCA only what it is given at a time. The peak is VmHWM: all that was ever resident at once, with the
-interpreter and libraries, without the system's cache of files, which nobody maps here.
+Ours reads the files a chunk at a time and hashes what it reads, as the trainer does; scikit-learn's solvers have them
+in memory first, IncrementalPCA only one batch at a time. The peak is VmHWM, the largest resident size, with the
+interpreter and libraries and without the page cache, as no method maps files.
 """
 
 import resource

@@ -1,4 +1,4 @@
-"""The same as our_worker with PyTorch, run by the system's Python, which has torchvision; it imports nothing of ours.
+"""PyTorch's counterpart of our_worker, run by the system's Python, which has torchvision; imports nothing of ours.
 
 Run as: python3 torch_worker.py train|infer NETWORK CHANNELS SIZE BATCH
 """

@@ -1,4 +1,4 @@
-"""A rank that starts as the trainer does, with graphs kept in a folder, makes one step and says how long it took.
+"""Starts a rank as the trainer does, with compiled graphs kept in a folder; makes one step and reports the times.
 
 Run as: python -m bench.contenders.warm_start_worker FOLDER
 """

@@ -1,4 +1,4 @@
-"""helm, and a control plane of its own that knows no ResNetBoostJobs: they come with the chart."""
+"""Fixtures: helm, and a control plane without the ResNetBoostJob CRD, which the chart installs."""
 
 import os
 import uuid

@@ -1,4 +1,4 @@
-"""Releases of the chart in a cluster, and an operator under the account and with the options that one gives it."""
+"""Installing chart releases in a cluster, and running an operator under a release's account and options."""
 
 import json
 import shutil

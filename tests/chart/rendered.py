@@ -1,4 +1,4 @@
-"""What helm makes of the chart, as objects."""
+"""Objects rendered by `helm template`."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real API server takes every object that any values give, also those of the Prometheus operator's kinds."""
+"""A real API server accepts every rendered object, including the Prometheus operator's kinds."""
 
 from pathlib import Path
 

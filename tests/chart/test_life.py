@@ -1,4 +1,4 @@
-"""A release from installation to end, on a real API server: what becomes of the definition, of jobs and pods."""
+"""A release from install to uninstall on a real API server: the CRD, jobs and pods survive."""
 
 import re
 import subprocess

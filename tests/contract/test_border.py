@@ -1,4 +1,4 @@
-"""Operator and trainer share no code; what they must agree on is held together here."""
+"""The interface between operator and trainer, which share no code: config, environment, progress, exit codes."""
 
 import inspect
 import socket

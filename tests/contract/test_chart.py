@@ -1,4 +1,4 @@
-"""The chart follows what it is made from: the CRD, the version, its own values; helm is asked in tests/chart."""
+"""The chart matches its sources: the CRD, the version and values.yaml. tests/chart runs helm."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The command line: its registry of commands, and the same options and choices as the trainer's commands."""
+"""The command line's registry, and the options and choices it shares with the trainer's commands."""
 
 import argparse
 import ast

@@ -1,8 +1,8 @@
-"""The CRD against everything that follows it: the structs, the checker, the examples and the corpus of job files.
+"""The CRD matches the structs, the checker, the examples and the corpus of job files.
 
 tests/corpus/good and bad hold job files, changes/{good,bad} merge patches to good/everything.yaml. Bad ones start with
-`# expect: ` and the one problem they have, in which {algorithms} stands for the names of all algorithms. They are
-written for `kubectl` too: the API server must judge them alike.
+`# expect: ` and their only problem, in which {algorithms} stands for the names of all algorithms. They also work with
+`kubectl`: the API server must accept and reject the same ones.
 """
 
 import re

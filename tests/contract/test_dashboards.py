@@ -1,4 +1,4 @@
-"""Dashboards, rules and the documents speak of the metrics there are, of all of them and of no others."""
+"""Dashboards, alert rules and docs name exactly the metrics that operator and trainer expose."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""What the documents tell people to write into a job is accepted, and means what they say."""
+"""Job snippets in the docs are valid and have the documented effect."""
 
 import re
 from collections.abc import Iterator

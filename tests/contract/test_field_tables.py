@@ -1,4 +1,4 @@
-"""The tables of fields in docs/ have the fields and the defaults of the schema."""
+"""The field tables in docs/ match the fields and defaults of the schema."""
 
 import re
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Whatever pods and nodes say of themselves, the API server takes the status that comes of it: the job goes on.
+"""The API server accepts the status written for pods and nodes with hostile or malformed statuses.
 
-A status that is refused is refused whole, and with it every restart and every deadline.
+A refused status would block every restart and deadline of the job.
 """
 
 from typing import Any

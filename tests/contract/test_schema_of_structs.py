@@ -1,4 +1,4 @@
-"""The structs of api/ against the CRD that is checked in: the file is what the structs say, and says all of it."""
+"""The checked-in CRD equals the one generated from the structs of api/."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""An older trainer under a newer operator reads each config that uses nothing new, and says what it does not know."""
+"""Configs of a newer operator for an older trainer: read if no new field is used, else refused with its name."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every example becomes on Kubernetes, to the letter. After a wanted change: `make golden`, and read the diff."""
+"""Golden manifests: every example's Kubernetes objects. After an intended change: `make golden`, and read the diff."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Fixtures: the operator's account and replicas, a namespace with a kubelet for each test; MindSpore's two modes."""
+"""Fixtures: operators under the chart's role, a namespace and a kubelet per test, and MindSpore's two modes."""
 
 from collections.abc import Generator, Iterator
 

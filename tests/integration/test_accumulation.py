@@ -1,4 +1,4 @@
-"""Steps of several micro batches against steps of one big batch, which they must equal where there is no BN."""
+"""Gradient accumulation: steps of several micro batches equal steps of one large batch, without BN."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Adasum with real ranks, at every number of them that the trainer promises, against the definition in float64."""
+"""Adasum on real ranks, for every supported number of ranks, against the definition in float64."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Whole runs with Adasum: what is killed comes back to the same bits, and the tutorial's 2 nodes x 8 devices train."""
+"""Whole Adasum runs: killed ranks resume bit for bit, and the tutorial's 2 nodes x 8 devices train."""
 
 import csv
 import os

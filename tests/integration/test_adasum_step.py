@@ -1,4 +1,4 @@
-"""A training step with Adasum in this process: alone it is Momentum's, and what each node has is saved and restored."""
+"""Adasum training step in one process: a single rank equals Momentum, and each node's state is saved and restored."""
 
 from typing import Any
 

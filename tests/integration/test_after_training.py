@@ -1,4 +1,4 @@
-"""What a run leaves is measured, asked and exported by the command line: with the figures that training had."""
+"""`eval`, `predict` and `export` on a finished run give the same figures as training did."""
 
 import json
 import subprocess

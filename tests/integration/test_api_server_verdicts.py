@@ -1,4 +1,4 @@
-"""The corpus of job files and changes before a real API server: it judges them as `resnetboost validate` does."""
+"""The corpus of job files and changes: a real API server accepts and rejects the same as `resnetboost validate`."""
 
 import json
 from collections.abc import Iterator

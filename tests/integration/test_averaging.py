@@ -1,4 +1,4 @@
-"""The moving average of a stage's weights: what it is, that it disturbs nothing, is saved and gone on with."""
+"""Moving average of a stage's weights: its value, no effect on training, saved and resumed."""
 
 from typing import Any
 

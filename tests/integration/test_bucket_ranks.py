@@ -1,4 +1,4 @@
-"""Gradients summed in buckets, by real ranks, against the same training with one sum after the backward pass."""
+"""Gradient buckets on real ranks: same bits as one AllReduce after the backward pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The test bed's programs: found, built once by one of several runs, or told why not; a stub stands for Go."""
+"""Building the test bed's programs: found, built once among parallel runs, or an error; a stub stands for Go."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The test bed itself: what it starts works, survives a restart of the API server, and is gone afterwards."""
+"""The control-plane test bed: it works, survives an API server restart, and leaves nothing behind."""
 
 import contextlib
 import os

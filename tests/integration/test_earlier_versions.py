@@ -1,8 +1,8 @@
-"""A run folder of an earlier version: this one reads it, and trains on from its checkpoints.
+"""Compatibility with a run folder of an earlier version: it is read, and training resumes from its checkpoints.
 
 tests/corpus/earlier/run-17bdd0d.tar.xz is a run of commit 17bdd0d: a THOR stage with a moving average and snapshots,
-and a PCA stage that begins with them. Its tensors were rounded to a few values, so that it is small; commit 17bdd0d
-then trained on from it by itself, with the losses below.
+and a PCA stage that starts from them. Its tensors were rounded to a few values to make the file small; commit 17bdd0d
+then resumed training from it, with the losses below.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""A trainer that is asked to stop before there is anything to save: it leaves at once, whatever it is doing."""
+"""SIGTERM before there is anything to save: the trainer exits at once, whatever it is doing."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The end of a gang with real ranks: whoever goes first must not cost the others their verdict."""
+"""A gang's end with real ranks: a rank that exits first does not make the others fail."""
 
 import os
 import subprocess

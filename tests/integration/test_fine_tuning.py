@@ -1,4 +1,4 @@
-"""From a file of weights to a fine-tuned network: what is frozen keeps its bits, by any algorithm, in any restart."""
+"""Fine-tuning from a weight file: frozen layers keep their bits, with every algorithm and after a restart."""
 
 import json
 import shutil

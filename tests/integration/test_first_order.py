@@ -1,4 +1,4 @@
-"""What may stand before Momentum - clipping and layer-wise rates - against their formulas in float64."""
+"""Gradient clipping and layer-wise rates (LARS) before Momentum, against their formulas in float64."""
 
 import mindspore
 import numpy as np

@@ -1,4 +1,4 @@
-"""The tests' fork server: a forked Python is what a started one would be, and neither outlives the other."""
+"""The tests' fork server: a forked Python behaves like a started one, and neither outlives the other."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Networks that compute in half precision: close to float32, float32 all around, through overflows and restarts."""
+"""Half-precision training: close to float32, float32 parameters, overflows and restarts."""
 
 import csv
 import shutil

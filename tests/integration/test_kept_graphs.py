@@ -1,4 +1,4 @@
-"""Compiled graphs that a restart takes from the one before: used where nothing has changed, and never elsewhere."""
+"""Compiled graphs kept for a restart: reused where nothing has changed, and never otherwise."""
 
 import shutil
 from pathlib import Path

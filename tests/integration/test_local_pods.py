@@ -1,4 +1,4 @@
-"""Pods on this machine behave as a kubelet's: real processes, started from manifests like the operator's."""
+"""Local pods behave as kubelet's do: real processes, started from manifests like the operator's."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Training with a dynamic loss scale that overflows at first: steps are left out, and what follows is as without."""
+"""Dynamic loss scale in training: overflowing steps are skipped, later steps are as without a scale."""
 
 import csv
 import shutil

@@ -1,4 +1,4 @@
-"""MindRecord files: what our command writes MindSpore reads, and what MindSpore writes we read, row by row, any row."""
+"""MindRecord files: MindSpore reads ours and we read MindSpore's, row by row in any order."""
 
 import os
 import shutil

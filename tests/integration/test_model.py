@@ -1,3 +1,5 @@
+"""ResNet variants: parameter counts, initial weights, loss, and outputs against PyTorch's with the same weights."""
+
 import math
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A few steps of Momentum against its formula in float64; MindSpore's own operator leaves out Nesterov on the CPU."""
+"""Momentum steps against the formula in float64; MindSpore's own CPU operator ignores Nesterov."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whole runs of one real rank: wherever it begins, and whoever lives on beside it, it ends in the same bits."""
+"""Whole runs of one real rank end in the same bits wherever they resume, even if a stale process lives on."""
 
 import csv
 import json

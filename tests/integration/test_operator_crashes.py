@@ -1,6 +1,6 @@
-"""The operator dies around every single write of every scenario: the end is the one that comes without a death.
+"""The operator is killed around every write of every scenario; the outcome equals that of an undisturbed run.
 
-A seeded sample runs always, everything in `make test-chaos`. $CHAOS_SEED draws another sample.
+A seeded sample always runs, all of them in `make test-chaos`. $CHAOS_SEED chooses another sample.
 """
 
 import os

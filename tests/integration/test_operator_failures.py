@@ -1,4 +1,4 @@
-"""What goes wrong with a gang and what becomes of the job, on a real API server."""
+"""Failures of a gang and the job's reaction, on a real API server."""
 
 import datetime
 import itertools

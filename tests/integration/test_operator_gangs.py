@@ -1,4 +1,4 @@
-"""From a job to a gang of pods to its end, on a real API server."""
+"""A job's life without failures, from creation through a gang of pods to completion, on a real API server."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""What users do to a job while it exists: suspend, edit, delete, apply again; on a real API server."""
+"""User actions on an existing job: suspend, edit, delete, apply again; on a real API server."""
 
 from pathlib import Path
 

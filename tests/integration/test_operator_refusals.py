@@ -1,4 +1,4 @@
-"""Why a job does not run, in one condition, and that it runs as soon as the reason is gone; on a real API server."""
+"""Why a job does not run, as a condition; it starts once the cause is gone; on a real API server."""
 
 import contextlib
 from typing import Any

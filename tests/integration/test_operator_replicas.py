@@ -1,4 +1,4 @@
-"""Two operators of which one leads: they never act twice, and the other takes over."""
+"""Two operator replicas with leader election: never both act, and the standby takes over."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Many jobs and many misfortunes, drawn by chance; then a healthy cluster ends every job. $CHAOS_SEED draws others."""
+"""Soak test: many jobs under random failures; then every job ends in a healthy cluster. $CHAOS_SEED sets the seed."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""An API server that is away, slow, overloaded or forgetful; and one that is left in peace while nothing changes."""
+"""An API server that is down, slow, overloaded or drops events; and an idle operator sends no requests."""
 
 import contextlib
 import signal

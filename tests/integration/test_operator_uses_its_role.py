@@ -1,4 +1,4 @@
-"""The role in the chart is neither too small nor too large; comes last, as it looks at all tests before it."""
+"""The chart's role has neither missing nor unused rights; runs last, because it checks the requests of all tests."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The C++ operators against their formulas in float64, called as MindSpore calls them; and training without them."""
+"""C++ operators against float64 formulas, called as MindSpore calls them; and training without the library."""
 
 import ctypes
 import logging

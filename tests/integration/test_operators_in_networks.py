@@ -1,6 +1,6 @@
-"""The C++ operators in whole networks against MindSpore's own: gradients and running statistics, in both modes.
+"""C++ operators in whole networks against MindSpore's own: gradients and running statistics, in both modes.
 
-The operators by themselves are held to their formulas in test_operators.py.
+test_operators.py tests each operator against its formula.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Steps that overflow Float16, under each algorithm: left out by all ranks, as if they had never been."""
+"""Float16 overflows under each algorithm: all ranks skip the step, and no state changes."""
 
 import csv
 import logging

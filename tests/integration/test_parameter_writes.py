@@ -1,4 +1,4 @@
-"""What the trainer writes into parameters, graphs that were compiled before read: in both of MindSpore's modes."""
+"""Compiled graphs see parameters that the trainer wrote after compilation, in both of MindSpore's modes."""
 
 from collections.abc import Callable, Sequence
 

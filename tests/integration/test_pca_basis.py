@@ -1,4 +1,4 @@
-"""From the snapshots on a volume to a basis: what is taken, what is trusted, what is kept, what is refused."""
+"""PCA basis from the snapshots on a volume: which are used, checked, cached and refused."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The PCA stage with real ranks, each with its columns of the components, against the formulas in float64."""
+"""PCA stage on real ranks, each with its own columns of the components, against the formulas in float64."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A training step of the PCA stage in this process, against its formulas and against evaluations of the test's own."""
+"""PCA training step in one process, against its formulas and the test's own evaluations of the loss."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""The test bed's Prometheus: it scrapes, complains in words, and nothing of it stays, however its owner ends."""
+"""The Prometheus test bed: scrapes, query errors, and nothing left behind however its owner ends."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Rank tables that come into a pod as kubelet brings them, and real trainer processes that wait for them."""
+"""Rank tables delivered to a pod as kubelet delivers them, and real trainer processes that wait for them."""
 
 import gzip
 import hashlib

@@ -1,4 +1,4 @@
-"""Where a stage begins: its own past, an earlier job's under each rule of `checkpoint.resume`, or another stage."""
+"""Where a stage resumes: own checkpoint, an earlier job's under each `checkpoint.resume` rule, or another stage's."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`resnetboost run` at a real (pseudo) terminal: the live display, Ctrl-C as a key, and a terminal that goes away."""
+"""`resnetboost run` at a pseudo terminal: live display, Ctrl-C as a key, and a terminal that is closed."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""`resnetboost run` from the outside: a real runner and real processes; a stub trains, because the runner is tested."""
+"""`resnetboost run` end to end: a real runner and real processes, with a stub trainer."""
 
 import csv
 import os

@@ -1,4 +1,4 @@
-"""Whole runs that keep snapshots: killed while one is being written, resumed, or started from another job's weights."""
+"""Whole runs that keep snapshots: killed during a write, resumed, or started from another job's weights."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""`resnetboost status` against a real API server: who may only look, what is followed, at a terminal and in a pipe."""
+"""`resnetboost status` against a real API server: read-only users, --watch, at a terminal and in a pipe."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whole runs on photographs decoded as they are needed: killed within an epoch, and from either kind of file."""
+"""Whole runs on images decoded on the fly: killed within an epoch, from image folders and MindRecord files."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""What a script's THOR really does to the weights, in both of MindSpore's modes, against a computation of its own.
+"""THOR in a user's script: the weight updates in both of MindSpore's modes against a NumPy reference.
 
-The reference is a network of two dense layers written out in NumPy, in float64: forward, backward, factors, directions.
+The reference is a network of two dense layers in NumPy and float64: forward, backward, factors, directions.
 """
 
 from pathlib import Path

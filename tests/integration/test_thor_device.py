@@ -1,4 +1,4 @@
-"""What THOR's device operators compute is what NumPy computes on the host."""
+"""THOR's device operators against NumPy on the host."""
 
 from collections.abc import Callable
 from typing import Any

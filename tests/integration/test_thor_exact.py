@@ -1,4 +1,4 @@
-"""THOR's factors, inverses and directions, out of its real graphs, against float64 references and exact identities."""
+"""THOR's factors, inverses and directions from its real graphs, against float64 references and exact identities."""
 
 from collections.abc import Callable
 from typing import Any

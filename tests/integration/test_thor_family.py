@@ -1,4 +1,4 @@
-"""The trace rule spares work and nothing else: switched off, it gives the bits of a THOR that has never heard of it."""
+"""THOR's trace rule saves work only: switched off, training has the same bits as without the rule."""
 
 from collections.abc import Callable
 from typing import Any

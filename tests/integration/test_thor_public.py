@@ -1,4 +1,4 @@
-"""THOR as a script of anybody's uses it: `THOR(network, ...)` and its training cell, in both of MindSpore's modes."""
+"""THOR's public interface for scripts: `THOR(network, ...)` and its training cell, in both of MindSpore's modes."""
 
 import itertools
 import logging

@@ -1,6 +1,6 @@
-"""Whole runs of one real rank with THOR: killed before or after an update or between two, it ends in the same bits.
+"""Whole THOR runs of one real rank, killed before, after and between updates, end in the same bits.
 
-The trace rule keeps some layers and stops others on the way, so what it remembers counts too.
+The trace rule keeps some layers and stops others during the run, so its state must be restored too.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Whole runs with real ranks on real data: what is killed, stopped or refused, and what comes out of it."""
+"""Whole runs with real ranks and real data: kills, stops, refusals, and the results."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""A run of one real rank that is given more epochs: it goes on to the bits of a longer run, or anneals once more."""
+"""More epochs for a finished run of one real rank: same bits as a longer run, or a new annealing stage."""
 
 import json
 from pathlib import Path

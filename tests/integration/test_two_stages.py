@@ -1,4 +1,4 @@
-"""Whole jobs of several stages, killed in each of them and between two: every bit is that of an undisturbed run."""
+"""Jobs of several stages, killed within and between stages, end in the same bits as an undisturbed run."""
 
 import csv
 import hashlib

@@ -1,4 +1,4 @@
-"""Networks of PyTorch for test_model.py and test_conversion.py; it must not import anything of ours.
+"""PyTorch reference networks for test_model.py and test_conversion.py; must not import our packages.
 
 Run by an interpreter that has torchvision:
   python torchvision_reference.py make FOLDER IMAGE_SIZE NAME   its weights.pth, and reference.npz with what it computes

@@ -1,4 +1,4 @@
-"""A node with the operator on it, for all tests of this folder; and the reasons there may be none."""
+"""Fixtures: one real node with the operator installed, shared by this folder; skips where that is impossible."""
 
 import os
 import uuid

@@ -1,4 +1,4 @@
-"""Runs in pods in the trainer's place: takes the rank table as the trainer does, tells of it, and waits for its end."""
+"""Stand-in for the trainer in pods: waits for the rank table as the trainer does, prints it, and runs until stopped."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Gangs on devices that a plugin offers to a real kubelet: whole rank tables, sick devices, a node that goes."""
+"""Gangs on devices that a plugin offers to a real kubelet: rank tables, unhealthy devices, a deleted node."""
 
 import hashlib
 import json

@@ -1,7 +1,7 @@
-"""What people see in Grafana, and what wakes them, is there: a real Prometheus scrapes real runs and the operator.
+"""Monitoring end to end: a real Prometheus scrapes real runs and the operator; dashboards and alerts have data.
 
-It scrapes what the chart's monitors select and evaluates the chart's rules. Every query of every dashboard, and all
-that a rule compares, must have had data while the fleet ran.
+It scrapes what the chart's monitors select and evaluates the chart's rules. Every query of every dashboard, and every
+series that a rule compares, must have had data while the fleet ran.
 """
 
 import contextlib

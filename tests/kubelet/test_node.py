@@ -1,4 +1,4 @@
-"""The node itself: pods find each other and the API server, and nothing of it stays, however it ends."""
+"""The node test bed: pods reach each other and the API server, and nothing of it is left behind."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Real pods train digits: from the images of this tree, through killed container and upgrade, to a good network."""
+"""Training in real pods from this tree's images, through a killed container and an operator upgrade."""
 
 import datetime
 import re

@@ -1,4 +1,4 @@
-"""Each alert as a story, told to Prometheus' own promtool: when it fires, when not, and that it ends."""
+"""Alert rules as promtool unit tests: when each alert fires, when it does not, and that it resolves."""
 
 import os
 import shutil

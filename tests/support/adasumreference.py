@@ -1,4 +1,4 @@
-"""Adasum by its definition alone, in float64, on the vectors of all nodes at once.
+"""Adasum reference in float64, by definition, on the vectors of all nodes at once.
 
 Adasum(a, b) = (1 - <a, b> / (2 |a|^2)) a + (1 - <a, b> / (2 |b|^2)) b for each tensor by itself, and over 2^k nodes by
 halves of the nodes (Maleki et al. 2021, §3). Other numbers of nodes: node j >= 2^k, with 2^k the largest power of two

@@ -1,6 +1,6 @@
-"""What is wrong with a dashboard for Grafana, as sentences; whether its queries find data is not asked here.
+"""Linter for Grafana dashboards: problems as sentences; it does not check whether queries return data.
 
-Grafana's own SDK knows the names of all fields and where they belong; it checks neither types nor what our metrics are.
+Grafana's own SDK knows all field names and their places; it checks neither types nor the names of our metrics.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: as many as the test says, and a fifth in `make test-fast`."""
+"""Number of Hypothesis examples per property: as the test says, or a fifth of it in `make test-fast`."""
 
 import hypothesis
 

@@ -1,4 +1,4 @@
-"""All metrics that operator and trainer expose, taken from their own registries: name, kind, labels and help."""
+"""All metrics that operator and trainer expose, from their own registries: name, kind, labels and help."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Gradients of the family's networks on a few small images, by the fast operators or by MindSpore's, in either mode."""
+"""Gradients of ResNet variants on a few small images, with our C++ operators or MindSpore's, in either mode."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Bound pods with the annotations that Ascend's device plugin writes, for the tests of rank tables."""
+"""Bound pods with the Ascend device plugin's annotations, for the tests of rank tables."""
 
 import json
 from typing import Any

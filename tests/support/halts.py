@@ -1,4 +1,4 @@
-"""Processes that stop exactly where a test wants them, so that what is killed there does not depend on luck."""
+"""Stops processes at an exact open or rename, so that tests can kill them at a known point."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Run folders with metrics that attempts have left behind, for tests of what is told of a run."""
+"""Run folders with the metrics of several attempts, for tests of reports and summaries."""
 
 from resnetboost_operator.runs import metricsfile
 from resnetboost_operator.runs.runfolder import RunFolder

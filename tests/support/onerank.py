@@ -1,4 +1,4 @@
-"""A gang of one: the trainer's process by hand, on the digits, in a folder of its own; 44 steps in a few seconds."""
+"""A gang of one: runs the trainer process on the digits in its own folder; 44 steps in a few seconds."""
 
 import os
 import subprocess

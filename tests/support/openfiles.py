@@ -1,4 +1,4 @@
-"""A system that refuses to open more files, which is no file's fault."""
+"""Limits the number of open files, to test errors that are no file's fault."""
 
 import contextlib
 import os

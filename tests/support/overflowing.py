@@ -1,4 +1,4 @@
-"""A small network in Float16 whose gradients overflow where its images are faint, and a stage of each algorithm."""
+"""A small Float16 network whose gradients overflow on faint images, with a stage config for each algorithm."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A volume with the snapshots of a stage, and the PCA stage after it that makes a basis of them."""
+"""A volume with a stage's snapshots, and the PCA stage that makes a basis of them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Small networks for tests of the PCA stage, and a program that trains one in a subspace that the test chooses."""
+"""Small networks for tests of the PCA stage, and a program that trains one in a given subspace."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Training in a principal subspace by its formulas alone, in float64, on functions of a plain vector of weights.
+"""Reference for training in a principal subspace, in float64, on functions of a plain vector of weights.
 
 Li et al. 2022 (arXiv 2103.11154), algorithm 1 (P-BFGS) and P-SGD. With f a batch's loss, g its gradient, P (k, M):
 

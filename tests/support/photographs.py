@@ -1,4 +1,4 @@
-"""Small data sets of real photographs, cut out of scikit-learn's two, in the layouts that the trainer reads."""
+"""Small data sets cut from scikit-learn's two photographs, in the layouts the trainer reads."""
 
 import gzip
 import struct

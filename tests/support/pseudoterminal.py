@@ -1,4 +1,4 @@
-"""A command at a (pseudo) terminal: what it shows, keys as a person types them, and a terminal that goes away."""
+"""Runs a command at a pseudo terminal: its screen, typed keys, and closing the terminal."""
 
 import fcntl
 import os

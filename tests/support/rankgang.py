@@ -1,4 +1,4 @@
-"""Real ranks of one gang, each a process that runs a script of tests/integration/stubs, and what they ended with."""
+"""Runs real ranks of one gang, each a script of tests/integration/stubs, and returns what they wrote."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers as told, so that a client can be tried against every mood of a server."""
+"""An HTTP server on loopback with scripted answers, for tests of clients."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,4 +1,4 @@
-"""Divides tests among the workers of `make test` (pytest-xdist); a pytest without workers only changes their order."""
+"""Distributes tests over the workers of `make test` (pytest-xdist); without workers it only changes their order."""
 
 import gc
 from collections.abc import Sequence

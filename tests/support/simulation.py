@@ -1,4 +1,4 @@
-"""A cluster of nothing but dicts, for tests of the plan: pods do what a test says, writes can be cut off anywhere."""
+"""A simulated cluster of dicts for tests of the plan: pods act as the test says, and writes can fail anywhere."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""Checkpoints of a few numbers where the trainer keeps its own, for tests of what is found and kept."""
+"""Checkpoints of a few numbers in the trainer's layout, for tests of lookup and pruning."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Puts the stub trainer where a run finds it instead of the real one."""
+"""Installs the stub trainer where a run looks for the real one."""
 
 import shutil
 from pathlib import Path

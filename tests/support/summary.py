@@ -1,6 +1,6 @@
-"""Ends a run of tests with what was skipped and why, how long it took, and the files that took longest.
+"""Summary at the end of a test run: skips with reasons, duration, and the slowest files.
 
-A plugin of pytest. With workers (pytest-xdist) the reports of all of them come to the process that prints.
+A pytest plugin. With workers (pytest-xdist) their reports reach the process that prints.
 """
 
 import collections

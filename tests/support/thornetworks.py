@@ -1,4 +1,4 @@
-"""Small networks with every kind of layer that THOR knows, for tests; their weights are the same in every process."""
+"""Small test networks with every kind of layer THOR supports; weights are the same in every process."""
 
 from typing import Any
 

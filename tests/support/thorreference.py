@@ -1,8 +1,8 @@
-"""What THOR captures of a network, through its own graphs, and what it ought to make of it, in float64.
+"""THOR's captures of a network from its own graphs, and the expected factors and directions in float64.
 
-The reference shares nothing with the trainer: a convolution's patches are what MindSpore's own convolution gives with
-one-hot kernels, and with d a sample's own gradient, the definitions are A = mean a a^T, G = mean d d^T over samples
-and positions, F ~ T (A kron G).
+The reference shares nothing with the trainer: a convolution's patches come from MindSpore's own convolution with
+one-hot kernels, and with d a sample's own gradient, the definitions are A = mean a a^T, G = mean d d^T over samples and
+positions, F ~ T (A kron G).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The contents of a config file as the operator writes it for a stage of the trainer, for tests to change."""
+"""Contents of a stage's config file as the operator writes it, for tests to change."""
 
 from typing import Any
 

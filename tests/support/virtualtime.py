@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer instead of waiting for it; for code that does no real I/O."""
+"""An event loop whose clock jumps to the next timer instead of waiting; for code without real I/O."""
 
 import asyncio
 import selectors

@@ -1,4 +1,4 @@
-"""`resnetboost run` of a job in a folder of its own: started, watched, and what it left."""
+"""Runs `resnetboost run` on a job in its own folder: start, watch and inspect it."""
 
 import hashlib
 import os

@@ -61,7 +61,7 @@ def test_updates_that_a_restart_repeats_count_once(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     (base,) = thor.by_stage(measured(folder))
     assert base.stage == "base"
-    assert (base.steps, base.last_step) == ([6, 11, 16, 21], 25)  # of the whole run, which began with 5 of another stage
+    assert (base.steps, base.last_step) == ([6, 11, 16, 21], 25)  # of the run; 5 belong to an earlier stage
     assert base.layers == {
         "updated": [6, 6, 6, 6],
         "kept": [3, 3, 1, 1],

@@ -234,9 +234,7 @@ class Killer:
 
 
 def test_a_writer_killed_between_any_two_operations_leaves_whole_snapshots_alone(tmp_path: Path) -> None:
-    """The writer saves a third snapshot, which displaces the first; its successor repeats that and leaves
-    nothing else.
-    """
+    """The writer saves a third snapshot, which displaces the first; its successor repeats that and cleans up."""
     for at in itertools.count():
         root = tmp_path / str(at)
         keep(root, 0)

@@ -1,4 +1,4 @@
-"""`python -m beds.cluster`: a control plane in the foreground, to try things out by hand."""
+"""`python -m beds.cluster`: a control plane in the foreground, for experiments by hand."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Builds the test bed's programs beside tests that do without them; whoever comes before it is done waits or builds."""
+"""Builds the test bed's programs in the background, while tests run that do not need them."""
 
 import contextlib
 import os

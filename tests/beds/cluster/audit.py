@@ -1,4 +1,4 @@
-"""What the API server was asked, by whom and with what outcome, from its audit log; it only reads."""
+"""Reads the API server's audit log: requests, their users and outcomes."""
 
 import json
 from collections.abc import Iterator

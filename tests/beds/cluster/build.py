@@ -1,4 +1,4 @@
-"""Builds the test bed's pinned programs, once, from Go modules into a cache outside the tree; it runs none of them.
+"""Builds the test bed's pinned programs from Go modules, once, into a cache outside the tree.
 
 tools/*/go.mod pin the versions, one module for each group of programs that share dependencies. To add a program, add
 its package here and as a `tool` there, then run `GOFLAGS=-mod=mod go mod tidy` in that folder.

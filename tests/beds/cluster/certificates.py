@@ -1,4 +1,4 @@
-"""The control plane's own certificate authority, by the openssl program; it is good for one year and one test run."""
+"""The control plane's own certificate authority, made with openssl; valid for one year."""
 
 import subprocess
 from pathlib import Path

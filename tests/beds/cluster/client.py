@@ -1,4 +1,4 @@
-"""Plain requests to the API server, for what kubectl is too slow for."""
+"""Plain HTTP requests to the API server, where kubectl is too slow."""
 
 import http.client
 import json

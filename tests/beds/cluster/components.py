@@ -1,6 +1,6 @@
-"""The command lines of the control plane's parts; it starts none of them.
+"""Command lines of the control plane's components.
 
-All data is thrown away, so nothing is synced to disk; all addresses are loopback or sockets in the working directory.
+All data is temporary, so nothing is synced to disk; all addresses are loopback or sockets in the working directory.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A control plane from its start to its end, and what tests ask of it."""
+"""The control plane as a context manager, and its operations for tests: nodes, kubectl, restarts, audit log."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What the test bed can fail with; one exception, because nobody handles its causes apart."""
+"""The test bed's only exception, because no caller distinguishes causes."""
 
 
 class ClusterError(Exception):

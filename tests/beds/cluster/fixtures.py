@@ -1,4 +1,4 @@
-"""Fixtures for pytest: one control plane for the whole session, which tests share by namespaces of their own."""
+"""Pytest fixtures: one control plane per session, with a namespace per test."""
 
 import os
 import uuid

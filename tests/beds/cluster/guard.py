@@ -1,6 +1,6 @@
-"""Ends processes and removes a folder when their owner closes stdin or is gone, even by SIGKILL; a program of its own.
+"""Kills a process group and removes folders when their owner closes stdin or dies, even by SIGKILL; run as a program.
 
-It prints the number of the process group that the owner is to put its processes into.
+It prints the id of the process group that the owner puts its processes into.
 """
 
 import os

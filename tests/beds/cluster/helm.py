@@ -1,4 +1,4 @@
-"""helm, with its own files in a folder that goes; what it installs is the test's."""
+"""Runs helm with its cache and configuration in a temporary folder."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Who is who in a control plane: certificates, and kubeconfig files made from them or from tokens."""
+"""Users of a control plane: certificates, and kubeconfig files made from certificates or tokens."""
 
 import base64
 import json

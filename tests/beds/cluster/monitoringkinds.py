@@ -1,4 +1,4 @@
-"""The Prometheus operator's own definitions of its kinds, from its module; the operator itself is not here."""
+"""The Prometheus operator's CRDs, from its Go module; the operator itself does not run."""
 
 from beds.cluster import build
 from beds.cluster.controlplane import ControlPlane

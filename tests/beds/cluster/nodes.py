@@ -1,4 +1,4 @@
-"""Nodes that are only objects: always ready, with room for many pods, and without a kubelet."""
+"""Nodes that exist only as objects: always ready, with room for many pods, without a kubelet."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processes that end together and never outlive their owner, however that ends; what they are is not known here."""
+"""Groups of processes that end together and never outlive their owner, however it ends."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Writes on pods which Ascend device they got, as Huawei's plugin does: from what kubelet gave out, when asked to."""
+"""Annotates pods with their Ascend device as Huawei's plugin does, from kubelet's record of allocations."""
 
 import json
 from pathlib import Path

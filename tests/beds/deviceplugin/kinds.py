@@ -1,4 +1,4 @@
-"""What Ascend's and NVIDIA's plugins call their devices and give to containers; device files are all /dev/null here."""
+"""Resource names, device names and container settings of Ascend's and NVIDIA's plugins; /dev/null as device files."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""A device plugin for a real kubelet: it offers devices that do not exist; whose pods use them it does not know."""
+"""A device plugin for a real kubelet that offers devices which do not exist."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

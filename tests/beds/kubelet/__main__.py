@@ -1,4 +1,4 @@
-"""`python -m beds.kubelet`: a cluster with a real node in the foreground, to install the operator on, or to kill."""
+"""`python -m beds.kubelet`: a cluster with a real node in the foreground, to install the operator on or to break."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""One real node: containerd, kubelet and a name server beside a control plane of their own; what runs is the test's."""
+"""One real node: containerd, kubelet and a name server beside a control plane of their own."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What an operator of the node could do to a pod's container or see of it, past the API server."""
+"""Kills or inspects a pod's container on the node, without the API server."""
 
 import json
 from typing import Any

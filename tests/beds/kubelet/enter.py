@@ -1,4 +1,4 @@
-"""Runs a command in the namespaces of another process; a program of its own, which passes signals on to the command.
+"""Runs a command in the namespaces of another process and passes signals on to it; run as a program.
 
 `enter.py PID COMMAND...`. However it ends, the command ends too.
 """

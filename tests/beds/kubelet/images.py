@@ -1,6 +1,6 @@
-"""The images pods of the bed run, built from this tree's Dockerfiles and kept in the cache; it starts no pods.
+"""Builds the container images that the bed's pods run, from this tree's Dockerfiles, into the cache.
 
-No registry is asked: the base is made by debootstrap, what holds a pod's namespaces by a C compiler.
+It uses no registry: debootstrap makes the base image, and a C compiler the pause program.
 """
 
 import hashlib

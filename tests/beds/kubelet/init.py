@@ -1,7 +1,7 @@
-"""Makes namespaces of its own and is the first process in them; a program of its own, which ends all others with it.
+"""Creates Linux namespaces and is the first process in them; all others end with it; run as a program.
 
-It is called with the folder whose `lib`, `log` and `run` stand for /var/lib, /var/log and /run inside, and with the
-addresses of the bridge and of the loopback device. It writes its process id into the folder when all is ready.
+Its arguments are the folder whose `lib`, `log` and `run` replace /var/lib, /var/log and /run inside, and the addresses
+of the bridge and of the loopback device. It writes its process id into the folder when all is ready.
 """
 
 import ctypes

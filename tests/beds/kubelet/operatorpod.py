@@ -1,4 +1,4 @@
-"""The operator as users run it: the chart, installed by helm."""
+"""The operator in a pod, installed with helm from the chart."""
 
 import time
 

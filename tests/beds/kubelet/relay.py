@@ -1,7 +1,7 @@
-"""Passes TCP connections into a network namespace; a program of its own, which knows nothing of what it passes.
+"""Forwards TCP connections into a network namespace; run as a program.
 
-`relay.py PID PORT ADDRESS:PORT`: whoever connects to the port on this side's loopback, or to the address inside the
-namespaces of PID, is connected to that port of the loopback inside.
+`relay.py PID PORT ADDRESS:PORT`: connections to the port on this side's loopback, or to the address inside the
+namespaces of PID, are forwarded to that port of the loopback inside.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Namespaces, control groups and a folder for one node: what is started in them is gone with them, however it ends."""
+"""Namespaces, control groups and a folder for one node; every process started in them ends with them."""
 
 import contextlib
 import fcntl

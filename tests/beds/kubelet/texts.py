@@ -1,4 +1,4 @@
-"""The configuration files of a node's programs, as text; it writes and starts nothing."""
+"""Contents of the configuration files of containerd, its network, kubelet and the name server."""
 
 import json
 from pathlib import Path

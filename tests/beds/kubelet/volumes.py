@@ -1,4 +1,4 @@
-"""Manifests of a volume that is a folder of the node, and of a claim for it."""
+"""Manifests of a volume on a folder of the node, and of a claim for it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Plays a scenario in a namespace of its own with an operator that is killed where a test says; tells how it ended."""
+"""Runs a scenario with an operator that is killed at given writes, and returns its outcome."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Nodes with Ascend devices, and what Huawei's device plugin writes on their pods, when a test says so."""
+"""Nodes with Ascend devices, and the annotations of Huawei's device plugin, written when a test says so."""
 
 import json
 from collections import Counter

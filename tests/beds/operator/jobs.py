@@ -1,4 +1,4 @@
-"""Job manifests for tests: small, quick to fail, and as sparse as a user's."""
+"""Job manifests for tests: small, without back-off, and with few fields set."""
 
 from typing import Any
 

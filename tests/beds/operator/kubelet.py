@@ -1,4 +1,4 @@
-"""What kubelets and trainers do to the pods of one namespace, as a test directs it; the real scheduler binds them."""
+"""A fake kubelet and trainer for the pods of one namespace, under the test's control; the real scheduler binds them."""
 
 import contextlib
 import itertools

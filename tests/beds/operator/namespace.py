@@ -1,4 +1,4 @@
-"""One namespace as a test sees it: its jobs and what became of them; nothing acts for the operator or a kubelet."""
+"""Creates, changes and awaits jobs and other objects of one namespace, for tests."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Pod statuses as a kubelet writes them, as patches; who writes them when is not known here."""
+"""Pod status patches as kubelet writes them: running, ended, waiting, disrupted."""
 
 import datetime
 from typing import Any

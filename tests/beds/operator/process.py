@@ -1,4 +1,4 @@
-"""The operator as a process of its own, as in a cluster; it is ended as a cluster or a bad day would end it."""
+"""The operator as a process, as in a cluster: started, awaited, signalled and killed."""
 
 import os
 import signal

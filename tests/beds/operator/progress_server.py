@@ -1,4 +1,4 @@
-"""The trainer's /progress, as rank 0 of a fake pod serves it; what it tells is the test's to say."""
+"""Serves the trainer's /progress for rank 0 of a fake pod, with answers the test sets."""
 
 import http.server
 import threading

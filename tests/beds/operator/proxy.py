@@ -1,4 +1,4 @@
-"""Stands between one operator and the API server: counts what is written, and fails as a network or a server may.
+"""A proxy between one operator and the API server: counts writes, and injects network and server failures.
 
 Plain HTTP on loopback towards the operator, whose token it passes on. Watches stream through.
 """

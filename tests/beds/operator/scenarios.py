@@ -1,4 +1,4 @@
-"""Lives of a job from its creation to its end, each as a script that waits for what it needs; none knows of crashes."""
+"""Scenarios of a job from creation to end, each a script that waits for what it needs; chaos.py adds the crashes."""
 
 from collections.abc import Callable
 from typing import Any

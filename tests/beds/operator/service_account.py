@@ -1,4 +1,4 @@
-"""The operator's service account: it may do what the chart grants (its files/rbac.yaml) and nothing else."""
+"""The operator's service account, with exactly the rights of the chart's files/rbac.yaml."""
 
 import json
 from pathlib import Path

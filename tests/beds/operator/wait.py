@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of sleeping; says what was seen last when it does not come."""
+"""Polls for a condition with a timeout, and reports the last value seen."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Questions to a Prometheus over HTTP, past any proxy; it starts none and waits for nothing."""
+"""Client of Prometheus' HTTP API; ignores proxies of the environment."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Grafana's dashboards as files: what they ask Prometheus, with their variables filled in; it draws nothing."""
+"""Reads Grafana dashboard files: their queries, with variables filled in."""
 
 import json
 import re

@@ -1,7 +1,7 @@
-"""Tells a Prometheus which pods and endpoints a cluster has, in its own labels: Debian's has no Kubernetes discovery.
+"""Kubernetes service discovery for a Prometheus without it, such as Debian's: writes targets to files it watches.
 
-What it would find (discovery/kubernetes/pod.go and endpoints.go) as far as a monitor asks for it, in files that it
-watches; which of them are scraped, the configuration says.
+Labels are those of discovery/kubernetes/pod.go and endpoints.go, as far as our monitors use them; the scrape
+configuration selects the targets.
 """
 
 import json

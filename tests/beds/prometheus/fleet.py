@@ -1,4 +1,4 @@
-"""Jobs which together show all that there is to see of jobs: what they are, not who runs them or looks at them."""
+"""Jobs that together produce every series: training, restarted, hung, failed, pending."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""What a PodMonitor or a ServiceMonitor makes Prometheus scrape, in the words of Prometheus' own file.
+"""Translates a PodMonitor or ServiceMonitor to Prometheus' scrape configuration.
 
-As the Prometheus operator has it (pkg/prometheus/promcfg.go), for the fields below; another one is an error.
+Follows the Prometheus operator (pkg/prometheus/promcfg.go) for the fields below; any other field is an error.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A place for Prometheus on a node of the test bed, where pods have addresses; it knows nothing of what is scraped."""
+"""Runs Prometheus on a node of the test bed, where it can reach pods by their addresses."""
 
 from collections.abc import Sequence
 from pathlib import Path

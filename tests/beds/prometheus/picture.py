@@ -1,4 +1,4 @@
-"""Draws a dashboard as Grafana would lay it out, from its own file and a Prometheus; a stand-in where is no Grafana."""
+"""Draws a dashboard from its file and a Prometheus, laid out as in Grafana, where there is no Grafana."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""What a rule compares, taken out of its expression: series that must be there for it to tell anything, ever.
+"""Extracts the series that an alert rule compares; without any of them the rule can never fire.
 
-It knows as much of the language as a rule needs to be taken apart: brackets, quotes, comparisons and set operators.
+It parses only brackets, quotes, comparisons and set operators.
 """
 
 import re

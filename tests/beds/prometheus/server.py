@@ -1,4 +1,4 @@
-"""A real Prometheus from its start to its end; what it scrapes and evaluates is the test's to say."""
+"""A real Prometheus server as a context manager."""
 
 import contextlib
 import shutil

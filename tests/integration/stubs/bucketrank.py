@@ -1,7 +1,7 @@
-"""One rank of a gang that trains small networks with gradients in buckets and without, and is at last left by another.
+"""One rank of a gang that trains small networks with and without gradient buckets, until the last rank is killed.
 
-It writes what the steps told and what weights they ended with, in which networks of the family and which of
-MindSpore's modes buckets gave other bits than one sum, and the first rank what it met when the last was gone.
+It writes the metrics of the steps and the final weights, the networks and MindSpore modes in which buckets gave other
+bits than one sum, and, on the first rank, the error after the last rank was gone.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""A rank that compiles small cells as plan.json in its folder says, with graphs kept in the folder `kept`.
+"""A rank that compiles small cells by the plan.json in its folder and keeps the compiled graphs in `kept`.
 
-Writes what they gave, how many graphs it compiled and how many kept ones it used.
+Writes the outputs, and how many graphs it compiled and how many kept ones it reused.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""One rank of a gang whose rank $LEADER leads: what it gets from the leader, and who has a checkpoint's contents.
+"""One rank of a gang led by rank $LEADER: writes what it received from the leader and whether it has the checkpoint.
 
-In the folder: checkpoints/, for the leader alone.
+Its folder holds checkpoints/, which only the leader reads.
 """
 
 import os

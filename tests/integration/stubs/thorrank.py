@@ -1,4 +1,4 @@
-"""One rank of a script that uses THOR by itself: it writes all state, and which blocks it inverted, into a file."""
+"""One rank of a script that uses THOR directly: writes all its state, and which blocks it inverted, to a file."""
 
 import hashlib
 import os

@@ -1,8 +1,8 @@
-"""Forks the tests' ranks from processes that have imported MindSpore once; an import costs a rank more than its start.
+"""Fork server for ranks: forks processes that have imported MindSpore, as an import takes longer than a rank's start.
 
-Every worker of pytest has a server of its own, which starts with the first rank and ends with the worker. A rank is
-started by `subprocess`, as ever: the command starts a small process that stands for the rank (see stand_in.py). How a
-container starts a rank, and what happens to it while it imports MindSpore, is for tests that do without the server.
+Every pytest worker has a server of its own, which starts with the first rank and ends with the worker. A rank is still
+started by `subprocess`: the command starts a small process that stands for the rank (see stand_in.py). Tests of how a
+container starts a rank, and of what happens while it imports MindSpore, do without the server.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""Turns a process that was just forked into what `python ARGUMENTS` would be, but for what it has imported already."""
+"""Sets up a forked process as `python ARGUMENTS` would be, except for the modules already imported."""
 
 import atexit
 import importlib

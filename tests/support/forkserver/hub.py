@@ -1,6 +1,6 @@
-"""Passes requests on to one process per number of threads, since libraries read OMP_NUM_THREADS when they are loaded.
+"""Routes requests to one forking process per OMP_NUM_THREADS, which libraries read when they are loaded.
 
-usage: python -m support.forkserver.hub SOCKET; ends, with all that it started, when its input is closed.
+usage: python -m support.forkserver.hub SOCKET; ends, with every process it started, when its input is closed.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Stands for a rank that the fork server forks: its streams and its end are the rank's, and it passes signals on.
+"""Stands in for a rank forked by the fork server: same streams and exit code, and passes signals on.
 
 Run as a file, `stand_in.py ARGUMENTS` or, by package/, for `python -m resnetboost_trainer ...`; imports no package. The
 rank dies with this process, also by SIGKILL, and this process with its parent.

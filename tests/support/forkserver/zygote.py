@@ -1,4 +1,4 @@
-"""Imports MindSpore and what else a rank imports from elsewhere, uses none of it, and forks a rank for every request.
+"""Imports MindSpore and a rank's other third-party modules, without using them, and forks a rank per request.
 
 usage: python -m support.forkserver.zygote DESCRIPTOR, of a socket to the hub; ends with its ranks when that is closed.
 """
