@@ -22,12 +22,12 @@ from resnetboost_api import names
 SIZES = tuple(int(size) for size in os.environ.get("RANKTABLE_SIZES", "16,64,256,1024").split(","))
 ROUNDS = 3
 PATIENCE_SECONDS = 300.0
-# Until the condition has told of the missing annotation, which is written at most every 5 s.
+# Until the condition names the missing annotation, which is written at most every 5 s.
 SETTLE_SECONDS = 6.0
 
 
 def measure() -> list[Entry]:
-    """The same control plane and operator for all sizes."""
+    """One control plane and operator for all sizes."""
     with ControlPlane(crds=[scale_jobs.CRD]) as plane:
         plane.add_kwok_nodes(-(-max(SIZES) // PER_NODE), {RESOURCE: str(PER_NODE)})
         operator = Operator(plane, Account(plane).kubeconfig)
@@ -63,7 +63,7 @@ def _delivery(space: Space, size: int) -> float:
 
 
 class _Told:
-    """Watches the pods of a gang until each has the annotation of its rank table."""
+    """Watches a gang's pods until each has the annotation of its rank table."""
 
     def __init__(self, space: Space, size: int) -> None:
         path = f"/api/v1/namespaces/{space.namespace}/pods"
@@ -75,7 +75,7 @@ class _Told:
         self._thread.start()
 
     def wait(self) -> float:
-        """When the last one had it (monotonic seconds)."""
+        """When the last pod had it (monotonic seconds)."""
         self._thread.join(PATIENCE_SECONDS)
         return self._at
 

@@ -19,7 +19,7 @@ COMPILING, STEP = "compiling", "first step"
 
 
 def measure() -> list[Entry]:
-    """Compiling and the first step, and the whole start; all parts are printed."""
+    """Compilation with the first step, and the whole start; prints all phases."""
     pairs = [_pair() for _ in range(PAIRS)]
     first, second = [list(started) for started in zip(*pairs, strict=True)]
     assert all(cold.loss == warm.loss for cold, warm in pairs), "a kept graph computes something else"

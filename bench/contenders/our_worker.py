@@ -14,7 +14,7 @@ from resnetboost_trainer.models import resnet
 
 
 def main(what: str, name: str, channels: int, size: int, batch: int) -> None:
-    """Compile with a first one, say so, then answer line by line."""
+    """Compile with a first step, report ready, then answer each input line."""
     program = trainer.program(channels, model=trainer.settings()["model"] | {"name": name})
     generator = np.random.default_rng(0)
     images = Tensor(generator.standard_normal((batch, channels, size, size), np.float32))

@@ -15,7 +15,7 @@ import msgspec  # noqa: E402
 
 
 class Started(msgspec.Struct):
-    """Seconds by part, numbers of graphs, and the loss of the step."""
+    """Seconds by phase, numbers of compiled and reused graphs, and the loss of the step."""
 
     parts: dict[str, float]
     compiled: int
@@ -24,7 +24,7 @@ class Started(msgspec.Struct):
 
 
 def main(folder: Path) -> None:
-    """One start."""
+    """Start a rank and make one step."""
     import numpy as np
     from mindspore import Tensor
 

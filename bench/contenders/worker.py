@@ -15,7 +15,7 @@ from resnetboost_trainer.models import resnet
 
 
 def main(form: str, channels: int, size: int) -> None:
-    """Compile with a first step, say so, then answer line by line."""
+    """Compile with a first step, report ready, then answer each input line."""
     if form == "stock":
         with mock.patch.object(resnet, "Conv2d", _stock), mock.patch.object(library, "usable", return_value=None):
             program = trainer.program(channels)
@@ -32,7 +32,7 @@ def main(form: str, channels: int, size: int) -> None:
 
 
 def _stock(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0, stem: bool = False) -> nn.Cell:
-    """MindSpore's own convolution as anybody gets it: no instruction set chosen, oneDNN's dispatch as it comes."""
+    """MindSpore's own convolution with its defaults: no instruction set chosen, oneDNN's dispatch unchanged."""
     return nn.Conv2d(inputs, outputs, kernel, stride, pad_mode="pad", padding=padding)
 
 

@@ -2,4 +2,4 @@
 
 
 class ClusterError(Exception):
-    """The test bed cannot do what it was asked to; the text says why, and what helps."""
+    """An operation of the test bed failed; the text says why, and how to fix it."""

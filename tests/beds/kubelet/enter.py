@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> NoReturn:
-    """Enter, run, and end as the command ends."""
+    """Enter the namespaces, run the command, and exit as it does."""
     folder = os.getcwd()
     enter(sys.argv[1])
     os.chdir(folder)
@@ -29,7 +29,7 @@ def main() -> NoReturn:
 
 
 def enter(process: str) -> None:
-    """Join all of them, the mounts last: afterwards /proc is another one."""
+    """Join all namespaces; mounts come last, because they replace /proc."""
     found = [os.open(f"/proc/{process}/ns/{kind}", os.O_RDONLY) for kind in ("net", "pid", "mnt")]
     for namespace in found:
         if _libc.setns(namespace, 0):

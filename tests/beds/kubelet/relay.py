@@ -16,7 +16,7 @@ _PIECE = 1 << 16
 
 
 def main() -> None:
-    """Listen outside, enter, listen inside."""
+    """Listen outside, enter the namespaces, listen inside."""
     process, port, inside = sys.argv[1:]
     address, _, inner_port = inside.rpartition(":")
     listening = [listen("127.0.0.1", int(port))]
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """The port may be held by a socket that does not listen."""
+    """Listen on a port that may be reserved by a socket that does not listen."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listening.bind((address, port))
@@ -37,7 +37,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 async def serve(listening: list[socket.socket], port: int, process: int) -> None:
-    """Connect whoever comes, until the process ends."""
+    """Accept and forward connections until the process ends."""
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError), contextlib.closing(writer):
@@ -51,7 +51,7 @@ async def serve(listening: list[socket.socket], port: int, process: int) -> None
 
 
 async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One direction, until its end."""
+    """Forward one direction of a connection until its end."""
     while piece := await reader.read(_PIECE):
         writer.write(piece)
         await writer.drain()
