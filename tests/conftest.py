@@ -8,5 +8,5 @@ pytest_plugins = ["beds.cluster.fixtures", "support.sidebyside", "support.summar
 
 examples.register()
 
-# Who starts tests in a shell's background has them ignore Ctrl-C, and so would the programs they start.
+# A shell's background jobs ignore Ctrl-C, and so would programs started by tests that run in one.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -82,7 +82,7 @@ def test_the_status_is_taken_and_holds_nothing_that_moves_a_cursor(
 
 
 def texts(value: Any) -> list[str]:
-    """Every text in it."""
+    """Every text in the object."""
     if isinstance(value, str):
         return [value]
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def comparable(node: Any) -> Any:
-    """A tree in which 1 and 1.0 and true differ, and the order of required fields does not count."""
+    """The tree in a form where 1, 1.0 and true differ, and the order of required fields does not count."""
     if isinstance(node, dict):
         return {name: comparable(part if name != "required" else sorted(part)) for name, part in node.items()}
     return [comparable(part) for part in node] if isinstance(node, list) else (type(node).__name__, node)

@@ -27,7 +27,7 @@ def graphs() -> None:
 
 
 class Trainee:
-    """A small network trained alone, each step in so many micro batches."""
+    """A small network trained alone, with each step divided into micro batches."""
 
     def __init__(self, parts: int, **changes: Any) -> None:
         model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}

@@ -18,7 +18,7 @@ def adasum(device: dict[str, int], batch: int, stage: dict[str, Any]) -> dict[st
     return job(base | stage, device={"type": "CPU", **device}, checkpoint={"everySteps": 7, "keep": 3})
 
 
-# Everything at once: a folded rank, a momentum of each node's own, and the curvature of THOR.
+# All features at once: a number of nodes that is no power of two, momentum per node, and THOR's curvature.
 THREE = adasum({"count": 3}, batch=24, stage={"epochs": 2, "thor": {"frequency": 5}})
 
 

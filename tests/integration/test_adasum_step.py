@@ -28,7 +28,7 @@ def graphs() -> None:
 
 
 def trained(**changes: Any) -> tuple[dict[str, NDArray[Any]], list[float]]:
-    """Weights and losses of four steps of a small network, alone."""
+    """Weights and losses of four steps of a small network on one rank."""
     model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}
     settings = trainerconfig.GOOD | {"model": model} | changes
     network = thornetworks.Chain()

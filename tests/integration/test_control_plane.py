@@ -26,7 +26,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def own_plane(programs: None) -> Iterator[ControlPlane]:
-    """One to restart, and with nodes that other tests must not see."""
+    """A control plane of its own, to restart and to add nodes to."""
     with ControlPlane(with_audit=True) as plane:
         yield plane
 

@@ -60,7 +60,7 @@ def test_a_longer_gradient_is_scaled_down_before_weight_decay_and_another_is_lef
 
 
 def scaled(weights: Floats, given: Floats, matrix: bool) -> Floats:
-    """What momentum is given of a parameter's gradient."""
+    """The gradient of a parameter as Momentum receives it."""
     length, steepness = float(np.linalg.norm(weights)), float(np.linalg.norm(given))
     if not matrix:
         return given

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 SAMPLE = 2
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 AT_ONCE = 3  # an operator that starts keeps one core busy for a second
-# A crash may cost some writes more; a run that ends before its crash proves nothing and costs little.
+# A crash may add some writes; a run that ends before its crash tests nothing and is cheap.
 MORE_WRITES = 2
 EVERY_WRITE = Point(0, "after")
 
@@ -31,7 +31,7 @@ Undisturbed = dict[str, Outcome]
 
 @pytest.fixture(scope="module")
 def undisturbed(control_plane: ControlPlane, account: Account) -> Undisturbed:
-    """How each scenario ends when nobody dies."""
+    """Outcome of each scenario without crashes."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = pool.map(lambda name: chaos.play(control_plane, account, name), scenarios.ALL)
         return dict(zip(scenarios.ALL, outcomes, strict=True))

@@ -50,7 +50,7 @@ def test_nothing_stays_after_a_kill() -> None:
 
 
 def command_lines(folder: Path) -> list[str]:
-    """Those of processes that name the folder."""
+    """Command lines of processes that name the folder."""
     return [line for process in Path("/proc").glob("[0-9]*") if str(folder) in (line := command_line(process))]
 
 

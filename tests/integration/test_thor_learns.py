@@ -20,7 +20,7 @@ BATCH = 64
 
 
 def check(accuracies: list[float]) -> None:
-    """Of the test set after each epoch."""
+    """Accuracy on the test set after each epoch."""
     assert len(accuracies) == EPOCHS
     assert max(accuracies[:2]) >= 0.95
     assert max(accuracies) >= 0.985

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.remove("/standin")  # from here on the name is the real trainer's
+sys.path.remove("/standin")  # from here on the name means the real trainer
 
 from resnetboost_trainer import config
 from resnetboost_trainer.distributed import ranktable

@@ -17,7 +17,7 @@ RUNBOOK = ROOT / "docs" / "monitoring.md"
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    """Skips where there is none, but never in CI."""
+    """Path of promtool; skips where there is none, but never in CI."""
     found = shutil.which("promtool")
     if found is None:
         words = "no promtool to judge the rules with; run scripts/install-system-packages"

@@ -13,12 +13,12 @@ _PATTERN = "*/*.graph"
 
 
 def give(stage: Path) -> None:
-    """Put what is known where a stage keeps its graphs; what it has stays."""
+    """Copy known graphs to the folder of a stage; existing ones stay."""
     _copy(_known(), stage / "graphs")
 
 
 def collect(stage: Path) -> None:
-    """Remember what a stage has kept."""
+    """Collect the graphs that a stage has kept."""
     _copy(stage / "graphs", _known())
 
 

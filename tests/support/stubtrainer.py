@@ -7,7 +7,7 @@ STUB = Path(__file__).parents[1] / "integration" / "stubs" / "trainer.py"
 
 
 def install(folder: Path) -> Path:
-    """Make a package of the stub under `folder`; returns what belongs on PYTHONPATH."""
+    """Create a package of the stub under `folder`; returns the entry for PYTHONPATH."""
     package = folder / "stub" / "resnetboost_trainer"
     package.mkdir(parents=True)
     shutil.copy(STUB, package / "__main__.py")

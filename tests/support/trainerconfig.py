@@ -29,7 +29,7 @@ GOOD: dict[str, Any] = {
     "checkpoint": {"everySteps": 20, "keep": 3, "resume": "Never"},
 }
 
-# What a stage of the algorithm THOR has beside it.
+# Additional settings of a THOR stage.
 THOR: dict[str, Any] = {
     "frequency": 10,
     "blockSize": 128,

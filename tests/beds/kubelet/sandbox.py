@@ -23,9 +23,7 @@ _SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}  # the share of eight proc
 
 
 class Sandbox:
-    """A `Place` for a control plane. Its folder is created at once, and removed with the control plane or by
-    `close`.
-    """
+    """A `Place` for a control plane. Creates its folder at once; the control plane or `close` removes it."""
 
     def __init__(self) -> None:
         beds = home() / "beds"

@@ -24,7 +24,7 @@ from support import familygradients, trainerconfig
 
 
 def main(folder: Path) -> None:
-    """A step of each."""
+    """Take one step with every network."""
     environment = config.environment()
     rendezvous = Rendezvous(environment)
     device.prepare()

@@ -29,7 +29,7 @@ from support.pcareference import Settings  # noqa: E402
 
 
 class Recording(Communicator):
-    """It keeps how many numbers were broadcast at a time."""
+    """A communicator that records the sizes of broadcasts."""
 
     broadcasts: list[int]
 
