@@ -25,12 +25,12 @@ SUITES = {
     "scale": "gangs of up to 1000 pods on a real API server against Indexed Jobs",
 }
 OUTPUT = Path("build/bench.json")
-# A suite that a gate reads by itself has a file of its own.
+# A suite whose result a CI gate reads on its own has a file of its own.
 OWN_OUTPUT = {"scale": Path("build/bench-scale.json")}
 
 
 def main() -> None:
-    """Run the named suites, or all of them. What was measured before a failure is kept."""
+    """Run the named suites, or all of them. Results measured before a failure are kept."""
     text = "\n".join(f"  {name:12} {what}" for name, what in SUITES.items())
     parser = argparse.ArgumentParser("python -m bench", epilog=text, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], metavar="SUITE", help="default: all")

@@ -1,18 +1,18 @@
-"""What Adasum costs and saves: an adaptive sum against an AllReduce, and training at a large batch against averaging.
+"""Adasum's cost and benefit: adaptive sums against AllReduce, and large-batch training against averaging.
 
-Sums are timed in real gangs, an AllReduce and an adaptive sum of the same bytes in turn; a sum's time is its slowest
-rank's.
+Sums are timed in real gangs that alternate an AllReduce and an adaptive sum of the same bytes; a sum's time is the
+slowest rank's.
 
-At the large batch, 8 ranks of 32 images each train ThreeConvolutions, by averaging, by Adasum of changes (Delta) and of
-gradients (Gradient), each with as many learning rates to choose from and the same shape of schedule (one epoch of
-warm-up, then a cosine). Every rate is tried with the first seed, each one's best two with the others too; the rate that
-is reported is chosen by the mean epochs to 97 % on the very seeds and test set that are reported. A run that never gets
-there counts as one epoch more than it had.
+The large-batch part trains ThreeConvolutions on 8 ranks of 32 images each, by averaging, by Adasum of changes (Delta)
+and of gradients (Gradient). Each has the same number of learning rates to choose from and the same shape of schedule
+(one epoch of warm-up, then a cosine). Every rate runs with the first seed, and the best two of each method with the
+other seeds too; the reported rate is chosen by the mean epochs to 97 % on the very seeds and test set that are
+reported. A run that never gets there counts as one epoch more than it had.
 
 The ranks are simulated in one process: gradients of the 8 local batches one after another by the trainer's own graph,
-momentum by rank and the tree of pairs in NumPy with the trainer's own arithmetic. The simulation is first held to a
-real gang, which also gives the seconds of a step. Two things differ from a gang: BN's running statistics are one set
-that all ranks update in turn, and the seconds to an accuracy are the steps to it times those of a step.
+momentum by rank and the tree of pairs in NumPy with the trainer's own arithmetic. The simulation is first checked
+against a real gang, which also gives the seconds of a step. Two things differ from a gang: all ranks update one set of
+BN's running statistics in turn, and the seconds to an accuracy are the steps to it times those of a step.
 """
 
 import functools
@@ -48,12 +48,12 @@ RATES = (0.1, 0.2, 0.4, 0.8, 1.6)
 FINALISTS = 2
 HOWS = ("mean", "Delta", "Gradient")
 
-# Of the way the weights have gone: float32 sums in another order, through BN.
+# Relative to the distance the weights have moved: float32 sums in another order, through BN.
 TOLERANCE = 1e-4
 
 
 def measure() -> list[Entry]:
-    """Costs at 2, 4 and 8 ranks; digits and 5000 MNIST digits of half the size at a batch of 256."""
+    """Costs at 2, 4 and 8 ranks; training with a batch of 256 on digits and on 5000 half-size MNIST digits."""
     device.prepare()
     entries = [entry for ranks in GANGS for entry in _costs(ranks)]
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ def measure() -> list[Entry]:
 
 
 def _halved(path: Path) -> Path:
-    """Images of 14 x 14, means of 2 x 2 pixels: of 28 x 28 this network needs some 50 epochs at this batch."""
+    """Images of 14 x 14, means of 2 x 2 pixels: on 28 x 28 this network needs some 50 epochs at this batch."""
     arrays = dict(np.load(path))
     for name in ("x_train", "x_test"):
         arrays[name] = arrays[name].reshape(-1, 14, 2, 14, 2).mean((2, 4)).round().astype(np.uint8)
@@ -75,7 +75,7 @@ def _halved(path: Path) -> Path:
 
 
 def _costs(ranks: int) -> list[Entry]:
-    """45 MB are ResNet-18's 62 tensors, 1 MB are resnet20's."""
+    """Sums of 45 MB (ResNet-18's 62 tensors) and of 1 MB (resnet20's)."""
     sums = {"": _sizes("resnet18", 1000), "_1mb": _sizes("resnet20", 10)}
     with tempfile.TemporaryDirectory() as folder:
         times = _gang(Path(folder), ranks, Plan(ROUNDS, sums=sums))
@@ -99,7 +99,7 @@ def _sizes(name: str, classes: int) -> list[int]:
 
 
 def _gang(folder: Path, ranks: int, plan: Plan) -> Times:
-    """The slowest rank's seconds of each round; levels are rank 0's."""
+    """The slowest rank's seconds of each round; level times are rank 0's."""
     (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
     trainer.together(folder, ranks, 1, "bench.contenders.adasum_rank", str(folder))
     every = [msgspec.json.decode(path.read_bytes(), type=Times) for path in sorted(folder.glob("times-*.json"))]
@@ -138,13 +138,13 @@ def _best(runs: Runs) -> Best:
 
 
 def _merit(runs: Sequence[Run]) -> tuple[float, ...]:
-    """Less is better: mean epochs to 97 %, then to 95 and 98 %, then what is missing in the end."""
+    """Sort key, smaller is better: mean epochs to 97 %, then to 95 and 98 %, then the final error."""
     means = [statistics.mean(run.epochs_to(target) for run in runs) for target in (0.97, 0.95, 0.98)]
     return (*means, -statistics.mean(run.accuracies[-1] for run in runs))
 
 
 def _measure_steps(trials: dict[str, "Ranks"]) -> None:
-    """One real gang trains in all ways in turn: seconds of a step of each, and each one's weights as a check."""
+    """One real gang trains by every method in turn: seconds of a step of each, and each one's weights as a check."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for how, trial in trials.items():
@@ -178,7 +178,7 @@ class Ranks(Trial):
         return self.settings(rate, seed) | ({} if self.how == "mean" else adasum)
 
     def check(self, expected: Floats) -> float:
-        """How far the weights after some steps are from those of a real gang, relative to how far they have come."""
+        """Distance of the weights after some steps from a real gang's, relative to how far they have moved."""
         configured = self._config(rate=0.1, seed=0)
         self._reset(seed=0)
         before = self._weights()
@@ -212,7 +212,7 @@ class Ranks(Trial):
         return found
 
     def _tree(self, vectors: Sequence[Floats]) -> Floats:
-        """Neighbours first, then neighbouring pairs."""
+        """The binary tree of pairs: neighbours first, then neighbouring pairs."""
         while len(vectors) > 1:
             vectors = [self._pair(*vectors[k : k + 2]) for k in range(0, len(vectors), 2)]
         return vectors[0]

@@ -1,4 +1,4 @@
-"""How long training stands still for a checkpoint (fsync included), every 20 steps of resnet20 on this very disk."""
+"""Time that training stalls for a checkpoint (fsync included), every 20 steps of resnet20 on this machine's disk."""
 
 import tempfile
 import time
@@ -14,7 +14,7 @@ ROUNDS, STEPS = 12, 20
 
 
 def measure() -> list[Entry]:
-    """Given as the share of training time at one checkpoint a minute; goal below 0.005."""
+    """Stall as the share of training time at one checkpoint a minute; goal below 0.005."""
     program = trainer.program(channels=1)
     with tempfile.TemporaryDirectory(dir=".") as folder:  # the tree's disk: /tmp is often memory
         saver = Saver(Path(folder), {"step": Keeping(keep=3, saved=lambda *_: None)})
@@ -29,7 +29,7 @@ def measure() -> list[Entry]:
 
 
 def _save(program: Program, saver: Saver, number: int) -> float:
-    """What the loop waits for: the copy of the state, and the writer if it is still busy with the one before."""
+    """Time that the loop waits: to copy the state, and for the writer if it is busy with the previous checkpoint."""
     _steps(program)
     started = time.perf_counter()
     saver.save(_manifest(number), program.state.snapshot() or {})
@@ -37,7 +37,7 @@ def _save(program: Program, saver: Saver, number: int) -> float:
 
 
 def _slowed(program: Program, saver: Saver, number: int) -> float:
-    """20 steps with a checkpoint before them minus 20 steps without: the stall and what the writer takes from steps."""
+    """20 steps after a checkpoint minus 20 steps without one: the stall, and the time the writer takes from steps."""
     started = time.perf_counter()
     saver.save(_manifest(ROUNDS + number), program.state.snapshot() or {})
     _steps(program)

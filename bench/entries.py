@@ -1,4 +1,4 @@
-"""What a benchmark reports, as a table for people and as JSON for programs; it measures nothing."""
+"""Benchmark results as a table for people and as JSON for programs."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -10,8 +10,11 @@ from rich.table import Table
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure. `value` in `unit` is ours (median of `n`); `ratio` is ours / baseline, or baseline time / ours where
-    the name says speedup; `spread` is the smallest and largest ratio among the pairs measured side by side."""
+    """One figure of a benchmark.
+
+    `value` in `unit` is ours (median of `n`); `ratio` is ours / baseline, or baseline time / ours where the name says
+    speedup; `spread` is the smallest and largest ratio among the pairs measured side by side.
+    """
 
     name: str
     value: float
@@ -40,7 +43,7 @@ def share(name: str, shares: Sequence[float], whole: str) -> Entry:
 
 
 def figure(name: str, values: Sequence[float], unit: str, what: str) -> Entry:
-    """An entry that is compared with nothing: its ratio is the value itself."""
+    """An entry without a baseline: its ratio is the value itself."""
     return _entry(name, values, values, unit, what)
 
 
@@ -57,7 +60,7 @@ def _entry(name: str, ours: Sequence[float], ratios: Sequence[float], unit: str,
 
 
 def show(entries: Iterable[Entry]) -> None:
-    """Print the table."""
+    """Print the entries as a table."""
     table = Table("name", "ours", "unit", "baseline", "ratio", "spread", "n", title="each ratio measured side by side")
     for entry in entries:
         low, high = entry.spread
@@ -67,7 +70,7 @@ def show(entries: Iterable[Entry]) -> None:
 
 
 def merge(entries: Iterable[Entry], path: Path) -> list[Entry]:
-    """Put the entries into the JSON file, replacing those of the same name; returns all of them."""
+    """Merge the entries into the JSON file, replacing those of the same name; returns all of them."""
     known = msgspec.json.decode(path.read_bytes(), type=list[Entry]) if path.exists() else []
     merged = {entry.name: entry for entry in [*known, *entries]}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
-"""Training step and inference on CPU against MindCV: same network, batch and threads, in turn, a process for each."""
+"""Training step and inference on CPU against MindCV: same network, batch and threads, in turn, one process each."""
 
 from bench.entries import Entry, ratio
 from bench.step import Worker
 
-# Network, (channels, size, batch), pairs of turns, our steps in a turn. MindCV does one, which takes as long as many.
+# Network, (channels, size, batch), pairs of turns, our steps per turn. MindCV makes one step in the same time.
 CASES = (("resnet20", (1, 8, 64), 9, 20), ("resnet20", (3, 32, 64), 3, 5), ("resnet18", (3, 64, 32), 3, 2))
 
 
 def measure() -> list[Entry]:
-    """The time of ours / MindCV's, so below 1 is ahead."""
+    """Ours / MindCV's time: below 1 is faster."""
     return [_compare(what, *case) for case in CASES for what in ("train", "infer")]
 
 

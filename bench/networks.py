@@ -1,4 +1,4 @@
-"""Networks that only benchmarks train."""
+"""Networks used only by benchmarks."""
 
 from mindspore import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""The share of training time outside the compiled graphs: data, Python, metrics, the progress server."""
+"""Share of training time outside the compiled graphs: data, Python, metrics, the progress server."""
 
 from bench import trainer
 from bench.entries import Entry, share
@@ -7,7 +7,7 @@ ROUNDS = 3
 
 
 def measure() -> list[Entry]:
-    """Wall time between steps against the time inside the three graphs, one rank, no evaluation or checkpoint."""
+    """Wall time between steps against time inside the three graphs; one rank, no evaluation or checkpoint."""
     return [share("overhead_share", [_share() for _ in range(ROUNDS)], "resnet20 on digits, whole steps")]
 
 

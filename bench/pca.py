@@ -1,12 +1,12 @@
-"""Principal components of 60 snapshots against scikit-learn's, each in a process of its own: seconds and peak memory.
+"""Principal components of 60 snapshots against scikit-learn's, each in its own process: seconds and peak memory.
 
-Snapshots are random walks in float32, of ResNet-18's size and of ResNet-50's. Of ResNet-18's first eighth all of
-scikit-learn's ways are measured, and found to agree with ours; of the whole its default, `svd_solver="auto"`, which is
-`randomized` for snapshots, and its fastest and smallest, which somebody has to know of. IncrementalPCA of the whole
-would take more than 20 GB.
+Snapshots are random walks in float32, of ResNet-18's size and of ResNet-50's. All of scikit-learn's solvers run on the
+first eighth of ResNet-18, where they must agree with ours. On the whole only two run: the default, `svd_solver="auto"`,
+which is `randomized` for snapshots, and the fastest and smallest, which a user has to choose. IncrementalPCA of the
+whole would take more than 20 GB.
 
-Both headlines are as much against us as can be: our seconds have all reading and hashing in them, theirs begin when the
-array is in memory; our memory is all of the process, theirs is without that array.
+Both headline figures favour scikit-learn: our seconds include all reading and hashing, theirs begin when the array is
+in memory; our memory is the whole process', theirs excludes that array.
 """
 
 import math
@@ -34,20 +34,20 @@ RANKS = 8
 EIGHTH = RESNET18 // 8
 ROUNDS = 3
 
-# What the suite holds ResNet-50 to, MiB: an eighth of its basis is 390 and the whole 3120.
+# Memory limit for ResNet-50, MiB: an eighth of its basis is 390, the whole 3120.
 BUDGET, BUDGET_WHOLE = 640, 3400
 
-# What a user of scikit-learn gets without asking (svd_solver="auto"), and its fastest and smallest way.
+# scikit-learn's default (svd_solver="auto"), and its fastest and smallest solver.
 DEFAULT, BEST = "randomized", "arpack"
 
-# Of 1 - |cosine| to ours: theirs are found in float32; randomized ones are near the components, not the components.
+# Bounds of 1 - |cosine| to ours: scikit-learn computes in float32, and randomized components are approximate.
 AGREEMENT = {"full": 1e-5, "arpack": 1e-5, "incremental": 1e-5, "randomized": 0.2}
 
 Outcomes = dict[str, list[Outcome]]
 
 
 def measure() -> list[Entry]:
-    """An eighth of ResNet-18 by all, the whole by the best, ResNet-50 by ours."""
+    """All solvers on an eighth of ResNet-18, the best ones on the whole, ours alone on ResNet-50."""
     with _snapshots(RESNET18) as root:
         eighth = _compared(Task(str(root), RESNET18, EIGHTH, EIGHTH, keep=True))
         whole = _in_turn(Task(str(root), RESNET18, RESNET18, RESNET18), {DEFAULT: 2, BEST: ROUNDS})
@@ -58,7 +58,7 @@ def measure() -> list[Entry]:
 
 @contextmanager
 def _snapshots(numbers: int) -> Iterator[Path]:
-    """Steps of a fiftieth of the weights, as the trainer writes them, on the tree's disk: /tmp is often memory."""
+    """Random walks with steps of 1/50 of the weights, in the trainer's format, on disk: /tmp is often memory."""
     Path("build").mkdir(exist_ok=True)
     root = Path(tempfile.mkdtemp(prefix="pca-", dir="build"))
     generator = np.random.Generator(np.random.Philox(0))
@@ -102,7 +102,7 @@ def _run(name: str, task: Task) -> Outcome:
 
 
 def _in_turn(task: Task, rounds: dict[str, int]) -> Outcomes:
-    """Ours before each of theirs that is still to be measured."""
+    """Ours before each of scikit-learn's solvers that is still to be measured."""
     outcomes: Outcomes = {"ours": [], **{name: [] for name in rounds}}
     for round_ in range(max(rounds.values())):
         outcomes["ours"].append(_run("ours", task))
@@ -112,7 +112,7 @@ def _in_turn(task: Task, rounds: dict[str, int]) -> Outcomes:
 
 
 def _compared(task: Task) -> Outcomes:
-    """Every way, twice where that is quick; all find the same components up to their sign."""
+    """Run every solver, twice where that is quick; all must find the same components up to their sign."""
     outcomes = _in_turn(task, {BEST: 2, "randomized": 2, "full": 1, "incremental": 1})
     assert BEST == _least(outcomes, _computing) == _least(outcomes, _peaks)
     for name, within in AGREEMENT.items():
@@ -134,12 +134,12 @@ def _components(task: Task, name: str) -> Floats:
 
 
 def _least(outcomes: Outcomes, of: Callable[[Sequence[Outcome]], list[float]]) -> str:
-    """Which of scikit-learn's has the smallest median of that."""
+    """The solver of scikit-learn with the smallest median of that figure."""
     return min((name for name in outcomes if name != "ours"), key=lambda name: statistics.median(of(outcomes[name])))
 
 
 def _headlines(outcomes: Outcomes) -> list[Entry]:
-    """Against the default and, with the name of the solver, the best; what their array takes is not counted."""
+    """Ratios to the default and to the best solver, with its name; the memory of their array is not counted."""
     return [*_headline(outcomes, DEFAULT, ""), *_headline(outcomes, BEST, f"_{BEST}_fit")]
 
 
@@ -154,7 +154,7 @@ def _headline(outcomes: Outcomes, name: str, end: str) -> list[Entry]:
 
 
 def _by_way(outcomes: Outcomes, size: str) -> list[Entry]:
-    """Seconds with reading on both sides and on neither; memory with all of the process on both sides."""
+    """Seconds with reading on both sides and on neither; memory of the whole process on both sides."""
     return [entry for name in outcomes if name != "ours" for entry in _beside(outcomes, name, size)]
 
 
@@ -189,7 +189,7 @@ def _peaks(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 def _resnet50(root: Path) -> list[Entry]:
-    """One of 8 ranks with its eighth of the basis, though it does the products of all columns; and one rank alone."""
+    """One of 8 ranks with its eighth of the basis, although it multiplies all columns; and one rank alone."""
     rank = [_run("ours", Task(str(root), RESNET50, RESNET50, math.ceil(RESNET50 / RANKS))) for _ in range(2)]
     alone = [_run("ours", Task(str(root), RESNET50, RESNET50, RESNET50))]
     assert max(_peaks(rank)) < BUDGET

@@ -1,4 +1,4 @@
-"""Training step and inference on CPU against PyTorch: same network, batch and threads, in turn, a process for each."""
+"""Training step and inference on CPU against PyTorch: same network, batch and threads, in turn, one process each."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from bench.step import Worker
 
 SYSTEM_PYTHON = "/usr/bin/python3"  # has Debian's torch and torchvision (scripts/install-system-packages)
 
-# Network, (channels, size, batch), pairs of turns, steps in a turn.
+# Network, (channels, size, batch), pairs of turns, steps per turn.
 CASES = (("resnet20", (1, 8, 64), 15, 20), ("resnet20", (3, 32, 64), 9, 5), ("resnet18", (3, 64, 32), 7, 2))
 
 
 def measure() -> list[Entry]:
-    """The time of ours / PyTorch's, so below 1 is ahead."""
+    """Ours / PyTorch's time: below 1 is faster."""
     return [_compare(what, *case) for case in CASES for what in ("train", "infer")]
 
 

@@ -1,7 +1,7 @@
 """Seconds from the device plugin's last annotation until every pod of a gang on Ascend has its rank table.
 
-On a real API server with kwok nodes, whose pods have no kubelet: what that adds, the tests on a real one print. All of
-it shares this machine. RANKTABLE_SIZES in the environment changes the sizes: RANKTABLE_SIZES=16.
+On a real API server with kwok nodes, whose pods have no kubelet; the tests on a real kubelet print what that adds. All
+of it shares this machine. RANKTABLE_SIZES in the environment changes the sizes: RANKTABLE_SIZES=16.
 """
 
 import json
@@ -27,7 +27,7 @@ SETTLE_SECONDS = 6.0
 
 
 def measure() -> list[Entry]:
-    """The same control plane and operator for all sizes."""
+    """One control plane and operator for all sizes."""
     with ControlPlane(crds=[scale_jobs.CRD]) as plane:
         plane.add_kwok_nodes(-(-max(SIZES) // PER_NODE), {RESOURCE: str(PER_NODE)})
         operator = Operator(plane, Account(plane).kubeconfig)

@@ -1,8 +1,7 @@
-"""Gangs of 100, 500 and 1000 pods on a real API server with kwok nodes, beside Kubernetes' own Indexed Job, in turn.
+"""Gangs of 100, 500 and 1000 pods against Kubernetes' own Indexed Job, on a real API server with kwok nodes, in turn.
 
-All of it shares this machine, so only ratios travel, and those of a busy machine mean little: it takes 5 minutes on 2
-quiet cores. SCALE_SIZES and SCALE_ROUNDS in the environment change what is measured, for a quick look:
-SCALE_SIZES=100 SCALE_ROUNDS=1.
+All of it shares this machine, so only ratios carry over to others, and not those of a busy machine; it takes 5 minutes
+on 2 idle cores. SCALE_SIZES and SCALE_ROUNDS in the environment make it shorter: SCALE_SIZES=100 SCALE_ROUNDS=1.
 """
 
 import os
@@ -21,14 +20,14 @@ from bench.scale_report import Round, Start
 SIZES = tuple(int(size) for size in os.environ.get("SCALE_SIZES", "100,500,1000").split(","))
 ROUNDS = int(os.environ.get("SCALE_ROUNDS", "3"))
 NODES = 20
-# Until the scheduler has posted its events about the pods of before.
+# Until the scheduler has posted its events about earlier pods.
 QUIET_SECONDS = 2
-# The last counts are written up to 5 s after the last pod has started to run.
+# The last counts are written up to 5 s after the last pod started to run.
 SETTLE_SECONDS, IDLE_SECONDS = 8, 30
 
 
 def measure() -> list[Entry]:
-    """One control plane for all sizes; a fresh operator for each, for memory's high-water mark."""
+    """One control plane for all sizes; a new operator for each, because peak memory is per process."""
     with ControlPlane(crds=[scale_jobs.CRD]) as plane:
         plane.add_kwok_nodes(NODES)
         scale_jobs.prepare(plane)
@@ -70,7 +69,7 @@ def _start(job: Contender, pods: Pods) -> Start:
 
 
 def _restart(gang: Gang, pods: Pods) -> float:
-    """Seconds after the end of a rank in the middle until all of the next gang run."""
+    """Seconds from the exit of a rank in the middle until all pods of the next gang run."""
     time.sleep(QUIET_SECONDS)
     old = frozenset(pods.seen)
     began = time.monotonic()
@@ -85,7 +84,7 @@ def _clear(job: Contender, pods: Pods) -> None:
 
 
 def _idle(plane: ControlPlane, meter: Meter, size: int) -> Costs:
-    """While a gang runs and nothing changes."""
+    """Costs while a gang runs and nothing changes."""
     gang, pods = Gang(plane, size), Pods(plane.client, NAMESPACE)
     _start(gang, pods)
     time.sleep(SETTLE_SECONDS)

@@ -1,4 +1,4 @@
-"""The two contenders: a ResNetBoostJob and an Indexed Job of the very same pods."""
+"""The two contenders of bench.scale: a ResNetBoostJob and an Indexed Job with the same pods."""
 
 import json
 import uuid
@@ -21,7 +21,7 @@ _MERGE = "application/merge-patch+json"
 
 
 class Contender(Protocol):
-    """Somebody who makes `size` pods."""
+    """Creates `size` pods by one kind of job."""
 
     size: int
 
@@ -29,11 +29,11 @@ class Contender(Protocol):
         """Apply the job."""
 
     def delete(self) -> None:
-        """Delete it; its pods follow."""
+        """Delete the job; its pods follow."""
 
 
 def prepare(plane: ControlPlane) -> None:
-    """The namespace, as soon as pods can be created there."""
+    """Wait until pods can be created in the namespace."""
     plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
     plane.processes.wait_until(lambda: plane.client.answers(account), account)
@@ -48,7 +48,7 @@ class Gang:
         self._name = f"gang-{uuid.uuid4().hex[:8]}"
 
     def create(self) -> None:
-        """One that restarts without a back-off, so that only work takes time."""
+        """A job that restarts without a back-off, so that only the operator's work takes time."""
         self._client.send("POST", _OURS, jobs.job(self._name, ranks=self.size))
 
     def fail(self, pod: str) -> None:
@@ -56,7 +56,7 @@ class Gang:
         self._client.send("PATCH", f"{_PODS}/{pod}", {"metadata": {"annotations": {"exit-code": "1"}}}, _MERGE)
 
     def delete(self) -> None:
-        """The garbage collector would take its time over the pods."""
+        """Deletes the pods too: the garbage collector would take longer."""
         self._client.send("DELETE", f"{_OURS}/{self._name}", _BACKGROUND)
         self._client.send("DELETE", _PODS, {"gracePeriodSeconds": 0})
 
@@ -71,7 +71,7 @@ class IndexedJob:
         self._template = {"spec": _pod_spec(plane, size)}
 
     def create(self) -> None:
-        """Its pods have the same spec as ours: of rank 1, which is like all but one."""
+        """Its pods have the spec of our rank 1, which is that of all ranks but one."""
         spec = {
             "completionMode": "Indexed",
             "completions": self.size,
@@ -82,12 +82,12 @@ class IndexedJob:
         self._client.send("POST", _THEIRS, {"metadata": {"name": self._name}, "spec": spec})
 
     def delete(self) -> None:
-        """Pods carry a finalizer that the Job's controller takes away one by one."""
+        """Waits for the pods: the Job's controller removes their finalizers one by one."""
         self._client.send("DELETE", f"{_THEIRS}/{self._name}", _BACKGROUND)
         self._client.send("DELETE", _PODS, {"gracePeriodSeconds": 0})
 
 
 def _pod_spec(plane: ControlPlane, size: int) -> Any:
-    """As the operator makes it of the job that the API server has completed (a dry run: nothing is created)."""
+    """The pod spec the operator makes of the defaulted job (by a dry run: nothing is created)."""
     job = parse_job(plane.client.send("POST", f"{_OURS}?dryRun=All", jobs.job("template", ranks=size)))
     return json.loads(json.dumps(pod_manifest(job, job.spec.stages[0], 0, 1)["spec"]))

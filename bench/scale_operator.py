@@ -1,4 +1,4 @@
-"""What the operator has cost so far: CPU time, memory and requests by kind, from its own metrics and from /proc."""
+"""The operator's CPU time, memory and requests by kind so far, from its own metrics and from /proc."""
 
 import re
 from pathlib import Path
@@ -15,9 +15,9 @@ _READING = ("get", "list", "watch")
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """Sums since the operator's start. `writes` are without events and leases.
+    """Sums since the operator's start. `writes` excludes events and leases.
 
-    `upkeep` are requests for leases and watches, `others` all the rest, read or write.
+    `upkeep` counts requests for leases and watches, `others` all other reads and writes.
     """
 
     cpu_seconds: float
@@ -33,13 +33,13 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """Reads one operator."""
+    """Reads the costs of one operator."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
 
     def costs(self) -> Costs:
-        """Until now."""
+        """Costs so far."""
         families = text_string_to_metric_families(self._operator.answer("/metrics"))
         samples = [sample for family in families for sample in family.samples]
         requests = [
@@ -59,7 +59,7 @@ class Meter:
         )
 
     def peak_mib(self) -> float:
-        """The most memory it ever had resident."""
+        """Peak resident memory, MiB."""
         status = Path(f"/proc/{self._operator.pid}/status").read_text()
         (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
         return int(kib) / 1024

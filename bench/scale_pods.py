@@ -1,4 +1,4 @@
-"""The pods of a namespace as they come, run and go: one light watch, the same for whoever makes the pods."""
+"""Counts a namespace's pods as they are created, run and disappear, with one lightweight watch."""
 
 import json
 import time
@@ -9,7 +9,7 @@ import msgspec
 
 from beds.cluster.client import Client
 
-# The server ends the watch so often, for somebody to look at the clock.
+# The server ends the watch this often, so that the caller can check its timeout.
 _WATCH_SECONDS = 10
 
 
@@ -36,7 +36,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class Pods:
-    """Names of the pods that are there (`present`), that run (`running`), and that were ever there (`seen`)."""
+    """Names of the pods that exist (`present`), that run (`running`), and that ever existed (`seen`)."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
@@ -49,7 +49,7 @@ class Pods:
         self.seen: set[str] = set()
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = 300) -> float:
-        """The moment (monotonic) of the event since which it holds. Raises `TimeoutError`."""
+        """Time (monotonic) of the event that made the condition true. Raises `TimeoutError`."""
         deadline = time.monotonic() + seconds
         moment = time.monotonic()
         while not holds():
@@ -62,7 +62,7 @@ class Pods:
         return moment
 
     def _watch(self) -> Iterator[_Event | None]:
-        """Events for ever; None whenever a watch has ended."""
+        """Yield events for ever; None whenever a watch has ended."""
         while True:
             query = f"watch=true&timeoutSeconds={_WATCH_SECONDS}&resourceVersion="
             for line in self._client.lines(f"{self._path}?{query}{self._version}"):

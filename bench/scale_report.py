@@ -1,4 +1,4 @@
-"""What the rounds of the suite `scale` say, as entries; it measures nothing."""
+"""Entries of the suite `scale` from its rounds."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,8 @@ class Start(msgspec.Struct, frozen=True):
 class Round(msgspec.Struct, frozen=True):
     """One gang and one Indexed Job.
 
-    `restart`: seconds from a pod's failure until all of the next gang run; `costs` of the gang's start and restart.
+    `restart`: seconds from a pod's failure until all pods of the next gang run; `costs`: of the gang's start and
+    restart.
     """
 
     ours: Start
@@ -28,7 +29,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def speeds(size: int, rounds: Sequence[Round]) -> list[Entry]:
-    """How fast gangs of that size start and restart."""
+    """Time to start and to restart gangs of that size."""
     created = [(found.ours.created, found.theirs.created) for found in rounds]
     running = [(found.ours.running, found.theirs.running) for found in rounds]
     restarts, starts = [found.restart for found in rounds], [found.ours.running for found in rounds]
@@ -46,7 +47,7 @@ def _rates(name: str, size: int, seconds: Sequence[tuple[float, float]]) -> Entr
 
 
 def costs(size: int, rounds: Sequence[Round], peak_mib: float) -> list[Entry]:
-    """What a start and a restart, so two pods for each rank, cost the operator and the API server."""
+    """Costs of a start and a restart, so of two pods per rank, for the operator and the API server."""
     pods, found = 2 * size, [each.costs for each in rounds]
     cpu_ms = [each.cpu_seconds * 1000 / pods for each in found]
     writes = [each.writes / pods for each in found]
@@ -60,7 +61,7 @@ def costs(size: int, rounds: Sequence[Round], peak_mib: float) -> list[Entry]:
 
 
 def idle(found: Costs, minutes: float) -> list[Entry]:
-    """What a gang costs while nothing changes."""
+    """Costs of a gang while nothing changes."""
     return [
         figure("idle_requests_per_minute", [found.others / minutes], "requests", "leases and watches apart"),
         figure("idle_upkeep_per_minute", [found.upkeep / minutes], "requests", "leases and watches"),

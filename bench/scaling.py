@@ -9,7 +9,7 @@ ROUNDS, EPOCHS = 5, 4
 
 
 def measure() -> list[Entry]:
-    """Ideal would be 2 against one rank of one thread; against two threads it says what a process boundary costs."""
+    """Ideal is 2 against one rank of one thread; against two threads it shows the cost of a process boundary."""
     rounds = [(_speed(2, 1), _speed(1, 1), _speed(1, 2)) for _ in range(ROUNDS)]
     ranks, one, threads = zip(*rounds, strict=True)
     return [

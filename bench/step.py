@@ -1,4 +1,4 @@
-"""A whole training step of resnet20 (gradient, reduction, update), batch 64, against the same with stock nn.Conv2d."""
+"""A whole training step of resnet20 (gradient, reduction, update) at batch 64 against one with stock nn.Conv2d."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from bench.entries import Entry, speedup
 
 
 def measure() -> list[Entry]:
-    """8x8 grey images as digits has them, and 32x32 colour images as CIFAR has. A stock step takes as long as many."""
+    """8x8 grey images like digits, and 32x32 colour images like CIFAR. A stock step takes several times as long."""
     return [
         _compare("cpu_step_speedup_vs_stock", channels=1, size=8, pairs=11, count=20),
         _compare("cpu_step_speedup_vs_stock_32", channels=3, size=32, pairs=5, count=5),
@@ -27,14 +27,14 @@ def _compare(name: str, channels: int, size: int, pairs: int, count: int) -> Ent
 
 
 class Worker:
-    """A process that does so many steps for each line it is sent; it idles while the other one steps.
+    """A process that makes the requested number of steps; it idles while the other one works.
 
-    Steps of a training follow each other: only the first of a turn begins with threads that have gone to sleep.
-    `about`: what it said of itself when it was ready.
+    Steps of a training follow each other: only the first of a turn begins with sleeping threads. `about`: the worker's
+    description of itself when it was ready.
     """
 
     def __init__(self, command: Sequence[str], folder: str | None = None) -> None:
-        """`folder` is where it runs, for an interpreter that is not to find our packages."""
+        """`folder` is the working directory, for an interpreter that must not find our packages."""
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_clean(folder is None), cwd=folder
         )
@@ -42,7 +42,7 @@ class Worker:
 
     @classmethod
     def of(cls, module: str, *arguments: str) -> "Worker":
-        """One of our modules."""
+        """A worker that runs one of our modules."""
         return cls([sys.executable, "-m", module, *arguments])
 
     def __enter__(self) -> "Worker":
@@ -68,6 +68,6 @@ class Worker:
 
 
 def _clean(ours: bool) -> dict[str, str]:
-    """The environment without a choice of instruction set, which would make both the same."""
+    """The environment without a chosen instruction set, which would make both contenders the same."""
     kept = {name: value for name, value in os.environ.items() if not name.endswith("DNN_MAX_CPU_ISA")}
     return kept if ours else {name: value for name, value in kept.items() if name != "PYTHONPATH"}

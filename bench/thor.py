@@ -1,4 +1,4 @@
-"""What THOR costs: a resnet20 step on digits against the same with Momentum, memory, and the cost model checked."""
+"""THOR's cost: a resnet20 step on digits against Momentum's, memory, and a check of the cost model."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ from resnetboost_trainer.optim.thor.cost import Shape
 from resnetboost_trainer.optim.thor.exchange import Damped, inverted
 from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 
-FREQUENCY, EPOCHS, ROUNDS = 10, 8, 34  # two times 8 epochs
+FREQUENCY, EPOCHS, ROUNDS = 10, 8, 34  # two runs of 8 epochs
 
-# One of ResNet-50's layers, at 8 samples so that it is measured in moments: 14 x 14 pixels, 256 channels, 3 x 3.
+# One of ResNet-50's layers, at 8 samples to keep it short: 14 x 14 pixels, 256 channels, 3 x 3.
 SAMPLES, CHANNELS, SIZE = 8, 256, 14
 
 
@@ -34,7 +34,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def measure() -> list[Entry]:
-    """Ten steps of training on digits at a time, one update among them, in turn with Momentum's; memory; the model."""
+    """Cycles of ten training steps on digits, one with an update, interleaved with Momentum's; memory; cost model."""
     momentum = _Cycles()
     rule = _Cycles(algorithm="THOR", thor=settings())
     every = _Cycles(algorithm="THOR", thor=settings(traceRule={"updateAbove": 0, "stopBelow": 0, "smoothing": 0}))
@@ -52,7 +52,7 @@ def measure() -> list[Entry]:
 
 
 class _Cycles:
-    """A program that trains on digits, `FREQUENCY` steps at a time, by the schedules of 8 epochs and over again."""
+    """A program that trains on digits, `FREQUENCY` steps at a time, repeating the schedules of 8 epochs."""
 
     def __init__(self, **changes: Any) -> None:
         self.configured = trainer.configuration(epochs=EPOCHS, learningRate=_cosine(), **changes)
@@ -102,7 +102,7 @@ def _mebibytes(program: Program) -> float:
 
 
 def _model_against_measurement() -> list[Entry]:
-    """GFLOP/s that the counted work of one layer amounts to, beside those of a matrix product of the same size."""
+    """GFLOP/s of one layer by the cost model's count, beside those of a matrix product of the same size."""
     convolution = nn.Conv2d(CHANNELS, CHANNELS, 3, pad_mode="pad", padding=1)
     (layer,), _ = layers.find(nn.SequentialCell([convolution]), block_size=128)
     generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Real trainer processes and a trainer's program in this process, for suites to measure; it judges nothing."""
+"""Runs real trainer processes, or a trainer's program in this process, for suites to measure."""
 
 import csv
 import os
@@ -24,7 +24,7 @@ MOMENT = StepSchedule(step=1, learning_rate=0.01, damping=0.0)
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    """A config file's contents: resnet20 on digits."""
+    """Contents of a config file: resnet20 on digits."""
     return {
         "job": {"name": "bench", "namespace": "default", "uid": "bench"},
         "stage": "base",
@@ -59,7 +59,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def program(channels: int, **changes: Any) -> Program:
-    """The graphs of a resnet20 step on one rank of this process."""
+    """Compiled graphs of a resnet20 step on one rank, in this process."""
     device.prepare()
     configured = configuration(**changes)
     name, classes = configured.model.name, configured.model.num_classes
@@ -67,7 +67,7 @@ def program(channels: int, **changes: Any) -> Program:
 
 
 def configuration(**changes: Any) -> config.Config:
-    """What the trainer makes of `settings`."""
+    """The trainer's configuration read from `settings`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(yaml.safe_dump(settings(**changes)))
@@ -75,14 +75,14 @@ def configuration(**changes: Any) -> config.Config:
 
 
 def batch(channels: int, size: int) -> tuple[Tensor, Tensor]:
-    """Random images (BATCH, channels, size, size) and labels: a step's time does not depend on what is in them."""
+    """Random images (BATCH, channels, size, size) and labels; the content does not affect a step's time."""
     generator = np.random.default_rng(0)
     images = generator.standard_normal((BATCH, channels, size, size), np.float32)
     return Tensor(images), Tensor(generator.integers(0, 10, BATCH).astype(np.int32))
 
 
 def gang(ranks: int, threads: int, **changes: Any) -> list[dict[str, float]]:
-    """Train with that many processes of that many threads, each on cores of its own; rank 0's metrics.csv rows."""
+    """Train with that many processes of that many threads, each on its own cores; rank 0's metrics.csv rows."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "config.yaml").write_text(yaml.safe_dump(settings(localBatchSize=BATCH // ranks, **changes)))
@@ -92,7 +92,7 @@ def gang(ranks: int, threads: int, **changes: Any) -> list[dict[str, float]]:
 
 
 def together(root: Path, ranks: int, threads: int, module: str, *arguments: str) -> None:
-    """Run that module in as many processes, as the ranks of a gang, to their end; `root` gets their logs.
+    """Run that module in as many processes, as the ranks of a gang, until they exit; `root` receives their logs.
 
     Raises RuntimeError when one fails.
     """

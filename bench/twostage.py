@@ -1,10 +1,10 @@
-"""Test accuracy of a run that is stopped early and finished within its principal subspace, against its alternatives.
+"""Test accuracy of a run that stops early and finishes in its principal subspace, against its alternatives.
 
-As MindSpore's tutorial has it, scaled down: a linear schedule laid out over 18 epochs (there 90) is left after 14 (70),
-and 2 epochs (2) follow in the subspace of the last 40 snapshots (40), of 32 components (32). Beside it, with the same
-16 epochs in all: the schedule laid out over 16, as anybody would who has 16 (`annealed`), and the schedule of 18 cut
-off at 16, which is what the tutorial compares with (`cutoff`; there 80 of 90). Network, data, batch and order are the
-same, each has the best of three learning rates, by the mean accuracy of four seeds on the test set that is reported.
+MindSpore's tutorial scaled down (the tutorial's numbers in brackets): a linear schedule over 18 epochs (90) stops after
+14 (70), and 2 epochs (2) follow in the subspace of the last 40 snapshots (40), of 32 components (32). The alternatives
+have the same 16 epochs in all: a schedule over 16 epochs, the usual choice (`annealed`), and the schedule over 18 cut
+off at 16, which the tutorial compares with (`cutoff`; there 80 of 90). Network, data, batch and order are the same;
+each has the best of three learning rates, by the mean accuracy of four seeds on the test set that is reported.
 """
 
 import statistics
@@ -47,7 +47,7 @@ FINISHES = {"bfgs": "BFGS", "sgd": "SGD"}
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a run ended, and its training seconds without steps that compiled."""
+    """Final accuracy and loss of a run, and its training seconds without steps that compiled."""
 
     result: EvaluationRecord
     seconds: float
@@ -59,11 +59,11 @@ FIGURES: dict[str, tuple[Callable[[Ended], float], str]] = {
     "seconds": (lambda ended: ended.seconds, "s"),
 }
 
-Runs = dict[str, dict[float, list[Ended]]]  # by the way to train and its learning rate, one for each seed
+Runs = dict[str, dict[float, list[Ended]]]  # by training method and its learning rate, one per seed
 
 
 def measure() -> list[Entry]:
-    """resnet20 on digits and three convolutions on 5000 MNIST digits."""
+    """resnet20 on digits, and three convolutions on 5000 MNIST digits."""
     device.prepare()
     with tempfile.TemporaryDirectory() as folder:
         mnist = {"name": "npz", "path": str(mnist_5k(Path(folder)))}
@@ -93,7 +93,7 @@ def _compare(name: str, make: Callable[[int], nn.Cell], dataset: dict[str, str])
 
 
 def _entries(name: str, chosen: dict[str, list[Ended]], own: str, other: str) -> list[Entry]:
-    """Ratios of accuracy, of what is still wrong, and of seconds; values are means, spreads of single seeds."""
+    """Ratios of accuracy, of error, and of seconds; values are means, spreads are over single seeds."""
     baseline = f"{other}, {TOTAL} epochs, at its best rate, mean of the seeds"
     return [
         _of_means(name.format(what), [[pick(ended) for ended in chosen[way]] for way in (own, other)], unit, baseline)
@@ -102,7 +102,7 @@ def _entries(name: str, chosen: dict[str, list[Ended]], own: str, other: str) ->
 
 
 class Trial:
-    """One network and its programs, compiled once, whose weights and state are set back for each run."""
+    """One network and its programs, compiled once, whose weights and state are reset for each run."""
 
     def __init__(self, make: Callable[[int], nn.Cell], dataset: dict[str, str]) -> None:
         self.make, self.settings = make, {"dataset": dataset}
@@ -121,7 +121,7 @@ class Trial:
         self.evaluation = Evaluation(self.network, self.dataset, self.communicator, trainer.BATCH)
 
     def run(self, rate: float, seed: int) -> dict[str, Ended]:
-        """Every way to train with that learning rate; those that are cut off have their first epochs in common."""
+        """Run every method with that learning rate; those that are cut off share their first epochs."""
         begin = {name: value.asnumpy() for name, value in self.make(seed).parameters_and_names()}
         self._set("momentum", begin)
         annealed = self._train("momentum", self._config(seed, rate, TOTAL), 0, TOTAL)
@@ -143,7 +143,7 @@ class Trial:
         return found
 
     def _basis(self, kept: Floats) -> tuple[Floats, float]:
-        """The components and the seconds they took."""
+        """The components, and the seconds to compute them."""
         started = time.perf_counter()
 
         def read(start: int, stop: int) -> Floats:
@@ -156,7 +156,7 @@ class Trial:
     def _train(
         self, name: str, configured: config.Config, first: int, last: int, kept: list[Floats] | None = None
     ) -> float:
-        """Epochs `first` to `last`; seconds without steps that compile and without what a bench alone does."""
+        """Train epochs `first` to `last`; returns seconds without steps that compile and the benchmark's own work."""
         program, total = self.programs[name], 0.0
         for step in range(first * self.per_epoch, last * self.per_epoch):
             images, labels = self._batch(configured.seed, step)
@@ -184,16 +184,16 @@ class Trial:
         return result
 
     def _config(self, seed: int, rate: float, over: int, solver: str | None = None) -> config.Config:
-        """A config of Momentum whose schedule is laid out over so many epochs, or one of PCA."""
+        """A Momentum config whose schedule covers that many epochs, or a PCA config."""
         shape = {"schedule": "Linear", "warmupEpochs": 1, "peak": rate, "scheduleEpochs": over}
         changes: dict[str, Any] = {"seed": seed, "epochs": TOTAL, **self.settings}
-        if solver is not None:  # what the rate of the schedule is by then, where there is no line search
+        if solver is not None:  # the schedule's rate at that epoch, used without a line search
             changes |= {"algorithm": "PCA", "pca": _pca(solver)}
         return trainer.configuration(learningRate=trainer.settings()["learningRate"] | shape, **changes)
 
 
 def _pca(solver: str) -> dict[str, Any]:
-    """The defaults of a job file."""
+    """A PCA config with the defaults of a job file."""
     return {
         "components": COMPONENTS,
         "solver": solver,
@@ -207,7 +207,7 @@ def _accuracy(runs: Sequence[Ended]) -> float:
 
 
 def _of_means(name: str, values: Sequence[Sequence[float]], unit: str, baseline: str) -> Entry:
-    """The ratio of the means, not the median of ratios: the accuracies of few seeds have few values."""
+    """The ratio of the means instead of the median of ratios: accuracies of few seeds take few values."""
     own, other = values
     mean = statistics.mean(own)
     found = ratio(name, own, other, unit, baseline)

@@ -1,7 +1,7 @@
-"""A restart with kept graphs against the first start: a resnet18 rank from the process' first moment to its first step.
+"""Restart with kept compiled graphs against the first start: a resnet18 rank from process start to its first step.
 
-Each pair is of two processes, one after the other, with a folder of their own. The first compiles, and writes what it
-compiled; the second finds it. Both are given the same numbers, and must come to the same loss.
+Each pair is two processes, one after the other, with a folder of their own. The first compiles and writes its graphs;
+the second loads them. Both have the same input and must have the same loss.
 """
 
 import statistics
@@ -19,7 +19,7 @@ COMPILING, STEP = "compiling", "first step"
 
 
 def measure() -> list[Entry]:
-    """Compiling and the first step, and the whole start; all parts are printed."""
+    """Compilation with the first step, and the whole start; prints all phases."""
     pairs = [_pair() for _ in range(PAIRS)]
     first, second = [list(started) for started in zip(*pairs, strict=True)]
     assert all(cold.loss == warm.loss for cold, warm in pairs), "a kept graph computes something else"

@@ -1,4 +1,4 @@
-"""What tests of several folders share: fixtures, who runs what where, and that no property is a timed test."""
+"""Fixtures and settings for all tests: pytest plugins, distribution over workers, hypothesis without deadlines."""
 
 import signal
 
@@ -8,5 +8,5 @@ pytest_plugins = ["beds.cluster.fixtures", "support.sidebyside", "support.summar
 
 examples.register()
 
-# Who starts tests in a shell's background has them ignore Ctrl-C, and so would the programs they start.
+# A shell's background jobs ignore Ctrl-C, and so would programs started by tests that run in one.
 signal.signal(signal.SIGINT, signal.default_int_handler)

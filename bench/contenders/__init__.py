@@ -1,1 +1,1 @@
-"""What benchmarks run in other processes: our side, and the peers it is compared with."""
+"""Programs that benchmarks run in other processes: ours, and those of the libraries compared with."""

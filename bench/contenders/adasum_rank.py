@@ -1,4 +1,4 @@
-"""One rank of a gang that times sums, or steps of training, in turn, as its plan says, and writes what it measured."""
+"""One rank of a gang that times sums or training steps by plan.json, and writes its measurements."""
 
 import os
 import sys
@@ -16,8 +16,10 @@ CHECKED_STEPS = 5
 
 
 class Plan(msgspec.Struct):
-    """`sums`: sizes of tensors. `programs`: names of config files beside the plan; of each the weights after
-    CHECKED_STEPS steps are written too."""
+    """What to time. `sums`: sizes of tensors. `programs`: names of config files beside the plan.
+
+    For each program the weights after CHECKED_STEPS steps are also written.
+    """
 
     rounds: int
     sums: dict[str, list[int]] = {}
@@ -25,14 +27,14 @@ class Plan(msgspec.Struct):
 
 
 class Times(msgspec.Struct):
-    """Seconds on this rank by what was timed, one for each round, and those of the levels of the last adaptive sum."""
+    """Seconds on this rank by name, one per round, and the level times of the last adaptive sum."""
 
     seconds: dict[str, list[float]]
     levels: dict[str, dict[str, float]]
 
 
 def main(folder: Path) -> None:
-    """Work off plan.json, each thing once more than is counted."""
+    """Execute plan.json; each measurement has one extra round of warm-up."""
     environment = config.environment()
     rendezvous = Rendezvous(environment)
     from resnetboost_trainer.engine import device
@@ -60,7 +62,7 @@ def main(folder: Path) -> None:
 def _sums(
     name: str, sizes: list[int], communicator: Communicator, levels: dict[str, dict[str, float]]
 ) -> dict[str, Callable[[], object]]:
-    """An AllReduce and an adaptive sum of vectors that have, as gradients do, a part in common."""
+    """An AllReduce and an adaptive sum of vectors that, like gradients, have a common component."""
     from resnetboost_trainer.distributed.adasum.adaptive_sum import AdaptiveSum
 
     adaptive = AdaptiveSum(sizes, 1, communicator)
@@ -77,7 +79,7 @@ def _sums(
 
 
 def _training(folder: Path, name: str, communicator: Communicator) -> Callable[[], object]:
-    """A step of ThreeConvolutions; the first ones, and the weights after them, are for the simulation to be held to."""
+    """A step of ThreeConvolutions; the weights after the first steps are for checking the simulation."""
     from mindspore import Tensor
 
     from bench.networks import ThreeConvolutions
@@ -110,7 +112,7 @@ def _training(folder: Path, name: str, communicator: Communicator) -> Callable[[
 
 
 def _seconds(communicator: Communicator, work: Callable[[], object]) -> float:
-    """Of something collective that all ranks begin together."""
+    """Seconds of a collective operation that all ranks begin together."""
     communicator.sum(np.zeros(1, np.float32))
     started = time.perf_counter()
     work()

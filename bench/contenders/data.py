@@ -1,8 +1,8 @@
-"""One way to make batches of photographs as training wants them, for bench.data: `data.py NAME FOLDER`.
+"""One image loader for bench.data: `data.py NAME FOLDER`.
 
-For each line it reads it goes through the folder once, in batches of 32, decoded, cropped at random to 224 x 224,
-flipped and normalised, by two threads or processes, and answers with seconds, seconds of CPU and images. It must run
-under a Python that has only the contender's own packages.
+For each input line it reads the folder once, in batches of 32, decoded, cropped at random to 224 x 224, flipped and
+normalised, with two threads or processes, and answers with seconds, CPU seconds and images. It must run under a Python
+that has only the contender's own packages.
 """
 
 import os
@@ -19,7 +19,7 @@ MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def ours(folder: str) -> Callable[[int], Iterator[Any]]:
-    """The trainer's."""
+    """The trainer's loader."""
     from resnetboost_trainer.data import recipe, sampler
     from resnetboost_trainer.data import transforms as photos
     from resnetboost_trainer.data.augmentation import ResizedCrop
@@ -37,7 +37,7 @@ def ours(folder: str) -> Callable[[int], Iterator[Any]]:
 
 
 def pillow(folder: str) -> Callable[[int], Iterator[Any]]:
-    """Pillow and NumPy as one would write it, in threads, a batch ahead."""
+    """Plain Pillow and NumPy in threads, one batch ahead."""
     import numpy as np
     from PIL import Image
 
@@ -72,7 +72,7 @@ def _crop(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def torchvision(folder: str) -> Callable[[int], Iterator[Any]]:
-    """ImageFolder and a DataLoader with worker processes that stay."""
+    """ImageFolder and a DataLoader with persistent worker processes."""
     from torchvision import datasets, transforms  # type: ignore[import-not-found, unused-ignore]
 
     steps = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip()]
@@ -81,7 +81,7 @@ def torchvision(folder: str) -> Callable[[int], Iterator[Any]]:
 
 
 def torchvisionio(folder: str) -> Callable[[int], Iterator[Any]]:
-    """The same with torchvision's own decoder and transforms of tensors."""
+    """The same with torchvision's own decoder and tensor transforms."""
     import torch  # type: ignore[import-not-found, unused-ignore]
     from torchvision import datasets, io, transforms  # type: ignore[import-not-found, unused-ignore]
 
@@ -101,7 +101,7 @@ def _loader(dataset: Any) -> Callable[[int], Iterator[Any]]:
 
 
 def cpu_seconds() -> float:
-    """Of this process and its children that live."""
+    """CPU seconds of this process and its living children."""
     children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
     total = time.process_time()
     for pid in children:
@@ -111,7 +111,7 @@ def cpu_seconds() -> float:
 
 
 def main(name: str, folder: str) -> None:
-    """Go through the folder for each line of the input, once before the first."""
+    """Read the folder once per input line, and once before the first as warm-up."""
     epoch = {"ours": ours, "pillow": pillow, "torchvision": torchvision, "torchvisionio": torchvisionio}
     run = epoch[name](folder)
     for _ in run(0):
@@ -124,5 +124,5 @@ def main(name: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder has modules that are called as others' packages are
+    sys.path.pop(0)  # this folder has modules with the names of third-party packages
     main(sys.argv[1], sys.argv[2])

@@ -1,6 +1,7 @@
-"""The same as our_worker with MindCV, as its own script makes things: graph mode, its trainer, no mixed precision.
+"""MindCV's counterpart of our_worker, set up as MindCV's own script does: graph mode, its trainer, no mixed precision.
 
 resnet18 is MindCV's. It has no resnet20, so that one is made of its blocks, layer by layer as ours.
+
 Run as: python -m bench.contenders.mindcv_worker train|infer NETWORK CHANNELS SIZE BATCH
 """
 
@@ -19,7 +20,7 @@ CLASSES = 10
 
 
 class Shortcut(nn.Cell):  # type: ignore[misc, unused-ignore]
-    """Option A of He et al. 2015, §3.3, by the fastest of MindSpore's own ways: a pool takes every second pixel."""
+    """Option A of He et al. 2015, §3.3, in MindSpore's fastest form: a pool takes every second pixel."""
 
     def __init__(self, more: int) -> None:
         super().__init__()
@@ -31,7 +32,7 @@ class Shortcut(nn.Cell):  # type: ignore[misc, unused-ignore]
 
 
 def resnet20(channels: int) -> nn.Cell:
-    """As ours, layer by layer."""
+    """The same layers as our resnet20."""
     first = nn.Conv2d(channels, 16, 3, 1, pad_mode="pad", padding=1, weight_init="HeNormal")
     layers, inputs = [first, nn.BatchNorm2d(16), nn.ReLU()], 16
     for outputs in (16, 32, 64):
@@ -44,7 +45,7 @@ def resnet20(channels: int) -> nn.Cell:
 
 
 def trained(network: nn.Cell) -> nn.Cell:
-    """(images, labels) -> loss, after one step of momentum: what MindCV's trainer calls at each step."""
+    """(images, labels) -> loss, after one step of momentum, as MindCV's trainer calls it."""
     loss = mindcv.create_loss("CE", label_smoothing=0.1)
     parameters = network.trainable_params()
     optimizer = mindcv.create_optimizer(
@@ -57,7 +58,7 @@ def trained(network: nn.Cell) -> nn.Cell:
 
 
 def main(what: str, name: str, channels: int, size: int, batch: int) -> None:
-    """Compile with a first one, say so, then answer line by line."""
+    """Compile with a first step, report ready, then answer each input line."""
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     mindspore.set_device("CPU")
     made = resnet20(channels) if name == "resnet20" else mindcv.create_model(name, CLASSES, in_channels=channels)

@@ -1,4 +1,4 @@
-"""A process that does as many training steps or inferences of ours as a line says; answers with the seconds of one.
+"""Runs our training steps or inferences: an input line gives their number, the answer is the seconds of one.
 
 Run as: python -m bench.contenders.our_worker train|infer NETWORK CHANNELS SIZE BATCH
 """
@@ -14,7 +14,7 @@ from resnetboost_trainer.models import resnet
 
 
 def main(what: str, name: str, channels: int, size: int, batch: int) -> None:
-    """Compile with a first one, say so, then answer line by line."""
+    """Compile with a first step, report ready, then answer each input line."""
     program = trainer.program(channels, model=trainer.settings()["model"] | {"name": name})
     generator = np.random.default_rng(0)
     images = Tensor(generator.standard_normal((batch, channels, size, size), np.float32))

@@ -1,8 +1,8 @@
-"""One way to the principal components of snapshots, in a process of its own: seconds, peak memory and what it found.
+"""Principal components of snapshots by one method in its own process: seconds, peak memory and the components.
 
-Ours reads the files a chunk at a time and hashes what it reads, as the trainer does; scikit-learn's have them in memory
-first, IncrementalPCA only what it is given at a time. The peak is VmHWM: all that was ever resident at once, with the
-interpreter and libraries, without the system's cache of files, which nobody maps here.
+Ours reads the files a chunk at a time and hashes what it reads, as the trainer does; scikit-learn's solvers have them
+in memory first, IncrementalPCA only one batch at a time. The peak is VmHWM, the largest resident size, with the
+interpreter and libraries and without the page cache, as no method maps files.
 """
 
 import resource
@@ -24,9 +24,9 @@ COMPONENTS = 32
 
 
 class Task(msgspec.Struct, frozen=True):
-    """Snapshots of so many numbers, of which the first `used` count; ours writes `basis` of their columns of P.
+    """Snapshots of `numbers` values, of which the first `used` count; ours writes `basis` of their columns of P.
 
-    With `keep`, what is found is left in a file of the contender's name in the root, for comparisons.
+    With `keep`, the components are left in a file of the contender's name in the root, for comparisons.
     """
 
     root: str
@@ -37,7 +37,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`reading` of `seconds` went into files; `shares` are those of the explained variance."""
+    """`reading` of the `seconds` were spent reading files; `shares` are those of the explained variance."""
 
     seconds: float
     reading: float
@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def main(name: str, task: Task) -> None:
-    """Answer with an outcome in one line."""
+    """Print the outcome in one line."""
     _stay_within_memory()
     files = snapshots.find(Path(task.root), "bench", "base")
     run = _Ours(files, task) if name == "ours" else _Theirs(name, files, task)
@@ -59,7 +59,7 @@ def main(name: str, task: Task) -> None:
 
 
 def _stay_within_memory() -> None:
-    """Fail for want of memory instead of having the system kill a neighbour for it."""
+    """Limit this process' memory, so that it fails instead of having the system kill another process."""
     free = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
     resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(free.split()[1]),) * 2)
 
@@ -70,7 +70,7 @@ def _peak_mib() -> float:
 
 
 class _Ours:
-    """All components from one pass, then as many columns of the basis as are wanted."""
+    """All components in one pass over the files, then the wanted columns of the basis."""
 
     def __init__(self, files: Sequence[Snapshot], task: Task) -> None:
         self.files, self.task, self.reading = files, task, 0.0
@@ -91,14 +91,14 @@ class _Ours:
 
 
 class _Theirs:
-    """scikit-learn's by the name of the solver, or `incremental`, given no more memory than they ask for."""
+    """scikit-learn's PCA with that solver, or IncrementalPCA for `incremental`, with the least memory it needs."""
 
     def __init__(self, name: str, files: Sequence[Snapshot], task: Task) -> None:
         from sklearn.decomposition import PCA, IncrementalPCA
 
         self.name, self.files, self.task, self.reading = name, files, task, 0.0
         self.batches = [list(files)]
-        if name == "incremental":  # the first batch has to have as many rows as components are wanted
+        if name == "incremental":  # the first batch must have at least as many rows as components are wanted
             self.batches = [list(files[:COMPONENTS]), list(files[COMPONENTS:])]
             self.pca = IncrementalPCA(COMPONENTS, copy=False)
         else:

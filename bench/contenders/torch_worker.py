@@ -1,4 +1,4 @@
-"""The same as our_worker with PyTorch, run by the system's Python, which has torchvision; it imports nothing of ours.
+"""PyTorch's counterpart of our_worker, run by the system's Python, which has torchvision; imports nothing of ours.
 
 Run as: python3 torch_worker.py train|infer NETWORK CHANNELS SIZE BATCH
 """
@@ -41,7 +41,7 @@ class Mean(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 def resnet20(channels: int) -> nn.Module:
-    """As ours, layer by layer."""
+    """The same layers as our resnet20."""
     layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     inputs = 16
     for outputs in (16, 32, 64):
@@ -52,7 +52,7 @@ def resnet20(channels: int) -> nn.Module:
 
 
 def main(what: str, name: str, channels: int, size: int, batch: int) -> None:
-    """Warm up, say so, then answer line by line."""
+    """Warm up, report ready, then answer each input line."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     network = resnet20(channels) if name == "resnet20" else torchvision.models.__dict__[name](num_classes=10)
     optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)

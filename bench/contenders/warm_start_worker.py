@@ -1,4 +1,4 @@
-"""A rank that starts as the trainer does, with graphs kept in a folder, makes one step and says how long it took.
+"""Starts a rank as the trainer does, with compiled graphs kept in a folder; makes one step and reports the times.
 
 Run as: python -m bench.contenders.warm_start_worker FOLDER
 """
@@ -15,7 +15,7 @@ import msgspec  # noqa: E402
 
 
 class Started(msgspec.Struct):
-    """Seconds by part, numbers of graphs, and the loss of the step."""
+    """Seconds by phase, numbers of compiled and reused graphs, and the loss of the step."""
 
     parts: dict[str, float]
     compiled: int
@@ -24,7 +24,7 @@ class Started(msgspec.Struct):
 
 
 def main(folder: Path) -> None:
-    """One start."""
+    """Start a rank and make one step."""
     import numpy as np
     from mindspore import Tensor
 

@@ -1,6 +1,6 @@
-"""A process that does as many resnet20 training steps as a line says, and answers with the seconds that one took.
+"""Runs resnet20 training steps: an input line gives their number, the answer is the seconds of one.
 
-Ours and the stock form need processes of their own: which kernels oneDNN uses is fixed for the life of a process.
+Ours and stock nn.Conv2d need processes of their own, because oneDNN chooses its kernels once per process.
 """
 
 import sys
@@ -15,7 +15,7 @@ from resnetboost_trainer.models import resnet
 
 
 def main(form: str, channels: int, size: int) -> None:
-    """Compile with a first step, say so, then answer line by line."""
+    """Compile with a first step, report ready, then answer each input line."""
     if form == "stock":
         with mock.patch.object(resnet, "Conv2d", _stock), mock.patch.object(library, "usable", return_value=None):
             program = trainer.program(channels)
@@ -32,7 +32,7 @@ def main(form: str, channels: int, size: int) -> None:
 
 
 def _stock(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0, stem: bool = False) -> nn.Cell:
-    """MindSpore's own convolution as anybody gets it: no instruction set chosen, oneDNN's dispatch as it comes."""
+    """MindSpore's own convolution with its defaults: no instruction set chosen, oneDNN's dispatch unchanged."""
     return nn.Conv2d(inputs, outputs, kernel, stride, pad_mode="pad", padding=padding)
 
 

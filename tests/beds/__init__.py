@@ -1,1 +1,1 @@
-"""Test beds: real programs that tests run against."""
+"""Test beds: the real programs (Kubernetes, kubelet, the operator, Prometheus) that tests run against."""

@@ -1,4 +1,4 @@
-"""helm, and a control plane of its own that knows no ResNetBoostJobs: they come with the chart."""
+"""Fixtures: helm, and a control plane without the ResNetBoostJob CRD, which the chart installs."""
 
 import os
 import uuid
@@ -11,11 +11,11 @@ from beds.cluster.helm import Helm
 
 
 def build_programs(pytestconfig: pytest.Config, names: Sequence[str]) -> None:
-    """Skips if that is impossible, but never in CI."""
+    """Build helm and the control plane; skip if that is impossible, but never in CI."""
     if reason := build.unavailable(names):
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no helm to test with: {reason}")
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():  # building takes minutes: its progress must be seen
+    with capture.global_and_fixture_disabled():  # building takes minutes: show its progress
         build.programs(names)
 
 
@@ -37,13 +37,13 @@ def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def helm(plane: ControlPlane) -> Helm:
-    """helm of the cluster's administrator."""
+    """helm as the cluster's administrator."""
     return Helm.of(plane)
 
 
 @pytest.fixture
 def release_namespace(plane: ControlPlane) -> Iterator[str]:
-    """A fresh namespace that takes no pod that is not "restricted"."""
+    """A new namespace that only admits "restricted" pods."""
     name = add_namespace(plane, {"pod-security.kubernetes.io/enforce": "restricted"})
     yield name
     plane.client.send("DELETE", f"/api/v1/namespaces/{name}")
@@ -51,7 +51,7 @@ def release_namespace(plane: ControlPlane) -> Iterator[str]:
 
 @pytest.fixture
 def namespaces(plane: ControlPlane) -> Iterator[Iterator[str]]:
-    """As many fresh namespaces as a test takes."""
+    """A function that creates new namespaces."""
     names: list[str] = []
 
     def fresh() -> Iterator[str]:
@@ -66,7 +66,7 @@ def namespaces(plane: ControlPlane) -> Iterator[Iterator[str]]:
 
 
 def add_namespace(plane: ControlPlane, labels: dict[str, str]) -> str:
-    """One that takes pods."""
+    """Create a namespace with its service account."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     account = f"/api/v1/namespaces/{name}/serviceaccounts/default"

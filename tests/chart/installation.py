@@ -1,4 +1,4 @@
-"""Releases of the chart in a cluster, and an operator under the account and with the options that one gives it."""
+"""Installing chart releases in a cluster, and running an operator under a release's account and options."""
 
 import json
 import shutil
@@ -19,12 +19,12 @@ _COMMAND = ["python", "-m", "resnetboost_operator"]
 
 
 def install(helm: Helm, namespace: str, *options: str, release: str = "resnetboost", verb: str = "install") -> str:
-    """What helm prints; it waits until pods are ready."""
+    """Install the release and wait until its pods are ready; returns helm's output."""
     return helm(verb, release, CHART, f"--namespace={namespace}", "--wait", "--timeout=2m", *options)
 
 
 def clear(plane: ControlPlane, helm: Helm) -> None:
-    """No release is left, nor a definition, nor a job."""
+    """Remove all releases, jobs and the CRD."""
     for release in json.loads(helm("list", "--all-namespaces", "--output=json")):
         helm("uninstall", release["name"], f"--namespace={release['namespace']}", "--wait")
     plane.kubectl("delete", "crd", DEFINITION, "--ignore-not-found")
@@ -34,7 +34,7 @@ def clear(plane: ControlPlane, helm: Helm) -> None:
 def operator(
     plane: ControlPlane, namespace: str, release: str = "resnetboost", *, awaited: bool = True
 ) -> Iterator[Operator]:
-    """The operator of a release, as a process: kwok runs no containers. awaited: it is ready."""
+    """Run the operator of a release as a process, because kwok runs no containers. awaited: wait until it is ready."""
     found = json.loads(plane.kubectl("get", "deployment", release, f"--namespace={namespace}", "--output=json"))
     spec = found["spec"]["template"]["spec"]
     args = spec["containers"][0]["args"]
@@ -51,14 +51,14 @@ def operator(
 
 
 def refused(plane: ControlPlane, namespace: str, account: str = "resnetboost") -> set[tuple[str, str]]:
-    """(resource, verb) of what the account asked for and never got."""
+    """(resource, verb) of the account's requests that were always refused."""
     asked = list(plane.requests(f"system:serviceaccount:{namespace}:{account}"))
     rights = {code: {(found.resource, found.verb) for found in asked if found.code == code} for code in (403, 200, 201)}
     return rights[403] - rights[200] - rights[201]
 
 
 def next_version(folder: Path) -> Path:
-    """The chart of a later release, whose jobs have one field more."""
+    """A chart of a later version, whose CRD has one more field."""
     chart = shutil.copytree(CHART, folder / "resnetboost")
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
     (chart / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "0.2.0"}))
@@ -71,17 +71,17 @@ def next_version(folder: Path) -> Path:
 
 
 def has_added_field(plane: ControlPlane) -> bool:
-    """Whether the definition in the cluster is the later one."""
+    """Whether the cluster has the later version's CRD."""
     definition: dict[str, Any] = json.loads(plane.kubectl("get", "crd", DEFINITION, "--output=json"))
     (version,) = definition["spec"]["versions"]
     return "added" in version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
 
 
 def has_definition(plane: ControlPlane) -> bool:
-    """Whether the cluster knows jobs."""
+    """Whether the cluster has the CRD."""
     return bool(plane.kubectl("get", "crd", DEFINITION, "--ignore-not-found", "--output=name").strip())
 
 
 def uids(objects: list[Manifest]) -> dict[str, str]:
-    """Name and uid of each: the same names may be other objects."""
+    """Name and uid of each object, because objects of the same name may have been re-created."""
     return {found["metadata"]["name"]: found["metadata"]["uid"] for found in objects}

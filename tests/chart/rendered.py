@@ -1,4 +1,4 @@
-"""What helm makes of the chart, as objects."""
+"""Objects rendered by `helm template`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,10 +14,10 @@ CI_VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses a mapping with one key twice, as kubectl and Argo CD do."""
+    """Refuses a mapping with a duplicate key, as kubectl and Argo CD do."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """One without a key twice."""
+        """Construct a mapping, or fail on a duplicate key."""
         keys = [self.construct_object(key) for key, _ in node.value]
         if twice := {key for key in keys if keys.count(key) > 1}:
             raise yaml.constructor.ConstructorError(None, None, f"twice: {twice}", node.start_mark)
@@ -31,11 +31,11 @@ def render(helm: Helm, *options: str | Path, chart: Path = CHART, release: str =
 
 
 def of(objects: Iterable[Manifest], kind: str) -> list[Manifest]:
-    """Those of a kind."""
+    """All objects of a kind."""
     return [found for found in objects if found["kind"] == kind]
 
 
 def one(objects: Iterable[Manifest], kind: str) -> Manifest:
-    """The only one of a kind."""
+    """The only object of a kind."""
     (found,) = of(objects, kind)
     return found

@@ -1,4 +1,4 @@
-"""A real API server takes every object that any values give, also those of the Prometheus operator's kinds."""
+"""A real API server accepts every rendered object, including the Prometheus operator's kinds."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_a_monitor_without_its_kind_is_refused_in_a_sentence(
     plane: ControlPlane, helm: Helm, release_namespace: str, kind: str
 ) -> None:
-    """Comes before the kinds do."""
+    """Runs before the fixture that installs these kinds."""
     with pytest.raises(ClusterError) as refused:
         helm(
             *("install", "resnetboost", CHART, f"--namespace={release_namespace}"),
@@ -30,7 +30,7 @@ def test_a_monitor_without_its_kind_is_refused_in_a_sentence(
 
 @pytest.fixture(scope="module")
 def monitoring_kinds(plane: ControlPlane) -> None:
-    """As where a Prometheus operator is."""
+    """Install the Prometheus operator's CRDs."""
     monitoringkinds.create(plane)
 
 

@@ -1,4 +1,4 @@
-"""A release from installation to end, on a real API server: what becomes of the definition, of jobs and pods."""
+"""A release from install to uninstall on a real API server: the CRD, jobs and pods survive."""
 
 import re
 import subprocess
@@ -32,12 +32,12 @@ def cleared(plane: ControlPlane, helm: Helm) -> Iterator[None]:
 
 @pytest.fixture
 def space(plane: ControlPlane, namespaces: Iterator[str]) -> Space:
-    """Where somebody trains."""
+    """A namespace with a user's jobs."""
     return Space(plane, next(namespaces))
 
 
 def finish(space: Space) -> None:
-    """All pods end well."""
+    """Let all pods succeed."""
     space.plane.kubectl("annotate", "pods", "--all", "exit-code=0", f"--namespace={space.namespace}")
 
 
@@ -167,7 +167,7 @@ def test_whoever_may_edit_a_namespace_may_train_in_it(
 
 
 def answered(plane: ControlPlane, *command: str) -> str:
-    """kubectl's answer, also where it is no."""
+    """kubectl's output, also if it fails."""
     try:
         return plane.kubectl(*command).strip()
     except ClusterError:

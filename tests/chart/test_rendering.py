@@ -1,4 +1,4 @@
-"""What the chart becomes, without a cluster: each value does what it says, and a wrong one is named."""
+"""Rendering the chart without a cluster: each value has its effect, and invalid values are refused by name."""
 
 import json
 import re

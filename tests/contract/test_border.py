@@ -1,4 +1,4 @@
-"""Operator and trainer share no code; what they must agree on is held together here."""
+"""The interface between operator and trainer, which share no code: config, environment, progress, exit codes."""
 
 import inspect
 import socket
@@ -63,7 +63,7 @@ def test_the_trainer_reads_every_stage_of_every_example(example: Path, tmp_path:
 
 
 def configs(name: str, folder: Path) -> Iterator[tuple[Stage, config.Config]]:
-    """Each stage of a file of the corpus, and what the trainer reads of it."""
+    """Each stage's config file for the job files of the corpus, and the trainer's reading of it."""
     job = parse_job(schema.defaulted(jobfile.load(GOOD / f"{name}.yaml")))
     for stage in job.spec.stages:
         path = folder / f"{stage.name}.yaml"
@@ -162,7 +162,7 @@ def test_the_trainer_knows_whatever_adasum_may_sum() -> None:
 
 
 def plain(settings: msgspec.Struct | None) -> Any:
-    """What is set, without what may be left out."""
+    """The fields that are set, without optional ones."""
     given = msgspec.to_builtins(settings)
     return {name: value for name, value in given.items() if value is not None} if given is not None else None
 
@@ -200,7 +200,7 @@ def test_the_trainer_has_every_network_and_part_a_job_may_name() -> None:
 
 
 def words(struct: type) -> dict[str, set[Any]]:
-    """What the fields that take one of several words take."""
+    """Allowed words of each enumerated field."""
     info = msgspec.inspect.type_info(struct)
     assert isinstance(info, msgspec.inspect.StructType)
     kinds = {field.name: field.type for field in info.fields}
@@ -275,7 +275,7 @@ RATES: list[dict[str, Any]] = [
 def test_a_run_goes_on_with_more_epochs_exactly_where_the_trainer_has_done_what_it_would_have(
     rate: dict[str, Any], made: float
 ) -> None:
-    """Whether a stage goes on is decided by the operator, and the rates are the trainer's."""
+    """The operator decides whether a stage continues; the learning rates are the trainer's."""
     per_epoch = 22
     found = jobfile.load(GOOD.parents[2] / "examples" / "digits.yaml")
     found["spec"]["stages"][0] |= {"epochs": 5, "learningRate": {"peak": 0.1, "warmupEpochs": 1.5} | rate}

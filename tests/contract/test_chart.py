@@ -1,4 +1,4 @@
-"""The chart follows what it is made from: the CRD, the version, its own values; helm is asked in tests/chart."""
+"""The chart matches its sources: the CRD, the version and values.yaml. tests/chart runs helm."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "resnetboost"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-OF_A_PARENT = {"global", "enabled"}  # what helm passes to a chart inside another
+OF_A_PARENT = {"global", "enabled"}  # values that helm passes to a subchart
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -53,7 +53,7 @@ def test_the_schema_knows_the_values_and_no_others() -> None:
 
 
 def differences(values: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
-    """Where values have a key that the schema does not name, or lack one; below free objects nothing is compared."""
+    """Values missing in the schema, and schema properties missing in the values; free-form objects are not compared."""
     for name, value in values.items():
         described = schema["properties"].get(name)
         if described is None:

@@ -1,4 +1,4 @@
-"""The command line: its registry of commands, and the same options and choices as the trainer's commands."""
+"""The command line's registry, and the options and choices it shares with the trainer's commands."""
 
 import argparse
 import ast
@@ -57,7 +57,7 @@ def of_command_line(command: click.Command) -> dict[str, Any]:
 def test_options_and_choices_are_the_same(name: str) -> None:
     command = main.get_command(click.Context(main), name)
     assert command is not None
-    theirs = of_trainer(PARSERS[name]()) | {"--model": None}  # the trainer says which networks there are
+    theirs = of_trainer(PARSERS[name]()) | {"--model": None}  # the trainer defines the networks
     assert of_command_line(command) == theirs
     assert name in commands.ALL
     assert command.name == name

@@ -1,8 +1,8 @@
-"""The CRD against everything that follows it: the structs, the checker, the examples and the corpus of job files.
+"""The CRD matches the structs, the checker, the examples and the corpus of job files.
 
 tests/corpus/good and bad hold job files, changes/{good,bad} merge patches to good/everything.yaml. Bad ones start with
-`# expect: ` and the one problem they have, in which {algorithms} stands for the names of all algorithms. They are
-written for `kubectl` too: the API server must judge them alike.
+`# expect: ` and their only problem, in which {algorithms} stands for the names of all algorithms. They also work with
+`kubectl`: the API server must accept and reject the same ones.
 """
 
 import re
@@ -45,9 +45,9 @@ FIELDS = {path: node for path, node in fields(schema.openapi(), "") if path != "
 LEAVES = {path: node for path, node in FIELDS.items() if node.get("type") not in ("object", "array")}
 PARENTS = {**FIELDS, "": schema.openapi()}
 
-# Text that may be anything; how long it may be is said all the same.
+# Free text, whose length must still be bounded.
 FREE_TEXT = {
-    "metadata.name",  # which has rules
+    "metadata.name",  # bounded by rules
     "spec.dataset.trainFolder",
     "spec.dataset.testFolder",
     "status.stage",
@@ -58,12 +58,12 @@ FREE_TEXT = {
     "status.attempts[].node",
     "status.attempts[].message",
 }
-# Kubernetes checks these two itself.
+# Kubernetes validates these two itself.
 TYPE_META = {"apiVersion", "kind"}
 
 
 class TestFields:
-    """Each test lists the fields that fall short, so that a failure names them."""
+    """Each test lists the fields that violate it, so that a failure names them."""
 
     def test_each_has_a_description_of_one_line(self) -> None:
         texts = {path: node.get("description", "") for path, node in FIELDS.items()}
@@ -76,7 +76,7 @@ class TestFields:
         assert free == FREE_TEXT | TYPE_META
 
     def test_each_of_the_spec_is_bounded(self) -> None:
-        """Without an upper bound rules cost too much, and numbers make no sense."""
+        """Without upper bounds, CEL rules exceed the cost limit, and absurd values pass."""
         spec = {path: node for path, node in FIELDS.items() if path.startswith("spec")}
         assert [path for path, node in spec.items() if not is_bounded(node)] == []
 
@@ -123,7 +123,7 @@ def is_bounded(node: Schema) -> bool:
 
 
 def extremes(kind: Any) -> tuple[Any, Any]:
-    """The smallest and the largest value that msgspec lets through."""
+    """The smallest and the largest value that msgspec accepts."""
     match kind:
         case msgspec.inspect.Metadata():
             return extremes(kind.type)
@@ -138,7 +138,7 @@ def extremes(kind: Any) -> tuple[Any, Any]:
 
 class TestStructs:
     def test_a_thor_stage_without_settings_has_the_defaults_of_each(self) -> None:
-        """The CRD cannot say it: the block itself has no default, as stages of other algorithms must not have it."""
+        """The CRD cannot express it: the block has no default, because stages of other algorithms must not have it."""
         filled = schema.defaulted(jobfile.load(CORPUS / "good" / "thor-bare.yaml"))["spec"]["stages"][0]["thor"]
         assert msgspec.convert(filled, Thor) == Thor()
 
@@ -181,7 +181,7 @@ class TestStructs:
         assert parse_job(schema.defaulted(jobfile.load(CORPUS / "good" / f"{name}.yaml"))).spec.stages[1].pca == Pca()
 
     def test_the_crd_tells_the_defaults_that_depend_on_the_device_type(self) -> None:
-        """The API server fills none of them in, so the description is all that a user sees."""
+        """The API server sets none of them, so the description is all that a user sees."""
         told = {path: node["description"] for path, node in FIELDS.items() if path.startswith("spec.")}
         for kind in devices.TYPES.values():
             assert kind.image in told["spec.template.image"]
@@ -201,18 +201,18 @@ class TestStructs:
         assert volumes == set(re.findall(r"'([a-z-]+)'", device_rule("ascend-driver")))
 
     def test_the_rules_take_pcas_default_where_it_is_left_out(self) -> None:
-        """No rule can ask for a default that the API server does not fill in."""
+        """CEL rules cannot use a default that the API server does not set."""
         texts = {rule["rule"] for (path, _), rule in every_rule().items() if path == "spec.stages"}
         assumed = {number for text in texts for number in re.findall(r"pca\.components : (\d+)", text)}
         assert assumed == {str(Pca().components)}
 
     @pytest.mark.parametrize("which", [min, max], ids=["smallest", "largest"])
     def test_whatever_a_rank_may_claim_the_api_server_takes(self, which: Callable[..., Any]) -> None:
-        """A status that is refused because of a progress would hold up everything else about the job."""
+        """A status refused because of a rank's progress would block every other change of the status."""
         info = msgspec.inspect.type_info(Progress)
         assert isinstance(info, msgspec.inspect.StructType)
         claimed = {field.encode_name: which(extremes(field.type)) for field in info.fields}
-        claimed["heartbeatTime"] = "2026-01-01T00:00:00Z"  # the operator's own
+        claimed["heartbeatTime"] = "2026-01-01T00:00:00Z"  # set by the operator
         progress = msgspec.convert(claimed, Progress)
         assert schema.check_status(status.to_dict(Status(progress=progress))) == []
 
@@ -233,7 +233,7 @@ class TestStructs:
 
 
 def expected(path: Path) -> str:
-    """The problem that the comment at the top of a bad file tells."""
+    """The problem named in the comment at the top of a bad file."""
     lines = path.read_text().splitlines()
     comment = lines[: next(index for index, line in enumerate(lines) if not line.startswith("#"))]
     text = " ".join(line.removeprefix("#").strip() for line in comment).removeprefix("expect: ")
@@ -320,13 +320,13 @@ def every_rule() -> dict[tuple[str, str], dict[str, str]]:
 
 
 def device_rule(word: str) -> str:
-    """The rule for pods with devices that has this word."""
+    """The rule for device pods that contains this word."""
     (text,) = (text for path, text in every_rule() if path == "spec" and f"'{word}'" in text)
     return text
 
 
 def broken_rules() -> dict[tuple[str, str], list[str]]:
-    """The rules that some file of the corpus breaks, with the files."""
+    """Rules that some file of the corpus breaks, with the files."""
     objects = [(path, schema.defaulted(jobfile.load(path)), cel.ABSENT) for path in (CORPUS / "bad").glob("*.yaml")]
     objects += [
         (path, schema.defaulted(changed(path)), everything()) for path in (CORPUS / "changes/bad").glob("*.yaml")
@@ -352,7 +352,7 @@ class TestRules:
         assert not re.search(r"[.\n]$|\n", message)
 
     def test_use_only_what_both_the_api_server_and_the_checker_have(self) -> None:
-        """Functions of standard CEL; of Kubernetes' own those that `rules` adds, which 1.29 has."""
+        """Standard CEL, and of Kubernetes' own functions those that `rules` implements, which 1.29 has."""
         texts = [rule[part] for rule in every_rule().values() for part in ("rule", "messageExpression") if part in rule]
         called = {
             name for text in texts for name in re.findall(r"([A-Za-z_]+)\(", re.sub(r"'[^']*'|\"[^\"]*\"", "", text))

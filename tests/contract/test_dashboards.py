@@ -1,4 +1,4 @@
-"""Dashboards, rules and the documents speak of the metrics there are, of all of them and of no others."""
+"""Dashboards, alert rules and docs name exactly the metrics that operator and trainer expose."""
 
 import copy
 import json
@@ -67,7 +67,7 @@ def test_the_document_lists_every_metric_with_its_labels_and_words() -> None:
 
 
 def test_the_labels_of_jobs_series_are_those_the_dashboards_are_checked_by() -> None:
-    """By a job of which there is everything to tell at once, which no real one has."""
+    """A job with every feature at once, which no real job has, must expose exactly these labels."""
     wanted = job(device={"type": "Ascend", "count": 2})
     conditions = (Condition("Failed", "True", "A", "", TIME), Condition("Running", "False", "B", "", TIME))
     status = Status(

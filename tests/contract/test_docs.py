@@ -1,4 +1,4 @@
-"""What the documents tell people to write into a job is accepted, and means what they say."""
+"""Job snippets in the docs are valid and have the documented effect."""
 
 import re
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def blocks(document: Path) -> list[Any]:
 
 
 def read(spec: dict[str, Any], folder: Path) -> Job:
-    """The job of that spec, and of one for ResNet-50 where it says nothing. Raises JobError."""
+    """Read a ResNet-50 job with the given fields of the spec. Raises JobError."""
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(KIND | {"spec": REST | {"stages": [STAGE]} | spec}))
     return parse_job(job_file.load(path))
@@ -46,12 +46,12 @@ def config_of(job: Job) -> Config:
 
 
 def trainer_config(stage: dict[str, Any], folder: Path, **device: Any) -> Config:
-    """A stage through everything that stands between its author and the trainer."""
+    """The trainer's config of a stage, through defaulting, parsing and writing."""
     return config_of(read({"stages": [stage]} | ({"device": device} if device else {}), folder))
 
 
 def shown(block: dict[str, Any]) -> dict[str, Any] | None:
-    """The part of a job's spec that a block is, if it is any: a job, a spec, fields of one or those of a stage."""
+    """The part of a spec that a YAML block shows, if any: a job, a spec, or fields of a spec or a stage."""
     if block.get("kind", "ResNetBoostJob") == "ResNetBoostJob" and "spec" in block:
         return dict(block["spec"])
     if "algorithm" in block:

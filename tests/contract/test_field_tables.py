@@ -1,4 +1,4 @@
-"""The tables of fields in docs/ have the fields and the defaults of the schema."""
+"""The field tables in docs/ match the fields and defaults of the schema."""
 
 import re
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ import pytest
 from resnetboost_operator.validation import schema
 
 DOCS = Path(__file__).parents[2] / "docs"
-# `adasum.`, the block that a table is about, or a stage itself; then the column of defaults.
+# Header of a table: a block such as `adasum.` or "field of a stage", then the column of defaults.
 HEADER = re.compile(r"\| (?:`(?P<block>\w+)\.`|field of a stage) \| default \|")
 ROW = re.compile(r"\| (?P<fields>`[^|]+) \|(?P<defaults>[^|]*)\|")
 
 
 def rows(text: str) -> Iterator[tuple[str, str]]:
-    """Each field of a stage that a table names, and the default that it says."""
+    """Each stage field that a table names, with its documented default."""
     block: str | None = None
     for line in text.splitlines():
         if header := HEADER.match(line):
@@ -25,7 +25,7 @@ def rows(text: str) -> Iterator[tuple[str, str]]:
             block = None
         elif block is not None and (row := ROW.match(line)):
             fields = re.findall(r"`([\w.]+)`", row["fields"])
-            parent = fields[0].rpartition(".")[0]  # of `damping.initial`, `decay` the second is damping.decay
+            parent = fields[0].rpartition(".")[0]  # in `damping.initial`, `decay` the second is damping.decay
             whole = [fields[0], *(".".join(filter(None, (parent, name.lstrip(".")))) for name in fields[1:])]
             defaults = [part.strip().strip("`") for part in row["defaults"].split(",")]
             defaults = defaults if len(defaults) == len(whole) else defaults * len(whole)
@@ -33,7 +33,7 @@ def rows(text: str) -> Iterator[tuple[str, str]]:
 
 
 def field(path: str) -> dict[str, Any]:
-    """The schema of a field of a stage; a KeyError if there is none."""
+    """Schema of a stage's field; KeyError if there is none."""
     found: dict[str, Any] = schema.openapi()["properties"]["spec"]["properties"]["stages"]["items"]
     for name in path.split("."):
         found = found["properties"][name]

@@ -1,6 +1,6 @@
-"""Whatever pods and nodes say of themselves, the API server takes the status that comes of it: the job goes on.
+"""The API server accepts the status written for pods and nodes with hostile or malformed statuses.
 
-A status that is refused is refused whole, and with it every restart and every deadline.
+A refused status would block every restart and deadline of the job.
 """
 
 from typing import Any
@@ -82,7 +82,7 @@ def test_the_status_is_taken_and_holds_nothing_that_moves_a_cursor(
 
 
 def texts(value: Any) -> list[str]:
-    """Every text in it."""
+    """Every text in the object."""
     if isinstance(value, str):
         return [value]
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()

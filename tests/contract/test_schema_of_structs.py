@@ -1,4 +1,4 @@
-"""The structs of api/ against the CRD that is checked in: the file is what the structs say, and says all of it."""
+"""The checked-in CRD equals the one generated from the structs of api/."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def comparable(node: Any) -> Any:
-    """A tree in which 1 and 1.0 and true differ, and the order of required fields does not count."""
+    """The tree in a form where 1, 1.0 and true differ, and the order of required fields does not count."""
     if isinstance(node, dict):
         return {name: comparable(part if name != "required" else sorted(part)) for name, part in node.items()}
     return [comparable(part) for part in node] if isinstance(node, list) else (type(node).__name__, node)

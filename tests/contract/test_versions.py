@@ -1,4 +1,4 @@
-"""An older trainer under a newer operator reads each config that uses nothing new, and says what it does not know."""
+"""Configs of a newer operator for an older trainer: read if no new field is used, else refused with its name."""
 
 import copy
 from pathlib import Path
@@ -16,7 +16,7 @@ from resnetboost_trainer.failures import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
-# Fields by which a newer operator may be ahead: one of a stage, one in a block, a block, and one of the whole job.
+# Fields a newer operator may add: one of a stage, one in a block, a block, and one of the whole job.
 NEW = {
     "clipNorm": ("clipNorm", {"clipNorm": 2.5}),
     "learningRate.power": ("learningRate.power", {"learningRate": {"schedule": "Polynomial", "power": 3}}),
@@ -25,7 +25,7 @@ NEW = {
 
 
 def older(field: str) -> dict[str, Any]:
-    """The schema of a trainer from before a field."""
+    """The schema of a trainer without that field."""
     found = copy.deepcopy(crd.schema(TrainerConfig))
     *blocks, name = field.split(".")
     place = found
@@ -36,7 +36,7 @@ def older(field: str) -> dict[str, Any]:
 
 
 def written(change: dict[str, Any]) -> dict[str, Any]:
-    """What the operator writes for a job: examples/digits.yaml with a change to its stage."""
+    """The operator's config for examples/digits.yaml with a change to its stage."""
     obj = jobfile.load(ROOT / "examples" / "digits.yaml")
     obj["spec"]["stages"][0] |= change
     assert schema.check(obj) == []
@@ -63,7 +63,7 @@ def test_a_config_with_the_new_field_is_refused_in_one_sentence(field: str, chan
 
 
 def test_the_operator_writes_nothing_that_is_at_its_default() -> None:
-    """Also where a user writes it out: `kubectl get -o yaml` shows every default, and people copy that."""
+    """Also if a user sets the default explicitly, as in copied output of `kubectl get -o yaml`, which has them all."""
     plain = jobfile.load(ROOT / "examples" / "digits.yaml")
     configs = [
         trainer_config(job, job.spec.stages[0], 0) for job in (parse_job(plain), parse_job(schema.defaulted(plain)))

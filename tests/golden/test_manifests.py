@@ -1,4 +1,4 @@
-"""What every example becomes on Kubernetes, to the letter. After a wanted change: `make golden`, and read the diff."""
+"""Golden manifests: every example's Kubernetes objects. After an intended change: `make golden`, and read the diff."""
 
 import hashlib
 import json
@@ -42,13 +42,13 @@ def test_a_job_differs_from_device_to_device_in_its_type_alone(device: str) -> N
 
 
 def test_adasum_on_two_nodes_of_ascend_devices_becomes_these_objects() -> None:
-    """And the rank table and ranks that a device plugin's annotations make of it."""
+    """Including the rank table and ranks made from a device plugin's annotations."""
     job = job_file.load(FOLDER / "digits-adasum.yaml", ["device.type=Ascend"])
     compare("digits-adasum-ascend", yamltext.dump_all([*objects(job), rank_table(job)]))
 
 
 def rank_table(job: dict[str, Any]) -> dict[str, Any]:
-    """Of the first attempt: indexes 0 and 1 on node-b, their devices in the opposite order, the others on node-a."""
+    """Rank table of the first attempt: indexes 0 and 1 on node-b, devices in descending order; the others on node-a."""
     parsed = parse_job({**job, "metadata": {**job["metadata"], "uid": plan.PLACEHOLDER_UID}})
     stage = parsed.spec.stages[0]
     places = [
@@ -67,7 +67,7 @@ def rank_table(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def objects(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Those of the first stage, as a user sees them, and of later stages if no attempt fails."""
+    """Objects of the first stage, and of later stages if no attempt fails."""
     yield from plan.objects(job)
     parsed = parse_job({**job, "metadata": {**job["metadata"], "uid": plan.PLACEHOLDER_UID}})
     for attempt, stage in enumerate(parsed.spec.stages[1:], start=1):

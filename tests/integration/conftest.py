@@ -1,4 +1,4 @@
-"""Fixtures: the operator's account and replicas, a namespace with a kubelet for each test; MindSpore's two modes."""
+"""Fixtures: operators under the chart's role, a namespace and a kubelet per test, and MindSpore's two modes."""
 
 from collections.abc import Generator, Iterator
 
@@ -12,8 +12,8 @@ NODES = ("node-0", "node-1")
 
 @pytest.fixture(params=["graph", "operator by operator"])
 def any_mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each of MindSpore's modes; the second is what a script has that chooses nothing."""
-    import mindspore  # here, so that tests without it need not wait for it
+    """Runs a test in each of MindSpore's modes; PyNative is the default of user scripts."""
+    import mindspore  # imported here, so that tests without it need not wait for it
 
     mindspore.set_device("CPU")
     mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
@@ -23,7 +23,7 @@ def any_mode(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def account(control_plane: ControlPlane) -> Account:
-    """The operator's account, under its real role, in a cluster with room for pods."""
+    """The operator's account, with the chart's role, in a cluster with room for pods."""
     for name in NODES:
         control_plane.add_node(name)
     devices.add_nodes(control_plane)
@@ -49,14 +49,14 @@ def space(control_plane: ControlPlane, account: Account, namespace: str) -> Iter
 
 @pytest.fixture
 def kubelet(control_plane: ControlPlane, space: Space) -> Iterator[Kubelet]:
-    """A kubelet for the pods of the test's namespace."""
+    """A fake kubelet for the pods of the test's namespace."""
     with Kubelet(control_plane, space.namespace) as kubelet:
         yield kubelet
 
 
 @pytest.fixture
 def proxy(control_plane: ControlPlane) -> Iterator[Proxy]:
-    """Stands before the API server and can fail."""
+    """A proxy before the API server that can inject failures."""
     with Proxy(control_plane.url, control_plane.ca) as proxy:
         yield proxy
 
@@ -83,7 +83,7 @@ def operator_behind_proxy(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of the operators' logs with a failure."""
+    """Add the end of the operators' logs to a failure report."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         for value in item.funcargs.values():

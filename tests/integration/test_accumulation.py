@@ -1,4 +1,4 @@
-"""Steps of several micro batches against steps of one big batch, which they must equal where there is no BN."""
+"""Gradient accumulation: steps of several micro batches equal steps of one large batch, without BN."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def graphs() -> None:
 
 
 class Trainee:
-    """A small network trained alone, each step in so many micro batches."""
+    """A small network trained alone, with each step divided into micro batches."""
 
     def __init__(self, parts: int, **changes: Any) -> None:
         model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}

@@ -1,4 +1,4 @@
-"""Adasum with real ranks, at every number of them that the trainer promises, against the definition in float64."""
+"""Adasum on real ranks, for every supported number of ranks, against the definition in float64."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ from support.adasumreference import Array, Reference
 
 pytestmark = pytest.mark.slow
 
-# Each gang does all of its cases in one start: that costs seconds.
+# Each gang runs all of its cases in one start, because a start takes seconds.
 GANGS = [1, 2, 3, 4, 5, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (6, 7, 8, 16))]
 MANY = [1, 7, 1, 1000, 33, 8193, 2, 20001]
 LENGTH, HEAD = 437, 400
@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 
 
 class Case(msgspec.Struct, frozen=True):
-    """What is summed at once: tensors by name, (ranks, numbers) each."""
+    """Tensors summed together, by name, (ranks, length) each."""
 
     tensors: dict[str, NDArray[Any]]
     per_node: int = 1
@@ -44,7 +44,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What the ranks were left with: `whole` and `mean` (ranks, length), `told` (ranks, 3)."""
+    """Results of the ranks: `whole` and `mean` (ranks, length), `told` (ranks, 3)."""
 
     whole: Floats
     mean: Floats
@@ -53,7 +53,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Gang(msgspec.Struct, frozen=True):
-    """What its ranks were given and what they made of it."""
+    """A gang's cases and results."""
 
     ranks: int
     cases: dict[str, Case]
@@ -61,7 +61,7 @@ class Gang(msgspec.Struct, frozen=True):
     refused: dict[str, list[str]]
 
     def error(self, name: str) -> float:
-        """Of a case, against the definition; 1 is the limit."""
+        """Error of a case against the definition; 1 is the limit."""
         case = self.cases[name]
         return adasumreference.error(self.results[name].whole[0], case.reference().sum, case.sizes)
 
@@ -69,13 +69,13 @@ class Gang(msgspec.Struct, frozen=True):
         return self.cases[case].tensors[tensor]
 
     def sum(self, tensor: str, case: str = "properties") -> Floats:
-        """Of one tensor among those of a case."""
+        """Sum of one tensor of a case."""
         parts = np.split(self.results[case].whole[0], np.cumsum(self.cases[case].sizes)[:-1])
         return parts[list(self.cases[case].tensors).index(tensor)]
 
 
 def cases_of(ranks: int) -> Iterator[tuple[str, Case]]:
-    """Adasum is by tensor: whatever is said of one vector is said of one tensor among others, in one sum."""
+    """Adasum works per tensor, so a property of one vector is tested as one of several tensors in a sum."""
     random = Random(ranks)
     for sizes in ([1], [2], [1, 1, 1], [5, 2], [17], [0, 3, 0], MANY):
         yield f"tensors of {sizes}", random.case(sizes)
@@ -93,18 +93,18 @@ def cases_of(ranks: int) -> Iterator[tuple[str, Case]]:
 
 
 class Random:
-    """Vectors of that many ranks."""
+    """Random vectors of that many ranks."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.generator = ranks, np.random.default_rng(ranks)
 
     def normal(self, length: int) -> Floats:
-        """With something in common, of different lengths."""
+        """Normal vectors of different lengths with a common component."""
         noise = self.generator.standard_normal((self.ranks, length)) * self.generator.uniform(0.5, 2, (self.ranks, 1))
         return (self.generator.standard_normal(length) + noise).astype(np.float32)
 
     def case(self, sizes: list[int], per_node: int = 1) -> Case:
-        """Tensors of few numbers have them of one sign: what opposed ones leave is the rounding of their means."""
+        """Short tensors have values of one sign: opposed ones would leave only the rounding of their means."""
         tensors = {str(tensor): self.normal(size) for tensor, size in enumerate(sizes)}
         return Case({name: rows if rows.shape[1] > 3 else abs(rows) for name, rows in tensors.items()}, per_node)
 
@@ -145,12 +145,12 @@ def column(magnitudes: ArrayLike, ranks: int) -> Array:
 
 
 def some(ranks: int) -> list[int]:
-    """The first, one in the middle, the last."""
+    """The first, a middle and the last element."""
     return sorted({0, ranks // 2, ranks - 1})
 
 
 def per_nodes(ranks: int) -> list[int]:
-    """Ranks per node: whatever divides the gang, and of 16 what the tutorial has."""
+    """Ranks per node: all divisors of the number of ranks, and for 16 that of the tutorial."""
     return [8] if ranks == 16 else [per_node for per_node in range(min(2, ranks), ranks + 1) if ranks % per_node == 0]
 
 
@@ -173,7 +173,7 @@ def _result(left: list[dict[str, NDArray[Any]]], name: str) -> Result:
 
 @pytest.fixture(scope="module", params=GANGS, ids="{}-ranks".format)
 def gang(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Gang:
-    """pytest runs all tests of one gang before it starts the next."""
+    """One gang at a time; pytest groups the tests by gang."""
     return start(request.param, tmp_path_factory.mktemp("gang"))
 
 
@@ -293,7 +293,7 @@ def test_nodes_of_different_sizes_are_refused_on_every_rank(gang: Gang) -> None:
 
 
 def power_below(number: int) -> int:
-    """The largest power of two that is not above it."""
+    """The largest power of two that is not above `number`."""
     return 1 << (number.bit_length() - 1)
 
 

@@ -1,4 +1,4 @@
-"""Whole runs with Adasum: what is killed comes back to the same bits, and the tutorial's 2 nodes x 8 devices train."""
+"""Whole Adasum runs: killed ranks resume bit for bit, and the tutorial's 2 nodes x 8 devices train."""
 
 import csv
 import os
@@ -18,7 +18,7 @@ def adasum(device: dict[str, int], batch: int, stage: dict[str, Any]) -> dict[st
     return job(base | stage, device={"type": "CPU", **device}, checkpoint={"everySteps": 7, "keep": 3})
 
 
-# Everything at once: a folded rank, a momentum of each node's own, and the curvature of THOR.
+# All features at once: a number of nodes that is no power of two, momentum per node, and THOR's curvature.
 THREE = adasum({"count": 3}, batch=24, stage={"epochs": 2, "thor": {"frequency": 5}})
 
 

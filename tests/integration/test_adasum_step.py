@@ -1,4 +1,4 @@
-"""A training step with Adasum in this process: alone it is Momentum's, and what each node has is saved and restored."""
+"""Adasum training step in one process: a single rank equals Momentum, and each node's state is saved and restored."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def graphs() -> None:
 
 
 def trained(**changes: Any) -> tuple[dict[str, NDArray[Any]], list[float]]:
-    """Weights and losses of four steps of a small network, alone."""
+    """Weights and losses of four steps of a small network on one rank."""
     model = trainerconfig.MODEL | {"numClasses": thornetworks.CLASSES}
     settings = trainerconfig.GOOD | {"model": model} | changes
     network = thornetworks.Chain()

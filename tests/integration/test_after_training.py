@@ -1,4 +1,4 @@
-"""What a run leaves is measured, asked and exported by the command line: with the figures that training had."""
+"""`eval`, `predict` and `export` on a finished run give the same figures as training did."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def _compiled() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two epochs of the digits."""
+    """A finished run: two epochs of the digits."""
     folder = tmp_path_factory.mktemp("run")
     onerank.train(folder, 0, everySteps=onerank.STEPS)
     return folder
@@ -77,14 +77,14 @@ def test_pictures_of_digits_are_taken_for_what_they_are(run: Path, tmp_path: Pat
     for entry, row in zip(told, shares, strict=True):
         best = np.argsort(-row)[:3]
         assert [guess["label"] for guess in entry["top"]] == [str(number) for number in best]
-        # A picture has 255 steps and the data 16, which do not lie on them.
+        # Pixels are multiples of 1/255 and the data's of 1/16, which do not coincide.
         assert [guess["probability"] for guess in entry["top"]] == pytest.approx(row[best], abs=0.01)
     right = sum(entry["top"][0]["label"] == str(digits.y_test[number]) for number, entry in enumerate(told))
     assert right >= 17
 
 
 def small(name: str, classes: int, channels: int) -> Trained:
-    """A network with weights and statistics at random, whose outputs depend on every part of it."""
+    """A network with random weights and statistics, whose outputs depend on every part of it."""
     generator = np.random.default_rng(0)
     arrays: dict[str, Any] = {}
     for key, shape in arch.parameters(name, classes, channels).items():
@@ -104,7 +104,7 @@ def test_onnx_gives_the_networks_outputs_for_any_batch(name: str, tmp_path: Path
     ours = inference.network(network)
     images = np.random.default_rng(1).normal(size=(3, 3, 37, 51)).astype(np.float32)
     expected = ours(Tensor(images)).asnumpy()
-    assert np.ptp(expected, axis=0).max() > 0.01  # else anything would be right
+    assert np.ptp(expected, axis=0).max() > 0.01  # otherwise any output would pass
     for batch in (1, 3):
         (found,) = session.run(None, {"images": images[:batch]})
         np.testing.assert_allclose(found, expected[:batch], rtol=0, atol=1e-5 * np.abs(expected).max())
@@ -183,7 +183,7 @@ def test_other_classes_and_unusable_images_are_told(
     found = json.loads(capsys.readouterr().out)
     assert (found["images"], found["skipped"]) == (9, 1)
     assert found["dataset"] != found["trainedOn"]
-    (root / "train").rename(root / "away")  # what it was trained on need not be at hand
+    (root / "train").rename(root / "away")  # the training data may be gone
     assert evaluating.main([str(path), "--path", str(root), "--skip", "1"]) == 0
     assert "not known to be the one it was trained on, 1 unusable skipped\n" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The corpus of job files and changes before a real API server: it judges them as `resnetboost validate` does."""
+"""The corpus of job files and changes: a real API server accepts and rejects the same as `resnetboost validate`."""
 
 import json
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from resnetboost_operator.validation import jobfile, schema
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "corpus"
-EVERYTHING = CORPUS / "good" / "everything.yaml"  # what the changes are merged into
+EVERYTHING = CORPUS / "good" / "everything.yaml"  # base of the merge patches
 
-# How kubectl names what is wrong where it does not name the field.
+# kubectl's wording for errors without a field name.
 OTHER_NAMES = {
     "apiVersion": "in version",
     "kind": "no matches for kind",
@@ -35,7 +35,7 @@ def files(*folders: Path) -> pytest.MarkDecorator:
 
 
 def create(control_plane: ControlPlane, path: Path) -> Any:
-    """The object as the API server would store it."""
+    """Create the object (dry run); returns it with defaults."""
     return json.loads(control_plane.kubectl("create", "--dry-run=server", "--output=json", f"--filename={path}"))
 
 
@@ -47,7 +47,7 @@ def change(control_plane: ControlPlane, path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def everything(control_plane: ControlPlane) -> Iterator[None]:
-    """The job that the changes change."""
+    """The job that the changes modify."""
     control_plane.kubectl("create", f"--filename={EVERYTHING}")
     yield
     control_plane.kubectl("delete", f"--filename={EVERYTHING}")

@@ -1,4 +1,4 @@
-"""The moving average of a stage's weights: what it is, that it disturbs nothing, is saved and gone on with."""
+"""Moving average of a stage's weights: its value, no effect on training, saved and resumed."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def graphs() -> None:
 
 
 class Normed(nn.Cell):  # type: ignore[misc]
-    """The small network behind a batch normalization, whose running statistics are averaged too."""
+    """The small network after a batch normalization, whose running statistics are averaged too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Trainee:
         self.program = Program(loaded, self.network, Communicator(0, 1), basis if algorithm == "PCA" else None)
 
     def step(self, step: int) -> Arrays:
-        """Everything the network has after a step."""
+        """The network's state after a step."""
         images, labels = thornetworks.images(8, seed=step), thornetworks.labels(8)
         self.program.step(Tensor(images), Tensor(labels), StepSchedule(step, 0.1, 0.1), stop=False)
         return self.contents()

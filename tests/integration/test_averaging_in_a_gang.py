@@ -1,4 +1,4 @@
-"""Two real ranks with an average of their weights: restarted by a kill, and with nearly everything frozen."""
+"""Weight averaging on two real ranks: restarted after a kill, and with nearly all layers frozen."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Gradients summed in buckets, by real ranks, against the same training with one sum after the backward pass."""
+"""Gradient buckets on real ranks: same bits as one AllReduce after the backward pass."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Left = dict[str, NDArray[Any]]
 
 @pytest.fixture(scope="module")
 def gang(tmp_path_factory: pytest.TempPathFactory) -> list[Left]:
-    """Of two ranks, because a + b is b + a: of more, each collective begins its sums at another rank."""
+    """Two ranks, because a + b is b + a; with more, each collective begins its sums at another rank."""
     return rankgang.run("bucketrank.py", 2, tmp_path_factory.mktemp("buckets"))
 
 

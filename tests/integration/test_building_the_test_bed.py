@@ -1,4 +1,4 @@
-"""The test bed's programs: found, built once by one of several runs, or told why not; a stub stands for Go."""
+"""Building the test bed's programs: found, built once among parallel runs, or an error; a stub stands for Go."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from beds.operator.wait import eventually
 
 TESTS = Path(__file__).parents[1]
 ETCD, KWOK = "go.etcd.io/etcd/server/v3", "sigs.k8s.io/kwok/cmd/kwok"
-# Lists the packages it is asked for, and is slow enough for others to wait.
+# Logs the packages it builds, slowly enough for other runs to wait.
 GO = """#!/bin/sh
 [ "$1" = build ] || { echo go1.99; exit; }
 while [ $# -gt 1 ]; do [ "$1" = -o ] && output=$2; shift; done
@@ -27,7 +27,7 @@ BUILD = "from beds.cluster import build; print(*build.programs(['etcd', 'kwok'])
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for all programs that there are on a machine; openssl is there, Go is not."""
+    """A folder as the machine's whole PATH, with openssl and without Go."""
     (tmp_path / "openssl").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)

@@ -1,4 +1,4 @@
-"""The test bed itself: what it starts works, survives a restart of the API server, and is gone afterwards."""
+"""The control-plane test bed: it works, survives an API server restart, and leaves nothing behind."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def own_plane(programs: None) -> Iterator[ControlPlane]:
-    """One to restart, and with nodes that other tests must not see."""
+    """A control plane of its own, to restart and to add nodes to."""
     with ControlPlane(with_audit=True) as plane:
         yield plane
 

@@ -1,8 +1,8 @@
-"""A run folder of an earlier version: this one reads it, and trains on from its checkpoints.
+"""Compatibility with a run folder of an earlier version: it is read, and training resumes from its checkpoints.
 
 tests/corpus/earlier/run-17bdd0d.tar.xz is a run of commit 17bdd0d: a THOR stage with a moving average and snapshots,
-and a PCA stage that begins with them. Its tensors were rounded to a few values, so that it is small; commit 17bdd0d
-then trained on from it by itself, with the losses below.
+and a PCA stage that starts from them. Its tensors were rounded to a few values to make the file small; commit 17bdd0d
+then resumed training from it, with the losses below.
 """
 
 import csv
@@ -20,7 +20,7 @@ from resnetboost_operator.runs import report, runfolder
 pytestmark = pytest.mark.slow
 
 RUN = Path(__file__).parents[1] / "corpus" / "earlier" / "run-17bdd0d.tar.xz"
-# Loss of steps 23 to 26 and of step 44, the last; steps 23 on follow the checkpoint.
+# Losses of steps 23 to 26 and of the last step, 44; steps 23 on follow the checkpoint.
 BASE = (0.7082525, 0.7997992, 0.8335077, 0.7256362, 0.6452318)
 FINE = (0.6865952, 0.665899, 0.6882798, 0.6582203, 0.6631273)
 
@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def train_on(run: Path, pod: str) -> list[float]:
-    """Losses of the second epoch of a stage, by a later attempt with the config file of that time."""
+    """Losses of the second epoch of a stage, trained by a later attempt with that version's config file."""
     settings = yaml.safe_load((run / "pods" / pod / "config/config.yaml").read_text()) | {"attempt": 5, "epochs": 2}
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     variables = {
@@ -51,7 +51,7 @@ def train_on(run: Path, pod: str) -> list[float]:
     return [rows[step] for step in (23, 24, 25, 26, 44)]
 
 
-# The last bits differ between processors; a weight or a factor that went astray shows in the second digit.
+# The last bits differ between processors; a wrong weight or factor shows in the second digit.
 @pytest.mark.parametrize(
     ("pod", "expected"), [("earlier-base-0-0", BASE), ("earlier-fine-1-0", FINE)], ids=["THOR", "PCA"]
 )

@@ -1,4 +1,4 @@
-"""A trainer that is asked to stop before there is anything to save: it leaves at once, whatever it is doing."""
+"""SIGTERM before there is anything to save: the trainer exits at once, whatever it is doing."""
 
 import json
 import os
@@ -14,12 +14,12 @@ import yaml
 from support.trainerconfig import GOOD
 
 TIMEOUT_SECONDS = 30
-# In place of the first package that the trainer imports, and imports for long.
+# A stub for the first package the trainer imports, whose import takes long.
 SLOW_IMPORT = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
 
 
 def trainer(folder: Path, **variables: str) -> subprocess.Popen[str]:
-    """Rank 1 of 2 as a pod starts it."""
+    """Start rank 1 of 2 as a pod does."""
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(GOOD))
     own = {
@@ -36,7 +36,7 @@ def trainer(folder: Path, **variables: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], said: str) -> tuple[int, str]:
-    """Exit code and output after a SIGTERM that comes when it has said that."""
+    """Exit code and output after a SIGTERM sent once that line was printed."""
     try:
         assert process.stdout is not None
         while said not in (line := process.stdout.readline()):
@@ -66,7 +66,7 @@ def test_a_signal_that_comes_while_packages_are_imported_is_heard(tmp_path: Path
 
 
 def test_a_rank_that_waits_for_the_others_does_not_wait_out_its_grace(tmp_path: Path) -> None:
-    with socket.socket() as silent:  # takes connections and never answers: a coordinator that hangs
+    with socket.socket() as silent:  # accepts connections and never answers: a coordinator that hangs
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         coordinator = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The end of a gang with real ranks: whoever goes first must not cost the others their verdict."""
+"""A gang's end with real ranks: a rank that exits first does not make the others fail."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def start(rank: int, coordinator: str, then: str) -> subprocess.Popen[str]:
         "RESNETBOOST_RANK": str(rank),
         "RESNETBOOST_WORLD_SIZE": "2",
         "RESNETBOOST_COORDINATOR": coordinator,
-        "MS_CPU_COMM_OP_TIMEOUT": "6",  # seconds a collective waits for a peer (30 if not told); ranks join 2 s apart
+        "MS_CPU_COMM_OP_TIMEOUT": "6",  # a collective waits so long for a peer (30 by default); ranks join 2 s apart
         "GLOG_v": "4",
     }
     command = [sys.executable, str(RANK), then]

@@ -1,4 +1,4 @@
-"""From a file of weights to a fine-tuned network: what is frozen keeps its bits, by any algorithm, in any restart."""
+"""Fine-tuning from a weight file: frozen layers keep their bits, with every algorithm and after a restart."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def frozen(name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """resnet20 after two epochs of the digits, in PyTorch's names."""
+    """Weights of resnet20 after two epochs of the digits, under PyTorch's names."""
     folder = tmp_path_factory.mktemp("base")
     onerank.train(folder, 0, everySteps=onerank.STEPS)
     weights = folder / "base.safetensors"
@@ -56,14 +56,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tuning(weights: Path) -> dict[str, Any]:
-    """What a config says of a network with the file's frozen layers and a head for twelve classes."""
+    """The model config: the file's weights, frozen layers and a new head for twelve classes."""
     given = {"path": str(weights), "head": "New"}
     return {"model": trainerconfig.MODEL | {"numClasses": 12, "weights": given, "freeze": FROZEN}}
 
 
 @pytest.fixture(scope="module")
 def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where the tuning has run to its end, with a file of its own, which is gone by now."""
+    """A folder where fine-tuning has finished; its weight file has been deleted."""
     folder = tmp_path_factory.mktemp("tuned")
     weights = Path(shutil.copy(base, folder / "weights.safetensors"))
     onerank.train(folder, 0, config=tuning(weights), everySteps=11)

@@ -1,4 +1,4 @@
-"""What may stand before Momentum - clipping and layer-wise rates - against their formulas in float64."""
+"""Gradient clipping and layer-wise rates (LARS) before Momentum, against their formulas in float64."""
 
 import mindspore
 import numpy as np
@@ -60,7 +60,7 @@ def test_a_longer_gradient_is_scaled_down_before_weight_decay_and_another_is_lef
 
 
 def scaled(weights: Floats, given: Floats, matrix: bool) -> Floats:
-    """What momentum is given of a parameter's gradient."""
+    """The gradient of a parameter as Momentum receives it."""
     length, steepness = float(np.linalg.norm(weights)), float(np.linalg.norm(given))
     if not matrix:
         return given

@@ -1,4 +1,4 @@
-"""The tests' fork server: a forked Python is what a started one would be, and neither outlives the other."""
+"""The tests' fork server: a forked Python behaves like a started one, and neither outlives the other."""
 
 import json
 import os
@@ -152,7 +152,7 @@ def line(process: Path) -> bytes:
 
 
 def test_a_module_that_starts_another_one_by_its_name_has_that_forked_too() -> None:
-    """As rank 0 starts the coordinator."""
+    """Rank 0 starts the coordinator this way."""
     code = (
         "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-m', 'resnetboost_trainer', '--version']))"
     )

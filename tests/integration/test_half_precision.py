@@ -1,4 +1,4 @@
-"""Networks that compute in half precision: close to float32, float32 all around, through overflows and restarts."""
+"""Half-precision training: close to float32, float32 parameters, overflows and restarts."""
 
 import csv
 import shutil
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 Floats = NDArray[Any]
 
-# One block in each group: with more, batch normalization over few pixels makes chaos of any rounding.
+# One block per group: with more, batch normalization over few pixels amplifies any rounding.
 FORMS = {
     "basic": Large((1, 1, 1, 1), bottleneck=False),
     "bottleneck": Large((1, 1, 1, 1), bottleneck=True),
@@ -46,7 +46,7 @@ def graphs() -> None:
     device.prepare()
 
 
-# Of errors as `familygradients.error` has them, in as many roundings as ResNet-152 has.
+# Bounds for `familygradients.error`, for as many roundings as in ResNet-152.
 COARSE = 0.3
 
 OURS, MINDSPORES = "with our operators", "with MindSpore's"
@@ -76,7 +76,7 @@ def batch(size: int, channels: int = 3, pixels: int = 64) -> tuple[Tensor, Tenso
 
 
 def gradients(trained: nn.Cell) -> dict[str, Floats]:
-    """Of every parameter, by a loss that is scaled and smoothed as in training."""
+    """Gradients of every parameter, with loss scale and label smoothing as in training."""
     parameters = list(trained.trainable_params())
     cell = Gradient(trained, CrossEntropy(0.1), parameters, 256.0)
     cell.set_train(True)
@@ -111,7 +111,7 @@ def test_gradients_are_those_of_float32_but_for_rounding(form: str) -> None:
     ],
 )
 def test_a_step_of_any_network_of_the_family_is_that_of_float32_but_for_rounding(name: str) -> None:
-    """In PyNative mode; graphs of every kind of block are above."""
+    """In PyNative mode; graphs of every kind of block are tested above."""
     half = familygradients.once(familygradients.network(name, precision="Float16"), "PyNative")
     single = familygradients.slow(name)
     assert not familygradients.wrong(half, single, COARSE)
@@ -172,7 +172,7 @@ def test_whoever_leaves_the_range_of_float16_is_told_of_the_precision() -> None:
 
 
 def test_thor_has_sound_factors_where_squares_of_its_inputs_overflow() -> None:
-    """300 squared is above the greatest Float16; the stem's inputs are the images."""
+    """300 squared is above the largest Float16; the stem's inputs are the images."""
     thor = trainerconfig.THOR | {"traceRule": {"updateAbove": 0, "stopBelow": 0, "smoothing": 0}}
     trained = program(algorithm="THOR", thor=thor, lossScale=128)
     images, labels = batch(16, 1, 8)

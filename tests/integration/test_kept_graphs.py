@@ -1,4 +1,4 @@
-"""Compiled graphs that a restart takes from the one before: used where nothing has changed, and never elsewhere."""
+"""Compiled graphs kept for a restart: reused where nothing has changed, and never otherwise."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ FILES = "uid/base/graphs/*/*.graph"
 
 
 def start(folder: Path, ranks: int = 1, order: list[str] = ORDER, **changes: Any) -> list[Found]:
-    """What each rank of a start found; the folder has what earlier ones kept."""
+    """Start ranks and return their results; the folder has the graphs of earlier starts."""
     (folder / "plan.json").write_bytes(msgspec.json.encode({"order": order, **changes}))
     return rankgang.run("kept_graphs.py", ranks, folder)
 
@@ -32,7 +32,7 @@ def counts(found: Found) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a first start."""
+    """The folder after a first start."""
     folder = tmp_path_factory.mktemp("kept")
     [found] = start(folder)
     assert counts(found) == (2, 0)
@@ -41,12 +41,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(kept: Path, tmp_path: Path) -> Path:
-    """A folder with what the first start kept."""
+    """A copy of that folder."""
     return Path(shutil.copytree(kept, tmp_path / "copy"))
 
 
 def test_a_graph_is_found_whatever_compiles_before_it(folder: Path) -> None:
-    """MindSpore by itself would take the first graph of the last start for the first one of this."""
+    """MindSpore alone would match graphs by their order of compilation."""
     [found] = start(folder, order=["squares", "affine"], weight=5.0)
     assert counts(found) == (0, 2)
     assert (found["affine"] == 10 * X + 1).all(), "weights are this start's"
@@ -106,7 +106,7 @@ def test_a_restart_with_kept_graphs_comes_to_the_same_bits(tmp_path: Path) -> No
     plain, cold = train(0, "plain", False), train(0, "kept", True)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoints").glob("kept/base/graphs/*/*.graph")}
     assert len(files) == 4  # gradient, reduction, update, evaluation
-    for step in (33, 44):  # the restart has an evaluation before it ends, and its own order of graphs
+    for step in (33, 44):  # the restart evaluates before it ends, so its order of graphs differs
         shutil.rmtree(cold / f"step-{step:08d}")
     warm = train(1, "kept", True)
     assert {path: path.stat().st_mtime_ns for path in files} == files, "a graph was written again"
@@ -116,7 +116,7 @@ def test_a_restart_with_kept_graphs_comes_to_the_same_bits(tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_the_graph_of_any_network_of_the_family_gives_the_same_bits_when_it_was_kept(tmp_path: Path) -> None:
-    """In PyNative mode there are no graphs to keep."""
+    """PyNative mode has no graphs to keep."""
     [cold] = rankgang.run("keptnetworks.py", 1, tmp_path)
     [warm] = rankgang.run("keptnetworks.py", 1, tmp_path)
     assert counts(cold) == (len(familygradients.NAMES), 0)

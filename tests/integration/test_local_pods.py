@@ -1,4 +1,4 @@
-"""Pods on this machine behave as a kubelet's: real processes, started from manifests like the operator's."""
+"""Local pods behave as kubelet's do: real processes, started from manifests like the operator's."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ SERVICE: Manifest = {
 
 
 class World:
-    """A cluster in a folder, with waiting for what a test is about."""
+    """A cluster in a folder, with helpers that wait for a state."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
@@ -124,7 +124,7 @@ class World:
         return found
 
     async def up(self, count: int = 1) -> None:
-        """Wait until the containers said so themselves."""
+        """Wait until the containers have reported that they run."""
         async with asyncio.timeout(20):
             while not all("up" in self.log(index) for index in range(count)):
                 await asyncio.sleep(0.02)
@@ -337,7 +337,7 @@ def test_what_a_container_started_ends_with_it(tmp_path: Path) -> None:
         await world.up()
         child = int(world.log().split()[1])
         (seen,) = world.cluster.observe()
-        world.cluster.delete("gang-0", seen["metadata"]["uid"], 30)  # SIGTERM reaches the first process only
+        world.cluster.delete("gang-0", seen["metadata"]["uid"], 30)  # SIGTERM reaches only the first process
         await world.ended()
         assert_dies(child)
 

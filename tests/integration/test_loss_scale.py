@@ -1,4 +1,4 @@
-"""Training with a dynamic loss scale that overflows at first: steps are left out, and what follows is as without."""
+"""Dynamic loss scale in training: overflowing steps are skipped, later steps are as without a scale."""
 
 import csv
 import shutil
@@ -27,12 +27,12 @@ MOMENT = StepSchedule(step=1, learning_rate=0.05, damping=0.0)
 
 
 def program(scale: DynamicLossScale | None = None) -> Program:
-    """A step by that scale, which may be one that no job can ask for."""
+    """A program with that loss scale, which need not be valid for a job."""
     device.prepare()
     configured = msgspec.convert(trainerconfig.GOOD, Config)
     configured = msgspec.structs.replace(configured, dynamic_loss_scale=scale)
     network = resnet.build("resnet20", 10, 1)
-    network.conv1.weight.set_data(network.conv1.weight / 1024)  # BN undoes it, and its gradient is 1024 times as large
+    network.conv1.weight.set_data(network.conv1.weight / 1024)  # BN undoes it; gradients are 1024 times as large
     return Program(configured, network, Communicator(0, 1))
 
 

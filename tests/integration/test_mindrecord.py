@@ -1,4 +1,4 @@
-"""MindRecord files: what our command writes MindSpore reads, and what MindSpore writes we read, row by row, any row."""
+"""MindRecord files: MindSpore reads ours and we read MindSpore's, row by row in any order."""
 
 import os
 import shutil
@@ -56,7 +56,7 @@ def test_mindspore_reads_what_our_command_writes(source: Path, target: Path) -> 
 
 
 def test_we_read_the_images_of_the_folder_in_its_order(source: Path, target: Path) -> None:
-    """So that training from either is the same to the bit."""
+    """So that training from either has the same bits."""
     settings: dict[str, Any] = {"image_size": 24, "augmentation": config.PLAIN}
     folder = registry.load(config.Dataset(name="ImageFolder", path=str(source), **settings), 2)
     records = registry.load(config.Dataset(name="MindRecord", path=str(target), **settings), 2)
@@ -122,7 +122,7 @@ def test_a_folder_is_converted_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_the_files_can_be_read_by_whom_the_umask_lets(source: Path, tmp_path: Path) -> None:
-    """MindSpore gives its files 0600, and a pod that runs as another user could not train from them."""
+    """MindSpore creates files with mode 0600, which a pod of another user could not read."""
     before = os.umask(0o027)
     try:
         assert convert(source, tmp_path / "made").returncode == 0
@@ -135,13 +135,13 @@ def test_the_files_can_be_read_by_whom_the_umask_lets(source: Path, tmp_path: Pa
 
 
 def full(source: Path, folder: Path, *within: str) -> subprocess.CompletedProcess[str]:
-    """What the command says where `within` leaves it no room."""
+    """Run the command in a wrapper that limits its disk space."""
     command = f"exec '{sys.executable}' -m resnetboost_trainer tomindrecord '{source}' '{folder / 'made'}'"
     return subprocess.run([*within, command], capture_output=True, text=True, check=False)
 
 
 def test_a_full_disk_is_a_storage_error(source: Path, tmp_path: Path) -> None:
-    """On a file system of a megabyte; MindSpore raises a RuntimeError without a number."""
+    """On a file system of one megabyte; MindSpore raises a RuntimeError without an errno."""
     own = ("unshare", "--user", "--map-root-user", "--mount")
     small = (*own, "sh", "-c", f"mount -t tmpfs -o size=1m none '{tmp_path}' && eval \"$0\"")
     if subprocess.run([*small, "true"], capture_output=True, check=False).returncode:
@@ -153,7 +153,7 @@ def test_a_full_disk_is_a_storage_error(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_grow_is_a_storage_error(source: Path, tmp_path: Path) -> None:
-    """A disk that fills up while a file is written: MindSpore's stream says so at the file's end."""
+    """A disk that fills up during a write: MindSpore's stream reports it only when the file is closed."""
     refused = full(source, tmp_path, "sh", "-c", 'ulimit -f 32; eval "$0"')
     assert refused.returncode == StorageError.exit_code
     assert refused.stderr.startswith(f"resnetboost: {tmp_path}: cannot be written: ")

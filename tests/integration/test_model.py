@@ -1,3 +1,5 @@
+"""ResNet variants: parameter counts, initial weights, loss, and outputs against PyTorch's with the same weights."""
+
 import math
 import os
 import subprocess
@@ -20,7 +22,7 @@ from resnetboost_trainer.engine import loss
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch, key_map, resnet
 
-# What torchvision documents: 3 channels, 1000 classes.
+# Numbers in torchvision's documentation: 3 channels, 1000 classes.
 TORCHVISION = {
     "resnet18": 11_689_512,
     "resnet34": 21_797_672,
@@ -28,9 +30,9 @@ TORCHVISION = {
     "resnet101": 44_549_160,
     "resnet152": 60_192_808,
 }
-# timm's seresnet50; Hu et al. 2018 say 28.1 million.
+# timm's seresnet50; Hu et al. 2018 give 28.1 million.
 SQUEEZING = {"seresnet50": 28_088_024}
-# He et al. 2015, table 6 gives these in millions.
+# He et al. 2015, table 6, in millions.
 HE = {"resnet20": 0.27, "resnet32": 0.46, "resnet44": 0.66, "resnet56": 0.85}
 
 Floats = npt.NDArray[Any]
@@ -55,10 +57,10 @@ def parameters(network: nn.Cell) -> int:
 
 
 def he_parameters(blocks: int, classes: int) -> int:
-    """Layer by layer: convolutions without bias, BN's scale and shift, dense layer with bias."""
+    """Counted by layer: convolutions without bias, BN's scale and shift, dense layer with bias."""
     stem = 3 * 16 * 9 + 2 * 16
     group = [2 * blocks * (9 * c * c + 2 * c) for c in (16, 32, 64)]
-    halved = sum(9 * c * c // 2 for c in (32, 64))  # the first convolution of a group has half the inputs
+    halved = sum(9 * c * c // 2 for c in (32, 64))  # the first convolution of a group has half as many inputs
     return stem + sum(group) - halved + 64 * classes + classes
 
 
@@ -206,7 +208,7 @@ def test_initial_weights_differ_with_the_seed_and_from_layer_to_layer() -> None:
 
 
 def smoothed(logits: Floats, target: Floats) -> Floats:
-    """Cross entropy of each sample with such labels (n, K) in double precision, by its definition."""
+    """Cross entropy of each sample with smoothed labels (n, K), by definition, in double precision."""
     logits = logits.astype(np.float64)
     shifted = logits - logits.max(1, keepdims=True)
     log_softmax = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
@@ -214,7 +216,7 @@ def smoothed(logits: Floats, target: Floats) -> Floats:
 
 
 def target_of(labels: Floats, smoothing: float, over: SmoothedOver, classes: int = 10) -> Floats:
-    """Smoothed labels (n, K), of classes (n,) or of shares of them (n, K): the mixture of those of the classes."""
+    """Smoothed labels (n, K) of classes (n,), or of class shares (n, K): the mixture of the classes' labels."""
     own = np.eye(classes)
     if over == "AllClasses":
         of_class = (1 - smoothing) * own + smoothing / classes
@@ -270,7 +272,7 @@ def torchvision_python() -> str:
 
 @pytest.fixture(params=[*TORCHVISION, "seresnet50"])
 def reference(request: pytest.FixtureRequest, torchvision_python: str, tmp_path: Path) -> Iterator[Any]:
-    """What PyTorch computes with one network, (name, arrays), and its weights.pth beside; large files go at the end."""
+    """PyTorch's outputs of one network, (name, arrays), and its weights.pth; large files are deleted at the end."""
     command = [torchvision_python, str(REFERENCE), "make", str(tmp_path), str(SIZE), request.param]
     subprocess.run(command, check=True, timeout=300)
     with np.load(tmp_path / "reference.npz") as arrays:

@@ -1,4 +1,4 @@
-"""A few steps of Momentum against its formula in float64; MindSpore's own operator leaves out Nesterov on the CPU."""
+"""Momentum steps against the formula in float64; MindSpore's own CPU operator ignores Nesterov."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def mode(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(params=[OURS, MINDSPORES])
 def operators(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where ours were not built both are MindSpore's."""
+    """Our operators and MindSpore's; where ours are not built, both are MindSpore's."""
     with mindspores_operators() if request.param == MINDSPORES else contextlib.nullcontext():
         yield request.param
 

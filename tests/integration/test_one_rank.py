@@ -1,4 +1,4 @@
-"""Whole runs of one real rank: wherever it begins, and whoever lives on beside it, it ends in the same bits."""
+"""Whole runs of one real rank end in the same bits wherever they resume, even if a stale process lives on."""
 
 import csv
 import json
@@ -21,14 +21,14 @@ BASE = Path("checkpoints/uid/base")
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The only attempt of a run, all its checkpoints kept."""
+    """The only attempt of a run, with all its checkpoints."""
     folder = tmp_path_factory.mktemp("undisturbed")
     onerank.train(folder, attempt=0)
     return folder / BASE / "attempt-0"
 
 
 def leave_off(undisturbed: Path, steps: int, folder: Path) -> Path:
-    """The checkpoints of an undisturbed run up to a step are what a rank killed right then would have left."""
+    """Keep the checkpoints up to a step, as a rank killed right then would have left them."""
     attempt = folder / BASE / "attempt-0"
     shutil.copytree(undisturbed / f"step-{steps:08d}", attempt / f"step-{steps:08d}")
     (attempt / f".step-{steps + 1:08d}.partial").mkdir()
@@ -45,7 +45,7 @@ def test_a_rank_killed_after_any_checkpoint_resumes_to_the_same_bits(
 
 
 def say_nothing_of_the_lineage(step: Path) -> None:
-    """As checkpoints were written when every stage of a job drew alike."""
+    """Remove the lineage from manifests, as in checkpoints of versions where all stages made the same random draws."""
     manifest = json.loads((step / "manifest.json").read_text())
     del manifest["lineage"]
     (step / "manifest.json").write_text(json.dumps(manifest))
@@ -54,7 +54,7 @@ def say_nothing_of_the_lineage(step: Path) -> None:
 def test_a_later_stage_begun_before_stages_drew_anew_ends_with_the_bits_of_that_order(
     undisturbed: Path, tmp_path: Path
 ) -> None:
-    """A first stage draws now as all did then, so its run is what the other has to end with."""
+    """A first stage still makes the draws of those versions, so its run is the reference."""
     say_nothing_of_the_lineage(leave_off(undisturbed, 17, tmp_path) / "step-00000017")
     onerank.train(tmp_path, attempt=1, config={"startFrom": {"stage": "before"}})
     assert onerank.final_weights(tmp_path / BASE / "attempt-1") == onerank.final_weights(undisturbed)
@@ -104,9 +104,9 @@ def test_a_job_applied_again_goes_on_from_its_predecessor_to_the_same_bits(undis
 
 
 def test_a_stale_gang_that_wakes_up_harms_nothing_of_its_successor(undisturbed: Path, tmp_path: Path) -> None:
-    """A node that was lost may come back: its rank 0 goes on to write and prune beside what the new attempt left."""
+    """A lost node may come back: its rank 0 continues to write and prune in the folder of the new attempt."""
     old, new = (tmp_path / BASE / f"attempt-{attempt}" for attempt in (0, 1))
-    stale = onerank.start(tmp_path, attempt=0, spawned=True, everySteps=4, keep=2)  # it is stopped by its id
+    stale = onerank.start(tmp_path, attempt=0, spawned=True, everySteps=4, keep=2)  # it is stopped by its process id
     try:
         stop_between_checkpoints(stale, old)
         onerank.train(tmp_path, attempt=1, everySteps=4, keep=2)

@@ -1,6 +1,6 @@
-"""The operator dies around every single write of every scenario: the end is the one that comes without a death.
+"""The operator is killed around every write of every scenario; the outcome equals that of an undisturbed run.
 
-A seeded sample runs always, everything in `make test-chaos`. $CHAOS_SEED draws another sample.
+A seeded sample always runs, all of them in `make test-chaos`. $CHAOS_SEED chooses another sample.
 """
 
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 SAMPLE = 2
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 AT_ONCE = 3  # an operator that starts keeps one core busy for a second
-# A crash may cost some writes more; a run that ends before its crash proves nothing and costs little.
+# A crash may add some writes; a run that ends before its crash tests nothing and is cheap.
 MORE_WRITES = 2
 EVERY_WRITE = Point(0, "after")
 

@@ -1,4 +1,4 @@
-"""What goes wrong with a gang and what becomes of the job, on a real API server."""
+"""Failures of a gang and the job's reaction, on a real API server."""
 
 import datetime
 import itertools
@@ -83,7 +83,7 @@ def test_a_budget_that_is_used_up_fails_the_job(space: Space, kubelet: Kubelet) 
     status = space.until_phase("Failed")
     assert condition(status, "Failed")["reason"] == "MaxRestartsExceeded"
     assert [record["attempt"] for record in status["attempts"]] == [0, 1]
-    space.until_pods(NEXT_GANG[1])  # what failed stays, for its log
+    space.until_pods(NEXT_GANG[1])  # the failed pod is kept for its log
 
 
 @pytest.mark.parametrize(("code", "reason"), [(10, "ConfigError"), (11, "DataError"), (12, "NumericsError")])
@@ -141,12 +141,12 @@ def test_a_preempted_pod_restarts_the_gang_without_using_the_budget(space: Space
 
 
 def test_a_lost_node_restarts_the_gang_elsewhere(space: Space, kubelet: Kubelet, control_plane: ControlPlane) -> None:
-    kubelet.ends = False  # nobody is there to confirm that a pod has stopped
+    kubelet.ends = False  # no kubelet confirms that a pod has stopped
     add_node(control_plane, space.namespace)
     node_only = {"nodeSelector": {"kubernetes.io/hostname": space.namespace}}
     started(space, template=node_only, failurePolicy={"maxRestarts": 0, "backoffSeconds": 0})
     fall_silent(control_plane, space.namespace)
-    space.patience_seconds = 60  # the operator waits for 30 s by its own clock: what the node tells counts for nothing
+    space.patience_seconds = 60  # the operator waits 30 s by its own clock, whatever times the node reports
     status = space.until(lambda status: status["attempt"] == 1, "the gang restarts")
     (record,) = status["attempts"]
     assert (record["reason"], record["node"]) == ("PodLost", space.namespace)
@@ -160,7 +160,7 @@ def add_node(plane: ControlPlane, name: str) -> None:
 
 
 def fall_silent(plane: ControlPlane, name: str) -> None:
-    """As the node controller marks a node whose kubelet has not reported for long."""
+    """Mark a node as the node controller does when its kubelet has not reported for long."""
     unknown = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2020-01-01T00:00:00Z", "reason": "Gone"}
     path = f"/api/v1/nodes/{name}/status"
     plane.client.send("PATCH", path, {"status": {"conditions": [unknown]}}, "application/strategic-merge-patch+json")

@@ -1,4 +1,4 @@
-"""From a job to a gang of pods to its end, on a real API server."""
+"""A job's life without failures, from creation through a gang of pods to completion, on a real API server."""
 
 import re
 import time
@@ -134,7 +134,7 @@ def test_complete_is_for_ever(space: Space, kubelet: Kubelet, operator: Operator
 
 
 def another_job_runs(space: Space) -> None:
-    """Proves that the operator has got round to everything that was there before."""
+    """Run another job, which proves that the operator has processed all earlier events."""
     space.create(job("other", ranks=1))
     space.until_started(job="other")
 
@@ -173,7 +173,7 @@ def test_progress_is_asked_for_only_while_the_gang_runs(space: Space, kubelet: K
     kubelet.exit(GANG[0], 0)
     space.until_phase("Complete")
     asked = len(kubelet.asked(GANG[0]))
-    time.sleep(4)  # rank 0 is asked every three seconds while it starts
+    time.sleep(4)  # rank 0 is polled every three seconds while it starts
     assert len(kubelet.asked(GANG[0])) == asked
 
 
@@ -184,7 +184,7 @@ def test_progress_is_written_at_most_every_15_seconds(
     space.create(job())
     space.until_phase("Running")
     before, begun = status_writes(control_plane, space), time.monotonic()
-    while time.monotonic() < begun + 20:  # what rank 0 says changes all the time
+    while time.monotonic() < begun + 20:  # rank 0's answers change all the time
         kubelet.tell(step=1 + int(100 * (time.monotonic() - begun)))
         time.sleep(0.1)
     assert 1 <= status_writes(control_plane, space) - before <= 2

@@ -1,4 +1,4 @@
-"""What users do to a job while it exists: suspend, edit, delete, apply again; on a real API server."""
+"""User actions on an existing job: suspend, edit, delete, apply again; on a real API server."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_a_resumed_job_goes_on_with_a_new_attempt(space: Space, kubelet: Kubelet
 
 
 def test_applying_an_example_again_changes_nothing(space: Space, control_plane: ControlPlane) -> None:
-    """kubectl says `configured` though, because it compares lists as a whole, and stages have defaults."""
+    """kubectl prints `configured` all the same, because it compares lists as a whole, and stages have defaults."""
     where = (f"--namespace={space.namespace}", f"--filename={EXAMPLE}")
     control_plane.kubectl("apply", *where)
     space.until_pods(*GANG)

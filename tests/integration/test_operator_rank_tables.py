@@ -1,4 +1,4 @@
-"""Gangs on Ascend against a real API server and scheduler: what becomes of the annotations, and how soon."""
+"""Ascend gangs on a real API server and scheduler: rank tables from annotations, and how soon they are published."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Why a job does not run, in one condition, and that it runs as soon as the reason is gone; on a real API server."""
+"""Why a job does not run, as a condition; it starts once the cause is gone; on a real API server."""
 
 import contextlib
 from typing import Any
@@ -47,7 +47,7 @@ def test_a_quota(space: Space, kubelet: Kubelet) -> None:
 
 
 def test_a_pod_that_the_api_server_calls_invalid_fails_the_job_in_its_words(space: Space) -> None:
-    """The schema lets it pass: only the API server knows that devices cannot be overcommitted."""
+    """The schema accepts it: only the API server knows that devices cannot be overcommitted."""
     resources = {"requests": {"example.com/device": 1}, "limits": {"example.com/device": 2}}
     space.create(job(template={"resources": resources}))
     status = space.until_phase("Failed")
@@ -107,7 +107,7 @@ def test_pods_of_another_namespace_are_ignored(space: Space, kubelet: Kubelet) -
     space.plane.client.send("POST", path, pod)
     throughout(space.status, lambda status: status["restarts"] == 0, "nobody takes it for a rank", seconds=2)
     assert space.status()["ranks"]["desired"] == 2
-    with contextlib.suppress(ClusterError):  # the garbage collector is quicker: owners are in the same namespace
+    with contextlib.suppress(ClusterError):  # the garbage collector was faster: owners must be in the same namespace
         space.plane.client.send("DELETE", f"{path}/abroad", {"gracePeriodSeconds": 0})
 
 
@@ -138,7 +138,7 @@ def test_a_pod_that_claims_to_be_a_rank_the_job_has_not(space: Space, kubelet: K
 
 
 def owned_by(job: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod with a forged owner."""
+    """A pod with a forged owner reference."""
     owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "digits", "controller": True}
     pod["metadata"]["ownerReferences"] = [{**owner, "uid": job["metadata"]["uid"]}]
     return pod
@@ -155,7 +155,7 @@ def test_two_jobs_whose_pods_would_have_the_same_names(space: Space, kubelet: Ku
 
 
 def lookalike(uid: str, name: str) -> dict[str, Any]:
-    """A pod with all labels of rank 0, made by somebody else."""
+    """A foreign pod with all labels of rank 0."""
     labels = {
         names.LABEL_MANAGED_BY: names.MANAGED_BY,
         names.LABEL_JOB: "digits",

@@ -1,4 +1,4 @@
-"""Two operators of which one leads: they never act twice, and the other takes over."""
+"""Two operator replicas with leader election: never both act, and the standby takes over."""
 
 import json
 import signal
@@ -27,13 +27,13 @@ class Replica(NamedTuple):
 
     @property
     def writes(self) -> int:
-        """How often it wrote anything but its lease."""
+        """Number of its writes other than to its lease."""
         return len(self.proxy.writes)
 
 
 @pytest.fixture
 def replicas(control_plane: ControlPlane, account: Account, space: Space) -> Iterator[list[Replica]]:
-    """The leader, and another that waits."""
+    """The leader and a standby."""
     account.allow_lease(space.namespace)
     with ExitStack() as stack:
         replicas = []
@@ -56,7 +56,7 @@ def replicas(control_plane: ControlPlane, account: Account, space: Space) -> Ite
 
 @pytest.fixture
 def operators(replicas: list[Replica]) -> list[Operator]:
-    """For the logs shown with a failure."""
+    """Replicas whose logs are shown with a failure."""
     return [replica.operator for replica in replicas]
 
 
@@ -136,7 +136,7 @@ def test_a_leader_that_was_frozen_does_nothing_more(
 def test_a_successor_whose_watch_died_unnoticed_takes_the_gang_as_it_is(
     space: Space, kubelet: Kubelet, replicas: list[Replica], operators: list[Operator]
 ) -> None:
-    """Its last word of the job is that it was suspended: it must not delete the gang that trains since."""
+    """The last event it received says the job was suspended: it must not delete the gang that trains since."""
     leader, other = replicas
     space.create(job(runPolicy={"suspend": True}))
     space.until_phase("Suspended")

@@ -1,4 +1,4 @@
-"""Many jobs and many misfortunes, drawn by chance; then a healthy cluster ends every job. $CHAOS_SEED draws others."""
+"""Soak test: many jobs under random failures; then every job ends in a healthy cluster. $CHAOS_SEED sets the seed."""
 
 import contextlib
 import os
@@ -24,9 +24,9 @@ SEED = int(os.environ.get("CHAOS_SEED", "0"))
 JOBS = tuple(f"job-{number}" for number in range(8))
 RANKS = 3
 SECONDS = 90.0
-MOST_SECONDS_BETWEEN = 0.8  # two misfortunes
+MOST_SECONDS_BETWEEN = 0.8  # between two failures
 HEALING_SECONDS = 180.0
-# How pods end that are not asked to; 16 and 14 are mostly somebody else's fault.
+# Unexpected exit codes; 16 and 14 mostly blame another rank or the storage.
 EXIT_CODES = (0, 0, 1, 13, 14, 16, 137)
 
 
@@ -36,7 +36,7 @@ def operator(operator_behind_proxy: Operator) -> Operator:
 
 
 class Fate:
-    """What may happen; `now` makes one of it happen."""
+    """Random failures; `now` causes one of them."""
 
     def __init__(self, space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy) -> None:
         self._space, self._kubelet, self._operator, self._proxy = space, kubelet, operator, proxy
@@ -55,17 +55,17 @@ class Fate:
         }
 
     def wait(self) -> None:
-        """Nothing happens for a moment."""
+        """Wait for a moment without a failure."""
         time.sleep(self._chance.uniform(0, MOST_SECONDS_BETWEEN))
 
     def now(self) -> None:
-        """Something happens."""
+        """Cause a random failure."""
         (act,) = self._chance.choices(list(self._acts), list(self._acts.values()))
-        with contextlib.suppress(ClusterError, OSError):  # it hit something that is gone by now
+        with contextlib.suppress(ClusterError, OSError):  # its target is gone by now
             act()
 
     def heal(self) -> None:
-        """From now on everything is well."""
+        """Stop all failures."""
         self._proxy.troubles.clear()
         self._kubelet.starts = True
         self._kubelet.release()
@@ -130,7 +130,7 @@ def new_job(name: str) -> Manifest:
 
 
 def check(space: Space) -> None:
-    """What must hold at every moment."""
+    """Invariants at every moment."""
     for found in space.all(JOB):
         attempts = [record["attempt"] for record in found.get("status", {}).get("attempts", [])]
         assert attempts == sorted(set(attempts)), f"an attempt was counted twice: {attempts}"

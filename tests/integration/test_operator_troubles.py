@@ -1,4 +1,4 @@
-"""An API server that is away, slow, overloaded or forgetful; and one that is left in peace while nothing changes."""
+"""An API server that is down, slow, overloaded or drops events; and an idle operator sends no requests."""
 
 import contextlib
 import signal
@@ -29,7 +29,7 @@ def operator(operator_behind_proxy: Operator) -> Operator:
 
 
 def until_complete(space: Space, kubelet: Kubelet, ranks: int = 2) -> None:
-    """The gang runs, ends well, and was never restarted nor created twice."""
+    """The gang runs and completes, without a restart and without duplicate creations."""
     space.until_started()
     for index in range(ranks):
         kubelet.exit(f"digits-base-0-{index}", 0)
@@ -102,7 +102,7 @@ def test_others_may_write_to_the_job_all_the_time(space: Space, kubelet: Kubelet
 
 @contextlib.contextmanager
 def repeatedly(act: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Do something in the background, again and again."""
+    """Repeat an action in the background."""
     stopping = threading.Event()
 
     def work() -> None:
@@ -129,7 +129,7 @@ def test_pods_are_created_many_at_once(space: Space, kubelet: Kubelet, operator:
 
 @contextlib.contextmanager
 def webhook_that_never_answers(space: Space, *jobs: str) -> Iterator[None]:
-    """It takes the connection of whoever creates a pod of these jobs, and says nothing."""
+    """Accepts the connections for creating pods of these jobs, and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
         hook = {
             "name": "hangs.example.com",
@@ -195,7 +195,7 @@ def test_a_job_deleted_while_its_gang_is_created(
 
 
 def begin_slowly(space: Space, proxy: Proxy, ranks: int = 64) -> None:
-    """A gang of which some pods are there."""
+    """Start a gang with slow creation; returns when some of its pods exist."""
     proxy.delay_seconds = 0.4
     space.create(job(ranks=ranks))
     eventually(lambda: len(space.pods()), lambda count: count >= 1, "the first pods")
@@ -263,7 +263,7 @@ def test_a_second_sigterm_ends_the_operator_at_once(space: Space, operator: Oper
     space.create(job())
     eventually(lambda: len(proxy.writes), lambda count: count >= 1, "a pass is under way")
     operator.send(signal.SIGTERM)
-    time.sleep(0.5)  # a signal that comes while the first is being handled is the same to the kernel
+    time.sleep(0.5)  # signals of one kind that arrive while one is pending are merged by the kernel
     begun = time.monotonic()
     operator.send(signal.SIGTERM)
     operator.exit_code()
@@ -291,12 +291,12 @@ def test_while_nothing_changes_the_api_server_is_left_in_peace(
 
 
 def requests(plane: ControlPlane) -> list[Request]:
-    """All that the API server was asked but for renewals of the lease; watches count, for none may end so soon."""
+    """All requests except renewals of the lease; watches count, because none may end this soon."""
     return [found for found in plane.requests(Account.user) if found.resource != "leases"]
 
 
 def until_quiet(plane: ControlPlane, seconds: float = 6) -> None:
-    """Wait until what may wait for some seconds has been written."""
+    """Wait until the delayed writes are done."""
     seen, since = -1, time.monotonic()
 
     def quiet_seconds() -> float:

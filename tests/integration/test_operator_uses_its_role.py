@@ -1,4 +1,4 @@
-"""The role in the chart is neither too small nor too large; comes last, as it looks at all tests before it."""
+"""The chart's role has neither missing nor unused rights; runs last, because it checks the requests of all tests."""
 
 from collections.abc import Iterator
 
@@ -31,11 +31,11 @@ def test_the_role_is_neither_too_large_nor_too_small(
     space.until_gone(JOB, "digits")
     meet_by_a_rank_table(space)
     operator.kill()
-    operator.start()  # finds its lease
+    operator.start()  # it finds its existing lease
     requests = list(control_plane.requests(Account.user))
     used = {right(found) for found in requests if found.code < 300}
     assert set(granted()) - used == set(), "the chart's files/rbac.yaml grants what nobody needs"
-    # An API server that just began refuses everything with the same code, and a quota refuses creations.
+    # An API server that is starting refuses everything with the same code, and so does a quota for creations.
     refused = {right(found) for found in requests if found.code == 403}
     assert refused - used == set(), "the chart's files/rbac.yaml lacks these"
 
@@ -45,7 +45,7 @@ def right(request: Request) -> Right:
 
 
 def live_fully(space: Space, kubelet: Kubelet) -> None:
-    """A restart whose names are all taken, a failure that leaves one pod to delete, and a time to live."""
+    """A restart with all names taken, a failure that leaves one pod to delete, and a time to live."""
     container = {"name": "theirs", "image": "theirs"}
     service = {"clusterIP": "None", "selector": {"app": "theirs"}}
     space.create({"kind": "ConfigMap", "metadata": {"name": "digits-base-1"}})

@@ -1,4 +1,4 @@
-"""The C++ operators against their formulas in float64, called as MindSpore calls them; and training without them."""
+"""C++ operators against float64 formulas, called as MindSpore calls them; and training without the library."""
 
 import ctypes
 import logging
@@ -38,7 +38,7 @@ def operators() -> None:
 
 
 def call(name: str, *tensors: Floats) -> int:
-    """One operator, by MindSpore's convention: the last tensors are what it writes."""
+    """Call one operator by MindSpore's convention: the last tensors are its outputs."""
     count = len(tensors)
     shapes = [(ctypes.c_int64 * tensor.ndim)(*tensor.shape) for tensor in tensors]
     pointers = [ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)) for shape in shapes]
@@ -56,7 +56,7 @@ def call(name: str, *tensors: Floats) -> int:
 
 
 def convolved(x: Floats, weights: Floats, stride: int, padding: int) -> tuple[Floats, Floats]:
-    """The definition in float64, and the patches (n, h', w', c, k, k)."""
+    """Convolution by definition in float64, and the patches (n, h', w', c, k, k)."""
     size = weights.shape[-1]
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     patches = np.lib.stride_tricks.sliding_window_view(padded, (1, 1, size, size))[:, :, ::stride, ::stride, 0, 0]
@@ -65,7 +65,7 @@ def convolved(x: Floats, weights: Floats, stride: int, padding: int) -> tuple[Fl
 
 
 def gradients(x: Floats, weights: Floats, dy: Floats, stride: int, padding: int) -> tuple[Floats, Floats]:
-    """By images and by weights, in float64."""
+    """Gradients with respect to images and weights, in float64."""
     _, patches = convolved(x, weights, stride, padding)
     size, (n, c, h, w) = weights.shape[-1], x.shape
     dx = np.zeros((n, c, h + 2 * padding, w + 2 * padding))
@@ -108,7 +108,7 @@ def test_a_convolution_and_its_gradients_are_those_of_the_formula_to_the_same_bi
         found.append((y, dx, dweights))
     dx, dweights = np.empty_like(x), np.empty_like(weights)
     assert call("convolution_gradients", x, weights, dy, form, dx, dweights) == 0
-    found[1] = found[1][0], dx, dweights  # both at once are those one by one
+    found[1] = found[1][0], dx, dweights  # computing both at once equals computing each alone
     for first, second, wanted in zip(*found, (expected, *gradients(x, weights, dy, stride, padding)), strict=True):
         near(first, wanted)
         np.testing.assert_array_equal(first, second)
@@ -181,7 +181,7 @@ def test_how_many_threads_mindspores_own_operators_plan_for_stays() -> None:
 
 
 class After(nn.Cell):  # type: ignore[misc, unused-ignore]
-    """A layer's result, weighed, so that a gradient has something to tell apart."""
+    """A layer's result times random weights, so that each element has a different gradient."""
 
     def __init__(self, kind: type[BatchNorm] | None, way: str, channels: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The C++ operators in whole networks against MindSpore's own: gradients and running statistics, in both modes.
+"""C++ operators in whole networks against MindSpore's own: gradients and running statistics, in both modes.
 
-The operators by themselves are held to their formulas in test_operators.py.
+test_operators.py tests each operator against its formula.
 """
 
 import os
@@ -58,7 +58,7 @@ def test_a_step_is_the_one_of_mindspores_operators(name: str, frozen: tuple[str,
 
 
 class Strides(nn.Cell):  # type: ignore[misc]
-    """Two convolutions that differ in their stride alone: (n, 8, h, w) -> (n, 8, h, w), (n, 8, h / 2, w / 2)."""
+    """Two convolutions that differ only in stride: (n, 8, h, w) -> (n, 8, h, w), (n, 8, h / 2, w / 2)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Steps that overflow Float16, under each algorithm: left out by all ranks, as if they had never been."""
+"""Float16 overflows under each algorithm: all ranks skip the step, and no state changes."""
 
 import csv
 import logging
@@ -51,7 +51,7 @@ def different(one: dict[str, bytes], other: dict[str, bytes]) -> set[str]:
 
 @pytest.mark.parametrize("case", overflowing.TOGETHER)
 def test_an_overflow_on_one_rank_changes_nothing_on_any_but_the_scale(gang: list[Arrays], case: str) -> None:
-    """Neither weights nor what batch normalization, optimizer, curvature, solver and average remember."""
+    """Neither weights, nor the state of batch normalization, optimizer, curvature, solver and average."""
     for rank in gang:
         told = rank[f"{case}.told"]
         assert told[:, LEFT_OUT].tolist() == [1, 0, 0, 0]
@@ -77,7 +77,7 @@ def test_the_next_step_is_as_if_it_had_never_been(gang: list[Arrays], case: str)
 
 @pytest.mark.parametrize("case", overflowing.WITH_CURVATURE)
 def test_an_update_of_the_curvature_is_made_at_the_next_good_step(gang: list[Arrays], case: str) -> None:
-    """It was due at the first one, and is again at each third."""
+    """The update is due at step 0, which overflows, and then at every third step."""
     for rank in gang:
         assert rank[f"{case}.told"][:, UPDATES].tolist() == [0, 1, 0, 1]
 
@@ -119,7 +119,7 @@ def test_the_least_scale_fails_at_once_whatever_the_algorithm() -> None:
 
 
 def test_factors_are_those_without_a_scale() -> None:
-    """To the rounding of Float16, at a scale that changes from step to step."""
+    """Equal up to Float16 rounding, with a scale that changes from step to step."""
     left = []
     for changes in ({}, {"dynamicLossScale": {"initial": 1024, "growthSteps": 1}}):
         program = overflowing.program("THOR", ALONE, **changes)
@@ -132,7 +132,7 @@ def test_factors_are_those_without_a_scale() -> None:
 
 
 def test_the_loss_is_of_labels_that_are_smoothed_as_the_job_says(caplog: pytest.LogCaptureFixture) -> None:
-    """Of classes, and of shares of them as mixup makes them; rank 0 tells it."""
+    """Of classes, and of class shares as mixup makes them; rank 0 reports it."""
     caplog.set_level(logging.INFO)
     smoothed = {"labelSmoothing": 0.3, "labelSmoothingOver": "OtherClasses"}
     program = overflowing.program("Momentum", ALONE, lossScale=1, **smoothed)

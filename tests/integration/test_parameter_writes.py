@@ -1,4 +1,4 @@
-"""What the trainer writes into parameters, graphs that were compiled before read: in both of MindSpore's modes."""
+"""Compiled graphs see parameters that the trainer wrote after compilation, in both of MindSpore's modes."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,7 +24,7 @@ ALONE = Communicator(0, 1)
 
 
 class Read(nn.Cell):  # type: ignore[misc]
-    """() -> the values of all those parameters, as a compiled graph has them."""
+    """() -> the values of all those parameters, as a compiled graph sees them."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         super().__init__(auto_prefix=False)
@@ -40,7 +40,7 @@ class Read(nn.Cell):  # type: ignore[misc]
 
 
 class Graph:
-    """A graph that has run before anything is written."""
+    """A graph that has run before the parameters are written."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self.parameters, self.read = parameters, Read(parameters)
@@ -50,14 +50,14 @@ class Graph:
         return np.asarray(self.read().asnumpy())
 
     def follows(self, *, changed: bool = True) -> bool:
-        """Whether it has what the host has, and that something else than before, or the same."""
+        """Whether the graph sees the host's values, and whether they differ from the previous ones."""
         values = self.values()
         host = np.concatenate([parameter.asnumpy().reshape(-1) for parameter in self.parameters])
         return np.array_equal(values, host) and np.array_equal(values, self.before) != changed
 
 
 class Net(nn.Cell):  # type: ignore[misc]
-    """Weights and BN statistics."""
+    """A network with weights and BN statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_the_one_way_to_write_is_seen_time_and_again() -> None:
 
 
 def moved(network: nn.Cell, state: State) -> None:
-    """Something else in all parameters, written by the state's own means."""
+    """Write other values to all parameters through the state's own methods."""
     contents = state.snapshot()
     assert contents is not None
     state.restore({file: {name: value + 1 for name, value in arrays.items()} for file, arrays in contents.items()})
@@ -97,7 +97,7 @@ def test_a_graph_follows_what_a_state_restores(change: Callable[[nn.Cell, State]
 
 
 class Two(Communicator):
-    """As in a gang whose other rank has ones everywhere."""
+    """A gang whose other rank has ones everywhere."""
 
     def mean(self, values: Floats) -> Floats:
         return (values + np.float32(1)) / np.float32(2)
@@ -143,7 +143,7 @@ def test_a_graph_follows_the_loss_scale() -> None:
 
 @pytest.mark.parametrize("solver", ["BFGS", "SGD"])
 def test_a_graph_follows_what_a_subspace_remembers(solver: str) -> None:
-    """None reads it today."""
+    """No graph reads it today."""
     bfgs: Solver = Bfgs(2, LineSearch(contraction=0.5, sufficient_decrease=0.1, max_trials=3))
     chosen = bfgs if solver == "BFGS" else Sgd(2, Momentum(momentum=0.9, weight_decay=0, nesterov=False))
     graph = Graph(chosen.state())

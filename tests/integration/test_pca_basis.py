@@ -1,4 +1,4 @@
-"""From the snapshots on a volume to a basis: what is taken, what is trusted, what is kept, what is refused."""
+"""PCA basis from the snapshots on a volume: which are used, checked, cached and refused."""
 
 import os
 import shutil
@@ -71,7 +71,7 @@ def test_it_spans_the_snapshots_principal_directions(expected: tuple[Basis, str]
 
 
 def test_it_does_not_depend_on_what_else_lies_there(root: Path, expected: tuple[Basis, str]) -> None:
-    """Files of other names, what is half written, and a snapshot of steps that the stage's last checkpoint forgot."""
+    """Foreign file names, half-written files, and a snapshot of steps after the stage's last checkpoint."""
     attempt = root / "uid/base/attempt-0"
     (attempt / "network-1_10.ckpt").write_bytes(b"weights")
     shutil.copytree(attempt / "snapshot-00000004", attempt / ".snapshot-00000005.partial")
@@ -84,7 +84,7 @@ def test_it_does_not_depend_on_what_else_lies_there(root: Path, expected: tuple[
 
 
 class TestRefused:
-    """What a person has to change."""
+    """Errors that a user has to fix."""
 
     def test_too_few_snapshots(self, root: Path) -> None:
         with pytest.raises(ConfigError, match=r"pca\.components: 9 needs more .* stage base left 9; ask for fewer"):
@@ -113,7 +113,7 @@ class TestRefused:
 
 
 class TestDamage:
-    """It is named, and nothing is made of what is damaged."""
+    """Damaged snapshots are named, and no basis is made of them."""
 
     def changed(self, path: Path) -> None:
         contents = bytearray(path.read_bytes())
@@ -144,10 +144,10 @@ class TestDamage:
 
 
 class TestProducts:
-    """The snapshots' inner products, kept by content."""
+    """The Gram matrix of the snapshots, cached by content."""
 
     def test_they_are_used_again(self, root: Path, expected: tuple[Basis, str]) -> None:
-        """Four times larger, they make components of half the length."""
+        """A cached matrix four times too large gives components of half the length, so it was used."""
         prepared(pcabases.source(root))
         write(kept(root), 4 * products(kept(root)))
         basis, _ = prepared(pcabases.source(root))
@@ -217,7 +217,7 @@ class TestProducts:
 
 
 class TestAnotherJob:
-    """Its snapshots become this stage's own when it begins."""
+    """Snapshots of another job are copied into this stage when it begins."""
 
     def source(self, root: Path, attempt: int) -> Source:
         return pcabases.source(root, attempt, "digits", job_uid="mine")
@@ -233,7 +233,7 @@ class TestAnotherJob:
         assert again.columns.tobytes() == basis.columns.tobytes()
 
     def test_an_attempt_that_came_to_no_checkpoint_takes_them_anew(self, root: Path) -> None:
-        """The other job has gone on."""
+        """The other job has continued meanwhile."""
         prepared(self.source(root, 0))
         shutil.rmtree(root / "uid")
         pcabases.leave(root, pcabases.trajectory(12))

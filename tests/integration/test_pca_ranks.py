@@ -1,4 +1,4 @@
-"""The PCA stage with real ranks, each with its columns of the components, against the formulas in float64."""
+"""PCA stage on real ranks, each with its own columns of the components, against the formulas in float64."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ from support.pcareference import Settings, Taken
 
 pytestmark = pytest.mark.slow
 
-# Each gang does all of its cases in one start: that costs seconds. Thirty samples are a whole number for each.
+# Each gang runs all of its cases in one start, because a start takes seconds. Thirty samples divide evenly.
 GANGS = [1, 2, 3, pytest.param(5, marks=pytest.mark.long)]
 SAMPLES, STEPS, DECAY = 30, 5, 0.1
 REFERENCE = pcareference.Network(6, 5, 3)
@@ -30,7 +30,7 @@ TOLD = LOSS, LENGTH, EVALUATIONS, SHARE = range(4)
 
 
 class Gang(msgspec.Struct, frozen=True):
-    """What its ranks were left with, by name."""
+    """Results of a gang's ranks, by name."""
 
     left: list[dict[str, NDArray[Any]]]
 
@@ -39,7 +39,7 @@ class Gang(msgspec.Struct, frozen=True):
         return len(self.left)
 
     def weights(self, case: str) -> NDArray[np.float32]:
-        """After each step, (steps, M)."""
+        """Weights after each step, (steps, M)."""
         return self.left[0][f"{case}.weights"]
 
     def told(self, case: str) -> NDArray[np.float64]:
@@ -64,7 +64,7 @@ def gang(request: pytest.FixtureRequest, alone: Gang, tmp_path_factory: pytest.T
 
 
 def batch(step: int) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """As the ranks have it; `pcanetworks` itself needs MindSpore."""
+    """The ranks' batch; importing `pcanetworks` would import MindSpore."""
     generator = np.random.default_rng([step, 11])
     labels = generator.integers(0, 3, SAMPLES).astype(np.int32)
     centres = np.random.default_rng(5).standard_normal((3, 6))
@@ -84,7 +84,7 @@ def check(gang: Gang, case: str, step: int, expected: Taken) -> None:
 
 
 def test_quasi_newton_steps_of_all_ranks_are_the_formulas_of_the_whole_batch(gang: Gang) -> None:
-    """Also where the loss is below 1, which MindSpore 2.10 floors, and though it is scaled by 1024."""
+    """Also where the loss is below 1, which MindSpore 2.10 floors, and with a loss scale of 1024."""
     case, reference = "BFGS", pcareference.Bfgs(first_weights(), COMPONENTS["BFGS"], Settings())
     for step in range(STEPS):
         objective = REFERENCE.objective(*batch(step), DECAY)
@@ -112,13 +112,13 @@ def test_all_ranks_have_the_same_bits(gang: Gang, case: str) -> None:
 
 @pytest.mark.parametrize("case", ["BFGS", "SGD", "padding"])
 def test_any_number_of_ranks_comes_to_the_same(gang: Gang, alone: Gang, case: str) -> None:
-    """Of five ranks the last two have no column of six."""
+    """With five ranks the last two have none of the six columns."""
     np.testing.assert_allclose(gang.told(case), alone.told(case), rtol=1e-3)
     np.testing.assert_allclose(gang.weights(case), alone.weights(case), atol=1e-3)
 
 
 def test_bn_statistics_of_each_rank_move_once_a_step(gang: Gang) -> None:
-    """By its own part of the batch, however often all ranks look at the loss."""
+    """They move by the rank's own part of the batch, however often all ranks evaluate the loss."""
     assert gang.told("BN")[:, EVALUATIONS].max() > 1
     weights = np.concatenate([[start_of_normed()], gang.weights("BN")]).astype(np.float64)
     for rank, left in enumerate(gang.left):
@@ -134,7 +134,7 @@ def start_of_normed() -> NDArray[np.float32]:
 
 
 def test_rejected_steps_leave_the_weights_on_every_rank(gang: Gang) -> None:
-    """Without a residual, bit for bit."""
+    """Bit for bit, without a residual."""
     rejected = gang.told("BN")[:, LENGTH] == 0
     assert rejected.any()
     before = np.concatenate([[start_of_normed()], gang.weights("BN")[:-1]])
@@ -142,14 +142,14 @@ def test_rejected_steps_leave_the_weights_on_every_rank(gang: Gang) -> None:
 
 
 def test_nothing_of_the_size_of_the_network_is_broadcast(gang: Gang) -> None:
-    """MindSpore 2.10 broadcasts it twice for each rank and step."""
+    """MindSpore 2.10 broadcasts the weights twice per rank and step."""
     for rank in gang.left:
         assert (rank["BFGS.broadcasts"] == 4 + 1).all()
         assert len(rank["BFGS.broadcasts"]) == STEPS
 
 
 def test_each_rank_has_its_columns_of_the_basis_and_rank_0_alone_has_read_the_snapshots(gang: Gang) -> None:
-    """MindSpore 2.10 hands rows over as files that each rank deletes, and that no other machine sees."""
+    """MindSpore 2.10 passes rows on as files that each rank deletes, and that other machines cannot see."""
     width = math.ceil(pcabases.NUMBERS / gang.ranks)
     assert [rank["basis"].shape for rank in gang.left] == [(5, width)] * gang.ranks
     assert [bool(rank["digest"]) for rank in gang.left] == [True] + [False] * (gang.ranks - 1)

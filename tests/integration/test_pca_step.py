@@ -1,4 +1,4 @@
-"""A training step of the PCA stage in this process, against its formulas and against evaluations of the test's own."""
+"""PCA training step in one process, against its formulas and the test's own evaluations of the loss."""
 
 import itertools
 from typing import Any
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.slow
 
 ALONE = Communicator(0, 1)
 SAMPLES, STEPS = 24, 6
-# No step is long enough to fall by nearly all that the slope says: the function is curved.
+# No step is long enough for the full decrease that the slope predicts, because the function is curved.
 REFUSING = Settings(sigma=0.999999, most=3)
-# Of weights after some steps: MindSpore's tanh is exact to 1e-5 on the CPU.
+# Tolerance of weights after some steps: MindSpore's tanh is exact to 1e-5 on the CPU.
 TOLERANCE = 1e-3
-# The least relative margin of a comparison that float32 is sure to decide as float64 does.
+# The smallest relative margin of a comparison that float32 decides as float64 does.
 SURE = 1e-5
 
 
@@ -38,7 +38,7 @@ def graphs() -> None:
 
 
 class Trainee:
-    """A network in training, and what its memory is after each step."""
+    """A network in training, and the solver's state after each step."""
 
     def __init__(self, network: nn.Cell, rule: Settings, components: NDArray[Any], **changes: Any) -> None:
         self.network = network
@@ -87,7 +87,7 @@ def same(found: SubspaceStep, expected: Taken, steps: int) -> None:
     ids=["the tutorial's rule with decay", "a slow search and a strong residual"],
 )
 def test_quasi_newton_steps_are_the_formulas(rule: Settings, decay: float) -> None:
-    """Weights, lengths, looks at the loss, and what is remembered; decay is of the matrices and in loss and slope."""
+    """Weights, step lengths, number of evaluations and state; matrices decay, in the loss and its slope."""
     basis = pcareference.orthonormal(4, NUMBERS)
     trainee = Trainee(Tanh(), rule, basis, **pcanetworks.momentum(decay))
     reference = pcareference.Bfgs(trainee.weights, basis, rule)
@@ -110,7 +110,7 @@ def test_more_than_two_lengths_are_tried() -> None:
 
 
 def test_in_all_dimensions_it_is_quasi_newton_of_the_whole_space() -> None:
-    """Whatever the rotation: the first direction is the gradient's."""
+    """With any rotation as components: the first direction is the gradient's."""
     rule = Settings(alpha=0.0)
     trainee = Trainee(Tanh(), rule, pcareference.orthonormal(NUMBERS, NUMBERS))
     reference = pcareference.Bfgs(trainee.weights, np.eye(NUMBERS), rule)
@@ -149,7 +149,7 @@ def test_the_loss_scale_does_not_matter(solver: str) -> None:
 
 
 def normed_loss(weights: Array, step: int, decay: float) -> float:
-    """What `Normed` has in training, and the decay of its matrices."""
+    """Training loss of `Normed`, with the decay of its matrices."""
     images, labels = pcanetworks.batch(SAMPLES, step)
     first, bias, gain, shift, last, last_bias = np.split(weights, np.cumsum([30, 5, 5, 5, 15]))
     inner = images.astype(np.float64) @ first.reshape(5, 6).T + bias
@@ -160,7 +160,7 @@ def normed_loss(weights: Array, step: int, decay: float) -> float:
 
 
 def test_a_length_is_accepted_that_is_good_enough_and_the_next_longer_one_is_not() -> None:
-    """By Armijo's rule, with losses and slopes that are measured here, with BN and decay."""
+    """By Armijo's rule, with losses and slopes that the test measures itself, with BN and decay."""
     rule, decay = Settings(alpha=0.0, sigma=0.5, rho=0.7), 0.05
     trainee = Trainee(Normed(), rule, pcareference.orthonormal(5, 63), **pcanetworks.momentum(decay))
     accepted = shortened = 0
@@ -246,7 +246,7 @@ def test_without_a_residual_the_weights_stay_in_the_subspace() -> None:
 
 
 def test_trials_advance_nothing() -> None:
-    """After a step of many looks at the loss everything but the weights is as after a step of none of them."""
+    """A step of many evaluations changes nothing but the weights, as a step without them."""
     basis, left = pcareference.orthonormal(4, 63), []
     for most in (1, 5):
         trainee = Trainee(Normed(), REFUSING._replace(most=most, alpha=0.1), basis)
@@ -259,7 +259,7 @@ def test_trials_advance_nothing() -> None:
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_a_direction_beyond_all_numbers_is_rejected_and_harms_nothing() -> None:
-    """The last layer makes gradients above 1, so that what is remembered leads to infinity."""
+    """Gradients of the last layer above 1, so that the solver's state leads to infinity."""
     trainee = Trainee(Normed(), Settings(alpha=0.0), pcareference.orthonormal(10, 63))
     steep = pcanetworks.vector(trainee.network)
     steep[45:60] *= 40
@@ -271,7 +271,7 @@ def test_a_direction_beyond_all_numbers_is_rejected_and_harms_nothing() -> None:
 
 
 def test_a_gradient_that_has_nothing_in_the_subspace_moves_the_weights_outside_of_it() -> None:
-    """One component, along a weight that nothing depends on: that of an input that is 0."""
+    """The only component is a weight that nothing depends on, that of an input that is 0."""
     basis = np.eye(1, NUMBERS)
     trainee = Trainee(Tanh(), Settings(alpha=0.1), basis)
     before = trainee.weights

@@ -1,4 +1,4 @@
-"""`resnetboost profile` from the outside: real ranks, MindSpore's own profiler, tables, a picture and JSON."""
+"""`resnetboost profile` end to end: real ranks, MindSpore's profiler, tables, a picture and JSON."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The test bed's Prometheus: it scrapes, complains in words, and nothing of it stays, however its owner ends."""
+"""The Prometheus test bed: scrapes, query errors, and nothing left behind however its owner ends."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_nothing_stays_after_a_kill() -> None:
 
 
 def command_lines(folder: Path) -> list[str]:
-    """Those of processes that name the folder."""
+    """Command lines of processes that name the folder."""
     return [line for process in Path("/proc").glob("[0-9]*") if str(folder) in (line := command_line(process))]
 
 

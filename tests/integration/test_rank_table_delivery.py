@@ -1,4 +1,4 @@
-"""Rank tables that come into a pod as kubelet brings them, and real trainer processes that wait for them."""
+"""Rank tables delivered to a pod as kubelet delivers them, and real trainer processes that wait for them."""
 
 import gzip
 import hashlib
@@ -28,7 +28,7 @@ def delivery(table: bytes = TABLE, ranks: tuple[int, ...] = (2, 0, 1), **changes
 
 
 def deliver(folder: Path, files: dict[str, bytes]) -> None:
-    """As kubelet's atomic writer: a folder with the files, a link to it that is swapped in, a link for each file."""
+    """Like kubelet's atomic writer: a folder with the files, a link to it that is swapped, a link for each file."""
     hidden = folder / "..2026_01_31_12_00_00.1"
     hidden.mkdir()
     for name, content in files.items():
@@ -143,7 +143,7 @@ def test_a_trainer_that_is_asked_to_stop_before_its_table_came_stops_at_once(fol
 
 
 def trainer(folder: Path, tmp_path: Path) -> subprocess.Popen[str]:
-    """A real one, of a job on Ascend."""
+    """A real trainer process of an Ascend job."""
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(GOOD | {"device": {"type": "Ascend"}}))
     variables = {
@@ -156,7 +156,7 @@ def trainer(folder: Path, tmp_path: Path) -> subprocess.Popen[str]:
 
 
 def led_by(rank: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What three real ranks are left with."""
+    """Results of three real ranks led by that one."""
     monkeypatch.setenv("LEADER", str(rank))
     folder.mkdir()
     pcabases.leave(folder / "checkpoints", pcabases.trajectory())
@@ -165,7 +165,7 @@ def led_by(rank: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dic
 
 @pytest.mark.slow
 def test_the_rank_of_index_0_leads_whatever_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Index 0 alone has the checkpoints, and a rank table may give it any rank."""
+    """Only index 0 reads the checkpoints, and a rank table may give it any rank."""
     first, second = (led_by(rank, tmp_path / str(rank), monkeypatch) for rank in (0, 1))
     assert [bool(rank["has_checkpoint"]) for rank in second] == [False, True, False]
     for number, (rank, same) in enumerate(zip(second, first, strict=True)):

@@ -1,4 +1,4 @@
-"""Where a stage begins: its own past, an earlier job's under each rule of `checkpoint.resume`, or another stage."""
+"""Where a stage resumes: own checkpoint, an earlier job's under each `checkpoint.resume` rule, or another stage's."""
 
 import shutil
 from pathlib import Path
@@ -32,7 +32,7 @@ BEFORE = StartFrom(stage="base")
 
 @pytest.fixture(scope="module", autouse=True)
 def on_a_cpu() -> None:
-    """To be said before MindSpore computes anything in this process, or no later test could say it."""
+    """MindSpore must know the device before it computes anything in this process; later tests could not set it."""
     mindspore.set_device("CPU")
 
 
@@ -42,7 +42,7 @@ def fresh() -> State:
 
 
 def contents(value: float) -> dict[str, Arrays]:
-    """What a checkpoint holds of that little network; every number of it is the value."""
+    """Contents of a checkpoint of the small network, with every number equal to the value."""
     state = fresh()
     two = np.full(2, value, np.float32)
     statistics = dict.fromkeys(state.statistics, two)
@@ -65,14 +65,14 @@ def source(root: Path | None, rule: Rule = "Never", attempt: int = 1, **changes:
 
 
 def begin(root: Path | None, rule: Rule, attempt: int = 1, **changes: Any) -> tuple[int, float]:
-    """(steps that are done, what every weight is) where an attempt of our job begins."""
+    """(steps done, value of the weights) at which an attempt of our job starts."""
     state = fresh()
     step = resume.begin(source(root, rule, attempt, **changes), state, ALONE).step
     values = {float(value) for parameter in state.weights.values() for value in parameter.asnumpy()}
     return step, values.pop() if len(values) == 1 else 0.0
 
 
-FRESH = (0, 0.0)  # a new network's weights are not all the same
+FRESH = (0, 0.0)  # a new network's weights are not all equal
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE)
@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused_with_the_difference_and_the_remedy(
 
 
 def parts(count: int) -> dict[str, Any]:
-    """What a manifest's config says of micro batches."""
+    """Micro-batch settings in a manifest's config."""
     return {"config": {"accumulationSteps": count}}
 
 
@@ -164,7 +164,7 @@ TWO_RANKS = {"world_size": 2, "local_batch_size": 32}
 def test_a_step_of_another_global_batch_is_no_step_of_this_stage(
     theirs: dict[str, Any], ours: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    """All have 22 steps in an epoch of digits, or are taken to."""
+    """All have the 22 steps of an epoch of digits, or claim to."""
     own(tmp_path, 20, 0.5, **theirs)
     with pytest.raises(ConfigError) as caught:
         begin(tmp_path, "Never", ours=ours)
@@ -255,7 +255,7 @@ def settings(epochs: int, **rate: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("before", "now", "step"),
     [
-        (settings(3), settings(6), 24),  # the first one after the warm-up that is below its peak
+        (settings(3), settings(6), 24),  # the first one after warm-up that is below its peak
         (settings(3, scheduleEpochs=6), settings(6), None),
         (settings(3, schedule="Constant"), settings(6, schedule="Constant"), None),
         (settings(3, schedule="Constant", peak=0.2), settings(3, schedule="Constant"), 1),
@@ -285,7 +285,7 @@ def test_a_first_stage_draws_by_the_seed_alone_and_one_after_another_does_not(tm
 
 
 def of_weights(found: int | None, fingerprint: str = "a/Keep") -> Any:
-    """As `model.weights.path` has them."""
+    """Settings of `model.weights.path`."""
     return lambda: Read(dict(contents(0.5)[MODEL]), fingerprint, found)
 
 
@@ -318,7 +318,7 @@ def test_another_schedule_is_said_once_and_one_that_cannot_be_computed_ends_no_j
 
 def test_a_stage_keeps_the_lineage_it_began_with(tmp_path: Path) -> None:
     own(tmp_path, 88, 0.5)
-    own(tmp_path, 20, 0.5, stage="fine")  # by a trainer from before stages drew anew
+    own(tmp_path, 20, 0.5, stage="fine")  # by a trainer of the versions where all stages made the same random draws
     own(tmp_path, 20, 0.5, stage="other", lineage=12345)
     assert lineage(tmp_path, ours={"stage": "fine"}, start_from=BEFORE) == BY_SEED_ALONE
     assert lineage(tmp_path, ours={"stage": "other"}, start_from=BEFORE) == 12345

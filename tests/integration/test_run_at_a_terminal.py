@@ -1,4 +1,4 @@
-"""`resnetboost run` at a real (pseudo) terminal: the live display, Ctrl-C as a key, and a terminal that goes away."""
+"""`resnetboost run` at a pseudo terminal: live display, Ctrl-C as a key, and a terminal that is closed."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from support.pseudoterminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
-PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # then its name is enough
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # so that the command is found by name
 SLOW = "template.env=[{name: STUB_STEP_SECONDS, value: '0.2'}]"
 
 
@@ -39,7 +39,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(terminal: Terminal
     terminal.until("stopping all ranks after this step")
     terminal.until(r"resume +resnetboost run ")
     assert terminal.process.wait(timeout=10) == 16
-    assert "\x1b[?25h" in terminal.screen.rpartition("\x1b[?25l")[2]  # the cursor is back
+    assert "\x1b[?25h" in terminal.screen.rpartition("\x1b[?25l")[2]  # the cursor is visible again
 
 
 def test_a_terminal_that_goes_away_stops_the_run_with_a_checkpoint(terminal: Terminal, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`resnetboost run` from the outside: a real runner and real processes; a stub trains, because the runner is tested."""
+"""`resnetboost run` end to end: a real runner and real processes, with a stub trainer."""
 
 import csv
 import os
@@ -24,7 +24,7 @@ SETTINGS = ("failurePolicy.backoffSeconds=0", "stages[0].epochs=2")
 
 
 class Runner:
-    """The command line with a stub instead of the trainer, and one run folder."""
+    """The command line with a stub for the trainer, and one run folder."""
 
     def __init__(self, tmp_path: Path) -> None:
         stub = stubtrainer.install(tmp_path)
@@ -42,7 +42,7 @@ class Runner:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
 
     def start(self, *settings: str, **more: Any) -> subprocess.Popen[str]:
-        """Start a run that takes its time."""
+        """Start a run that takes a while."""
         pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(self.command(*settings, **more), env=self.environment, **pipe)
 
@@ -194,7 +194,7 @@ def test_a_complete_run_is_not_run_again_unless_told(runner: Runner) -> None:
     again = runner.run()
     assert (again.returncode, runner.status()) == (0, first)
     assert "--fresh" in again.stdout
-    assert f"  time       {minutes}:{seconds:02}, 0 restarts\n" in again.stdout  # not that of looking at it
+    assert f"  time       {minutes}:{seconds:02}, 0 restarts\n" in again.stdout  # not the time of following it
     anew = runner.run(options=("--fresh",))
     assert anew.returncode == 0
     job = yaml.safe_load((runner.folder / "job.yaml").read_text())
@@ -296,7 +296,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(runner: Runner) -> None:
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_running(runner: Runner) -> None:
     runner.folder.mkdir()
-    (runner.folder / ".status.yaml.new").symlink_to("/dev/full")  # what the status is written to first
+    (runner.folder / ".status.yaml.new").symlink_to("/dev/full")  # the file through which the status is written
     ended = runner.run(stub=SLOW)
     assert ended.returncode == 15
     assert "No space left on device" in ended.stderr

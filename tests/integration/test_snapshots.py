@@ -1,4 +1,4 @@
-"""Whole runs that keep snapshots: killed while one is being written, resumed, or started from another job's weights."""
+"""Whole runs that keep snapshots: killed during a write, resumed, or started from another job's weights."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from support.wholerun import Run, checkpointed, completed, job
 pytestmark = pytest.mark.slow
 
 BASE = Path("checkpoints/uid/base")
-# 5.5 steps of an epoch's 22, so that every other one is rounded.
+# 5.5 of an epoch's 22 steps, so that every other one is rounded.
 RULE = {"everyEpochs": 0.25, "from": 0, "keep": 100}
 STEPS = [0, 6, 11, 17, 22, 28, 33, 39, 44]
 TIMEOUT_SECONDS = 120
@@ -32,7 +32,7 @@ def train(folder: Path, attempt: int, uid: str = "uid", **settings: Any) -> Path
 
 
 def kept(root: Path, uid: str = "uid") -> dict[int, bytes]:
-    """Every snapshot that counts, by its step; all are whole."""
+    """All snapshots that count, by step, checked to be whole."""
     found = snapshots.find(root, uid, "base")
     numbers = len(safetensors.numpy.load_file(found[0].path)[snapshots.TENSOR])
     with Reader(found, numbers) as reader:
@@ -43,7 +43,7 @@ def kept(root: Path, uid: str = "uid") -> dict[int, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one attempt, all its checkpoints and snapshots kept."""
+    """A run of one attempt with all its checkpoints and snapshots."""
     folder = tmp_path_factory.mktemp("undisturbed")
     train(folder, attempt=0)
     return folder
@@ -64,7 +64,7 @@ def test_a_snapshot_is_the_trainable_weights_in_their_order(undisturbed: Path) -
 
 
 def leave_off(undisturbed: Path, step: int, snapshot: int, folder: Path) -> Path:
-    """What a rank leaves that is killed with those on disk, while it writes the snapshot after them."""
+    """Files of a rank killed with those checkpoints on disk, while it writes the snapshot after them."""
     whole, attempt = undisturbed / BASE / "attempt-0", folder / BASE / "attempt-0"
     names = [f"step-{step:08d}", *(f"snapshot-{kept:08d}" for kept in STEPS if kept <= snapshot)]
     for name in names:
@@ -94,7 +94,7 @@ def test_whatever_a_killed_writer_left_the_next_one_completes_to_the_same_bits(
 
 
 def test_the_snapshot_of_the_first_weights_is_made_up_for(undisturbed: Path, tmp_path: Path) -> None:
-    """Killed between the checkpoint of step 0, that of a job which started from another, and its snapshot."""
+    """Killed between the checkpoint of step 0, of a job started from another, and its snapshot."""
     start = {"startFrom": {"stage": "base", "jobName": "digits"}}
     shutil.copytree(undisturbed / "checkpoints", tmp_path / "checkpoints")
     first = train(tmp_path, 0, "second", config={"snapshots": RULE, "epochs": 1} | start)
@@ -109,7 +109,7 @@ def test_the_snapshot_of_the_first_weights_is_made_up_for(undisturbed: Path, tmp
 
 
 def test_a_rank_killed_while_it_writes_a_snapshot_costs_none(undisturbed: Path, tmp_path: Path) -> None:
-    """Of the kept ones, too: those of both attempts together are the newest six."""
+    """Nor of the ones that are kept: the newest six of both attempts."""
     settings: dict[str, Any] = {"config": {"snapshots": RULE | {"keep": 6}}, "everySteps": 4, "keep": 2}
     first = tmp_path / BASE / "attempt-0"
     rank = onerank.start(tmp_path, attempt=0, spawned=True, **settings)
@@ -158,7 +158,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def check_telling(run: Run) -> None:
-    """How long snapshots took, and of which step the newest is."""
+    """Check the metrics of snapshots: duration, and step of the newest."""
     lines = dict(line.rsplit(" ", 1) for line in run.ask(0, "/metrics").splitlines())
     labels = '{job_name="digits",job_namespace="default",rank="0",stage="base"}'
     assert float(lines[f"resnetboost_snapshot_step{labels}"]) >= 39

@@ -1,4 +1,4 @@
-"""`resnetboost status` against a real API server: who may only look, what is followed, at a terminal and in a pipe."""
+"""`resnetboost status` against a real API server: read-only users, --watch, at a terminal and in a pipe."""
 
 import json
 import os
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Looker:
-    """Somebody who may list and watch jobs in one namespace, and nothing else."""
+    """A user who may only list and watch jobs in one namespace."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -56,7 +56,7 @@ class Looker:
         return f"system:serviceaccount:{self._space.namespace}:{ACCOUNT}"
 
     def through(self, proxy: Proxy) -> None:
-        """From now on by way of the proxy."""
+        """Use the proxy from now on."""
         content = json.loads(self.kubeconfig.read_text())
         content["clusters"][0]["cluster"] = {"server": proxy.url}
         self.kubeconfig.write_text(json.dumps(content))
@@ -97,7 +97,7 @@ def tell(space: Space, status: dict[str, Any], name: str = "digits") -> None:
 
 
 def first_line(followed: subprocess.Popen[str], pattern: str) -> str:
-    """The first line like that. Raises AssertionError when it ends without one."""
+    """The first line that matches. Raises AssertionError if output ends before."""
     assert followed.stdout is not None
     for line in followed.stdout:
         if re.search(pattern, line):
@@ -114,7 +114,7 @@ def is_watch(call: Call) -> bool:
 
 
 def forget_operators(space: Space) -> None:
-    """Those of earlier tests are gone, but their leases were renewed a moment ago."""
+    """Delete leases of earlier tests, which were renewed a moment ago."""
     api = "/apis/coordination.k8s.io/v1"
     for found in json.loads(space.plane.client.get(f"{api}/leases?labelSelector={names.LABEL_LEASE}"))["items"]:
         place = found["metadata"]
@@ -252,7 +252,7 @@ def test_the_picture_is_redrawn_and_ctrl_c_leaves_the_last_one(space: Space, ter
     tell(space, clusterjobs.running(progress=clusterjobs.PROGRESS | {"step": 301}))
     terminal.until("301/440")
     terminal.type("\x03")
-    terminal.until(re.escape("\x1b[?25h"))  # the cursor is back
+    terminal.until(re.escape("\x1b[?25h"))  # the cursor is visible again
     assert terminal.process.wait(PATIENCE_SECONDS) == 130
     assert "Traceback" not in terminal.screen
     assert "301/440" in terminal.screen.rpartition("NAME")[2]

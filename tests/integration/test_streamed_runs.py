@@ -1,4 +1,4 @@
-"""Whole runs on photographs decoded as they are needed: killed within an epoch, and from either kind of file."""
+"""Whole runs on images decoded on the fly: killed within an epoch, from image folders and MindRecord files."""
 
 import shutil
 from pathlib import Path
@@ -26,11 +26,11 @@ EVERYTHING = {
     "mixupAlpha": 0.2,
     "cutmixAlpha": 1,
 }
-STEPS = 6  # two epochs of three
+STEPS = 6  # two epochs of three steps
 
 
 def settings(name: str, path: Path, **changes: Any) -> dict[str, Any]:
-    """What a rank reads: small images with everything done to them, in batches of eight."""
+    """A rank's config: small images with every augmentation, in batches of eight."""
     dataset = {"name": name, "path": str(path), "imageSize": 16, "augmentation": EVERYTHING, "maxCorruptImages": 1}
     model = {"name": "resnet20", "numClasses": 2}
     model |= {"init": {"convolution": "HeNormal", "head": "Uniform", "zeroGamma": False}}
@@ -38,7 +38,7 @@ def settings(name: str, path: Path, **changes: Any) -> dict[str, Any]:
 
 
 def train(folder: Path, attempt: int, config: dict[str, Any], example: str = "digits", **checkpoint: Any) -> Path:
-    """The folder of the attempt's checkpoints."""
+    """Train to the end; returns the folder of the attempt's checkpoints."""
     onerank.train(folder, attempt, config=config, example=example, **checkpoint)
     return folder / BASE / f"attempt-{attempt}"
 

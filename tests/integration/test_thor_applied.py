@@ -1,6 +1,6 @@
-"""What a script's THOR really does to the weights, in both of MindSpore's modes, against a computation of its own.
+"""THOR in a user's script: the weight updates in both of MindSpore's modes against a NumPy reference.
 
-The reference is a network of two dense layers written out in NumPy, in float64: forward, backward, factors, directions.
+The reference is a network of two dense layers in NumPy and float64: forward, backward, factors, directions.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 Batch = tuple[Floats, NDArray[np.int32]]
 Matrices = tuple[Array, Array]
 
-SAMPLES, RATE = 16, 0.05  # MindSpore sums the losses of 16 in one order; of 12 its order varies from call to call
+SAMPLES, RATE = 16, 0.05  # MindSpore sums 16 losses in a fixed order; with 12 the order varies from call to call
 EVERY_TIME = (0.0, 0.0, 0.0)
 
 
@@ -39,7 +39,7 @@ class Two(nn.Cell):  # type: ignore[misc]
 
 
 class Seen(NamedTuple):
-    """Of a layer at one step: inputs a (n, inputs), gradients d of each sample's loss by its outputs (n, outputs)."""
+    """One layer at one step: inputs a (n, inputs), gradients d of each sample's loss by its outputs (n, outputs)."""
 
     a: Array
     d: Array
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
         return float((self.a**2).sum() * (self.d**2).sum()) / len(self.a) ** 2
 
     def inverses(self, damping: float) -> Matrices:
-        """Of A and G, each with its share of the damping (Martens & Grosse 2015, §6.3)."""
+        """Inverses of A and G, each with its share of the damping (Martens & Grosse 2015, §6.3)."""
         a, g = self.a.T @ self.a / len(self.a), self.d.T @ self.d / len(self.d)
         ratio = np.sqrt((np.trace(a) / len(a)) / (np.trace(g) / len(g)))
         share = np.sqrt(damping)
@@ -80,7 +80,7 @@ def trainer(**settings: Any) -> TrainingCell:
 
 
 def train(cell: TrainingCell, some: list[Batch]) -> list[float]:
-    """Losses."""
+    """Train and return the losses."""
     return [float(cell(Tensor(x), Tensor(y)).asnumpy()) for x, y in some]
 
 
@@ -123,14 +123,14 @@ def test_a_checkpoint_goes_on_to_the_same_bits_in_another_process_and_in_a_cell_
     expected = train(undisturbed, some[11:])
     used = trainer(**settings)
     train(used, some[20:25])
-    for later in (trainer(**settings), used, undisturbed):  # the last goes back to where it was
+    for later in (trainer(**settings), used, undisturbed):  # the last restores its earlier state
         mindspore.load_checkpoint(str(tmp_path / "cell.ckpt"), later)
         assert train(later, some[11:]) == expected
         assert differing(state(later), state(undisturbed)) == []
 
 
 def damping_of(cell: TrainingCell, layers: tuple[Seen, Seen]) -> list[float]:
-    """What the inverses of each layer have in them, by its factors."""
+    """The damping in each layer's inverses, computed from its factors."""
     found = []
     for layer, stack in zip(layers, cell.thor.curvature.preconditioner.stacks, strict=True):
         inverted = stack.inverses[1].asnumpy()[0].astype(np.float64)
@@ -144,7 +144,7 @@ def damping_of(cell: TrainingCell, layers: tuple[Seen, Seen]) -> list[float]:
 
 @pytest.mark.parametrize("stop_below", [0.0, 0.2], ids=["kept", "stopped"])
 def test_layers_that_the_trace_rule_spares_follow_the_damping_down_and_up(stop_below: float) -> None:
-    """Weights do not move and the batch is always the same, so that no trace changes."""
+    """Weights stay fixed and the batch is always the same, so no trace changes."""
     rates = [0.1 * 0.93**step for step in range(30)] + [0.012 * 1.07**step for step in range(20)]
     cell = trainer(learning_rate=0.0, frequency=1, trace_rule=(0.3, stop_below, 0.8), damping=rates)
     (batch,) = batches(1)
@@ -183,7 +183,7 @@ def test_a_noisy_trace_without_a_trend_leaves_no_layer_with_an_old_damping() -> 
 
 
 def test_a_checkpoint_of_an_earlier_release_goes_on_with_inverses_of_the_present_damping(tmp_path: Path) -> None:
-    """It does not say which damping its inverses have, so the next candidate makes them anew, for once."""
+    """The checkpoint does not contain the damping of its inverses, so the next candidate recomputes them once."""
     settings = {"frequency": 2, "trace_rule": (1000.0, 0.0, 0.0)}
     some = batches(7)
     earlier, later = trainer(**settings), trainer(**settings)

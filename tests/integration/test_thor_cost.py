@@ -1,4 +1,4 @@
-"""The layer shapes that THOR's cost model counts are those of the network that is trained."""
+"""The layer shapes that THOR's cost model counts equal those of the trained network."""
 
 from resnetboost_trainer.models import resnet
 from resnetboost_trainer.optim.thor import cost, layers

@@ -1,4 +1,4 @@
-"""What THOR's device operators compute is what NumPy computes on the host."""
+"""THOR's device operators against NumPy on the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[int, ...]]] = {
 
 
 def example(name: str, block_size: int, half: bool = False) -> Captured:
-    """A layer with a random input of positive mean, as after ReLU, and a random gradient of the output's shape."""
+    """A layer with a random input of positive mean, as after ReLU, and a random output gradient."""
     build, shape = CASES[name]
     cell = build()
     generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""A job goes on from a checkpoint of a release that did not yet keep the damping of each layer's inverses."""
+"""Resuming THOR from a checkpoint of a release that did not save the damping of each layer's inverses."""
 
 from typing import Any
 

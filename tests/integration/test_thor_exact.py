@@ -1,4 +1,4 @@
-"""THOR's factors, inverses and directions, out of its real graphs, against float64 references and exact identities."""
+"""THOR's factors, inverses and directions from its real graphs, against float64 references and exact identities."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +47,7 @@ def batch(branches: Subject) -> Pass:
 
 @pytest.fixture(scope="module")
 def singles(branches: Subject) -> list[Pass]:
-    """Every sample of the batch by itself."""
+    """Batches of one sample each."""
     x, y = networks.images(SAMPLES), networks.labels(SAMPLES)
     return [branches.run(x[k : k + 1], y[k : k + 1]) for k in range(SAMPLES)]
 
@@ -58,18 +58,18 @@ def references(batch: Pass) -> dict[str, Reference]:
 
 
 def own_gradients(name: str, singles: list[Pass]) -> Array:
-    """Each sample's, by automatic differentiation: (n, groups, outputs, columns)."""
+    """Each sample's gradient by automatic differentiation: (n, groups, outputs, columns)."""
     return np.stack([single.gradient(name) for single in singles]).astype(np.float64)
 
 
 def fisher(gradients: Array) -> Array:
-    """The empirical Fisher matrix by group from every sample's gradient (n, groups, outputs, columns)."""
+    """Empirical Fisher matrix by group, from every sample's gradient (n, groups, outputs, columns)."""
     flat = gradients.reshape(*gradients.shape[:2], -1)
     mean: Array = np.einsum("ngi,ngj->gij", flat, flat) / len(flat)
     return mean
 
 
-# What is captured.
+# Captures.
 
 
 def test_every_kind_of_layer_is_found_and_nothing_that_is_frozen(branches: Subject) -> None:
@@ -120,7 +120,7 @@ def test_traces_are_those_of_the_factors(name: str, batch: Pass) -> None:
     assert host.traces(batch.captured[name]) == pytest.approx(expected, rel=2e-6)
 
 
-# Exact cases of the Kronecker product.
+# Cases in which the Kronecker product is exact.
 
 
 def test_a_dense_layers_product_is_the_fisher_matrix_of_one_sample(singles: list[Pass]) -> None:
@@ -131,7 +131,7 @@ def test_a_dense_layers_product_is_the_fisher_matrix_of_one_sample(singles: list
 
 
 def test_the_product_is_the_fisher_matrix_where_all_samples_have_the_same_output_gradients() -> None:
-    """A deep linear network under a linear loss."""
+    """A deep linear network with a linear loss."""
     network = nn.SequentialCell(nn.Dense(5, 4), nn.Dense(4, 3), nn.Dense(3, 1))
     networks.draw(network)
     linear = Subject(network, networks.mean)
@@ -144,7 +144,7 @@ def test_the_product_is_the_fisher_matrix_where_all_samples_have_the_same_output
 
 
 def test_the_product_tends_to_the_fisher_matrix_where_pixels_have_nothing_to_do_with_each_other() -> None:
-    """The assumptions of Grosse & Martens 2016: output gradients of mean 0, by the pixel and of the inputs."""
+    """The assumptions of Grosse & Martens 2016: output gradients of mean 0, independent by pixel and of the inputs."""
     samples, positions = 20000, 4
     layer = nn.Conv2d(3, 2, 1, pad_mode="valid")
     x, d = normal(samples, 3, 2, 2, seed=1), normal(samples, 2, 2, 2, seed=2)
@@ -159,7 +159,7 @@ def test_the_product_tends_to_the_fisher_matrix_where_pixels_have_nothing_to_do_
 
 
 def chosen(layer: nn.Cell, x: NDArray[Any], d: NDArray[Any], block_size: int = 8192) -> host.Captured:
-    """What is captured of a layer with those inputs and output gradients of every sample's own loss."""
+    """Captures of a layer with given inputs and output gradients of every sample's own loss."""
     network = networks.Paired(layer, x.shape[1:])
     result = Subject(network, networks.mean, block_size).run(networks.paired(x, d), np.zeros(len(x), np.int32))
     captured = result.captured["layer"]
@@ -168,7 +168,7 @@ def chosen(layer: nn.Cell, x: NDArray[Any], d: NDArray[Any], block_size: int = 8
     return captured
 
 
-# Convolutions that are dense layers.
+# Convolutions that are equivalent to dense layers.
 
 
 def test_a_convolution_of_the_whole_image_is_a_dense_layer() -> None:
@@ -195,7 +195,7 @@ def test_a_convolution_of_single_pixels_is_a_dense_layer_of_some_of_them(kind: t
         assert close(one, other, 1e-6)
 
 
-# What factors must not depend on.
+# Invariances of the factors.
 
 
 @pytest.mark.parametrize(("loss_scale", "copies"), [(1024.0, 1), (1.0, 2)])
@@ -225,7 +225,7 @@ def split(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=[8192, 10])
 def updated(request: pytest.FixtureRequest, split: str, branches: Subject, batch: Pass) -> Subject:
-    """The same network with factors in one block or several, up to date for the batch."""
+    """The network with its factors in one block or several, updated for the batch."""
     subject = Subject(branches.network, CrossEntropy(), request.param, split)
     update = subject.update(batch, DAMPING)
     assert (update.updated, update.kept, update.stopped, update.failed) == (len(networks.NAMES), 0, 0, 0)
@@ -277,7 +277,7 @@ def signs(samples: int, *shape: int) -> Floats:
 
 @pytest.mark.parametrize("split", ["Pi", "Symmetric"])
 def test_no_damping_gives_the_natural_gradient_where_the_product_is_exact(split: str) -> None:
-    """One output whose gradient is 1 or -1: its square is constant, and the Fisher matrix is A."""
+    """One output with a gradient of 1 or -1: its square is constant, and the Fisher matrix is A."""
     x = normal(40, 6) @ (normal(6, 6, seed=1) + 3 * np.eye(6, dtype=np.float32))
     subject = Subject(networks.Paired(nn.Dense(6, 1), (6,)), networks.mean, split=split)
     pairs, y = networks.paired(x, signs(40, 1)), np.zeros(40, np.int32)
@@ -290,12 +290,12 @@ def test_no_damping_gives_the_natural_gradient_where_the_product_is_exact(split:
 
 @pytest.mark.parametrize("name", ["dense", "convolution"])
 def test_the_step_is_the_same_after_a_linear_change_of_inputs_or_outputs(name: str) -> None:
-    """Without damping: W = left W' right for x' = right x and y = left y', so the direction has to change alike."""
+    """Without damping: W = left W' right for x' = right x and y = left y', so directions transform alike."""
     samples, channels, outputs = 50, 4, 3
     left, right = (normal(n, n, seed=n) + 2 * np.eye(n, dtype=np.float32) for n in (outputs, channels))
     layer = LAYERS[name]
     x, d = normal(samples, channels, *layer.pixels), normal(samples, outputs, *layer.pixels, seed=1)
-    d += 0.3 * np.mean(x, axis=1, keepdims=True)  # a gradient that is more than noise
+    d += 0.3 * np.mean(x, axis=1, keepdims=True)  # a gradient that is not only noise
     before = direction(layer.make(channels, outputs), x, d)
     x_after, d_after = np.einsum("ij,nj...->ni...", right, x), np.einsum("ji,nj...->ni...", left, d)
     after = direction(layer.make(channels, outputs), x_after, d_after)
@@ -319,7 +319,7 @@ LAYERS = {
 def direction(
     layer: nn.Cell, x: NDArray[Any], d: NDArray[Any], block_size: int = 8192, damping: float = 1e-10
 ) -> Floats:
-    """What THOR makes of a layer's gradient."""
+    """THOR's direction for a layer's gradient."""
     subject = Subject(networks.Paired(layer, x.shape[1:]), networks.mean, block_size)
     batch = subject.run(networks.paired(x, d), np.zeros(len(x), np.int32))
     assert subject.update(batch, damping).updated == 1
@@ -339,7 +339,7 @@ def test_a_block_as_large_as_the_factor_is_no_cut() -> None:
 
 
 def test_a_cut_costs_nothing_where_inputs_and_outputs_never_meet() -> None:
-    """Half of the samples have the first half of the channels and outputs, the other half the others."""
+    """Half of the samples use the first half of the channels and outputs, the other half the others."""
     x, d = normal(40, 8), normal(40, 4, seed=1)
     x[:20, 4:] = x[20:, :4] = d[:20, 2:] = d[20:, :2] = 0
     whole = direction(nn.Dense(8, 4), x, d, 8192, 0.03)

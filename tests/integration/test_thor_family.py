@@ -1,4 +1,4 @@
-"""The trace rule spares work and nothing else: switched off, it gives the bits of a THOR that has never heard of it."""
+"""THOR's trace rule saves work only: switched off, training has the same bits as without the rule."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ from resnetboost_trainer.optim.thor.training import THOR, TrainingCell
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("any_mode")]
 
 CLASSES, SAMPLES, STEPS, FREQUENCY = 3, 4, 4, 2
-# One block in every group: plain blocks behind the small stem, and weighed bottlenecks behind the large one. The
-# others of the family are made of the same.
+# One block in every group: plain blocks with the small stem, and squeeze-excitation bottlenecks with the large one.
+# Other variants combine the same parts.
 NETWORKS: dict[str, Callable[[], nn.Cell]] = {
     "as resnet20": lambda: resnet.SmallResNet(1, CLASSES, 3, "Float32"),
     "as seresnet50": lambda: resnet.ResNet(Large((1, 1, 1, 1), True, squeezes=True), CLASSES, 3, "Float32"),
@@ -31,7 +31,7 @@ def state(cell: TrainingCell) -> State:
 
 
 def run(cell: TrainingCell, forgetful: bool) -> tuple[State, list[int]]:
-    """What some steps leave, and how many layers were updated; a forgetful one sees every layer for the first time."""
+    """State after some steps, and the number of updated layers; a forgetful one treats every layer as new."""
     curvature, updated = cell.thor.curvature, []
     generator = np.random.default_rng(0)
     for step in range(STEPS):

@@ -1,4 +1,4 @@
-"""THOR learns the digits in fewer epochs than plain momentum does, with one seed: ends, not the last digit of them."""
+"""THOR learns the digits in fewer epochs than momentum, with one seed and a coarse threshold."""
 
 import csv
 from pathlib import Path
@@ -20,7 +20,7 @@ BATCH = 64
 
 
 def check(accuracies: list[float]) -> None:
-    """Of the test set after each epoch."""
+    """Accuracy on the test set after each epoch."""
     assert len(accuracies) == EPOCHS
     assert max(accuracies[:2]) >= 0.95
     assert max(accuracies) >= 0.985

@@ -1,4 +1,4 @@
-"""THOR as a script of anybody's uses it: `THOR(network, ...)` and its training cell, in both of MindSpore's modes."""
+"""THOR's public interface for scripts: `THOR(network, ...)` and its training cell, in both of MindSpore's modes."""
 
 import itertools
 import logging
@@ -58,7 +58,7 @@ def trainer(network: nn.Cell | None = None, **settings: Any) -> TrainingCell:
 
 
 def train(cell: TrainingCell, some: list[Batch]) -> list[float]:
-    """Losses."""
+    """Train and return the losses."""
     return [float(cell(Tensor(x), Tensor(y)).asnumpy()) for x, y in some]
 
 
@@ -135,7 +135,7 @@ def test_it_learns_to_tell_tumours_apart(any_mode: None, tumours: Tumours) -> No
     assert (network(Tensor(tumours.test[0])).asnumpy().argmax(1) == tumours.test[1]).mean() > 0.9
 
 
-# A training cell beside what else MindSpore has.
+# A training cell combined with MindSpore's own features.
 
 
 def test_a_model_trains_it_to_the_same_bits(any_mode: None) -> None:
@@ -216,11 +216,11 @@ def _elsewhere(network: nn.Cell) -> nn.Cell:
     return network
 
 
-# What it leaves alone.
+# Layers that THOR leaves alone.
 
 
 class Odd(nn.Cell):  # type: ignore[misc]
-    """Layers that THOR cannot take, and two that it can, `first` and `last`."""
+    """Layers that THOR does not support, and two that it does, `first` and `last`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ def test_what_it_cannot_take_keeps_its_plain_gradient(any_mode: None, caplog: py
 
 
 class Pyramid(nn.Cell):  # type: ignore[misc]
-    """One layer on images of two sizes."""
+    """One layer used on images of two sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class Pyramid(nn.Cell):  # type: ignore[misc]
 def test_a_layer_with_inputs_of_several_shapes_has_to_be_excluded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # MindSpore leaves a file where a graph cannot be compiled
+    monkeypatch.chdir(tmp_path)  # MindSpore writes a file if a graph cannot be compiled
     with pytest.raises(ValueError, match=r"THOR: .* several shapes .* `exclude`"):
         train(trainer(Pyramid()), batches(1))
     train(trainer(Pyramid(), exclude=["shared"]), batches(2))
@@ -386,12 +386,12 @@ def by_sample(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def pairs(logits: Tensor, labels: Tensor) -> Tensor:
-    """Neither a mean nor a sum over the batch."""
+    """A loss that is neither a mean nor a sum over the batch."""
     return ops.cross_entropy(logits, labels) * ops.sqrt(ops.ones_like(logits).sum())
 
 
 class Weighted(nn.Cell):  # type: ignore[misc]
-    """A mean of the losses, with a penalty that has nothing to do with the batch."""
+    """A mean of the losses, with a penalty independent of the batch."""
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         return 0.1 * ops.cross_entropy(logits, labels) + 3.0
@@ -418,7 +418,7 @@ def test_a_loss_that_is_none_is_refused() -> None:
 def test_a_loss_that_turns_out_to_be_no_mean_is_refused_before_it_changes_anything(
     loss: Callable[..., Tensor], told: str, any_mode: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # MindSpore leaves a file where a graph cannot be compiled
+    monkeypatch.chdir(tmp_path)  # MindSpore writes a file if a graph cannot be compiled
     network = Small()
     before = {name: value for name, value in state(network).items() if "moving" not in name}
     with pytest.raises(ValueError, match=told):
@@ -445,7 +445,7 @@ def test_a_sum_is_found_out_after_a_batch_that_could_not_tell(any_mode: None) ->
         train(cell, [fine])
 
 
-# When and how it updates.
+# Updates: when and how.
 
 
 @pytest.mark.parametrize("frequency", [1, 2, 3])
@@ -481,7 +481,7 @@ def test_without_a_gradient_weights_only_decay() -> None:
 
 
 def steps(network: nn.Cell, batch: Batch, **settings: Any) -> Floats:
-    """The change of all trained weights by one step, at learning rate 1 and without momentum."""
+    """Change of all trained weights in one step, at learning rate 1 and without momentum."""
     before = {parameter.name: parameter.asnumpy().copy() for parameter in network.trainable_params()}
     train(trainer(network, learning_rate=1.0, **PLAIN, **settings), [batch])
     return np.concatenate([(p.asnumpy() - before[p.name]).reshape(-1) for p in network.trainable_params()])
@@ -569,11 +569,11 @@ def test_damping_is_by_the_step_and_the_last_one_stays() -> None:
     assert seen == [0.5, 0.5, 0.3, 0.3, 0.3]
 
 
-# What cannot be inverted.
+# Factors that cannot be inverted.
 
 
 class Wide(nn.Cell):  # type: ignore[misc]
-    """Where `wide` sees large inputs of a rank far below their number; its share of the outputs is small."""
+    """`wide` has large inputs of a rank far below their number, and a small share of the outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -587,7 +587,7 @@ class Wide(nn.Cell):  # type: ignore[misc]
 def test_a_layer_whose_factors_are_not_positive_definite_keeps_its_inverses_and_training_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Rounding of the products leaves eigenvalues below zero that so little damping does not lift above it."""
+    """Rounding of the products leaves eigenvalues below zero, and the damping is too small to lift them."""
     x, y = np.random.default_rng(0).standard_normal((32, 120), np.float32), (np.arange(32) % 3).astype(np.int32)
     x[:, 6:] *= 30
     cell = trainer(Wide(), damping=[0.1, 1e-12], frequency=2, pi=False, learning_rate=0.01, clip_norm=1.0)
@@ -609,7 +609,7 @@ def test_a_layer_whose_factors_are_not_positive_definite_keeps_its_inverses_and_
 
 
 class Huge(nn.Cell):  # type: ignore[misc]
-    """Where the squares of `huge`'s inputs are beyond float32, and nothing else is."""
+    """Only the squares of `huge`'s inputs exceed float32."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""THOR with real ranks: they are as one that has all of their batches, and share its work."""
+"""THOR on real ranks: same result as one rank with all batches, and each rank inverts its part."""
 
 import collections
 from typing import Any

@@ -1,6 +1,6 @@
-"""Whole runs of one real rank with THOR: killed before or after an update or between two, it ends in the same bits.
+"""Whole THOR runs of one real rank, killed before, after and between updates, end in the same bits.
 
-The trace rule keeps some layers and stops others on the way, so what it remembers counts too.
+The trace rule keeps some layers and stops others during the run, so its state must be restored too.
 """
 
 import csv
@@ -25,7 +25,7 @@ def train(folder: Path, attempt: int, **checkpoint: Any) -> Path:
 
 
 def decisions(attempt: Path) -> dict[int, tuple[int, ...]]:
-    """What became of the layers at each update, by the 0-based step."""
+    """Decisions about the layers at each update, by 0-based step."""
     with (attempt / "metrics.csv").open() as file:
         return {
             int(row["step"]) - 1: tuple(int(row[f"layers_{name}"]) for name in ("updated", "kept", "stopped", "failed"))
@@ -36,7 +36,7 @@ def decisions(attempt: Path) -> dict[int, tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The only attempt of a run, all its checkpoints kept."""
+    """The only attempt of a run, with all its checkpoints."""
     return train(tmp_path_factory.mktemp("undisturbed"), attempt=0)
 
 

@@ -1,4 +1,4 @@
-"""Whole runs with real ranks on real data: what is killed, stopped or refused, and what comes out of it."""
+"""Whole runs with real ranks and real data: kills, stops, refusals, and the results."""
 
 import csv
 import json
@@ -26,7 +26,7 @@ STEPS = 4 * 22
 
 
 def check_telling(run: Run) -> None:
-    """Every rank tells Prometheus what it does, and /progress names the slowest one."""
+    """Every rank exposes metrics to Prometheus, and /progress names the slowest one."""
     for rank in (0, 1):
         told = run.ask(rank, "/metrics")
         labels = f'{{job_name="digits",job_namespace="default",rank="{rank}",stage="base"}}'
@@ -115,7 +115,7 @@ def test_a_diverging_run_fails_at_once_with_its_class_and_a_remedy(tmp_path: Pat
 
 
 def trainer(tmp_path: Path, undisturbed: Run, attempt: int, **changes: Any) -> subprocess.CompletedProcess[str]:
-    """One rank of the trainer by hand, on the checkpoints of the undisturbed run."""
+    """One rank of the trainer, run directly on the checkpoints of the undisturbed run."""
     (config,) = undisturbed.out.glob("pods/digits-base-0-0/**/config.yaml")
     settings = yaml.safe_load(config.read_text()) | {"attempt": attempt} | changes
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
@@ -144,7 +144,7 @@ def trainer(tmp_path: Path, undisturbed: Run, attempt: int, **changes: Any) -> s
 def test_what_cannot_work_is_refused_in_one_sentence(
     changes: dict[str, Any], code: int, says: str, undisturbed: Run, tmp_path: Path
 ) -> None:
-    # The batch of both ranks together, so that a checkpoint differs in nothing but what the case is about.
+    # The batch of both ranks together, so that the checkpoint differs only in what the case is about.
     ended = trainer(tmp_path, undisturbed, 1, **({"localBatchSize": 64} | changes))
     assert ended.returncode == code, ended.stderr
     assert says in json.loads((tmp_path / "termination-log").read_text())["message"]

@@ -1,4 +1,4 @@
-"""A run of one real rank that is given more epochs: it goes on to the bits of a longer run, or anneals once more."""
+"""More epochs for a finished run of one real rank: same bits as a longer run, or a new annealing stage."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ EPOCH = 22  # steps
 
 
 def annealed(epochs: int, **rate: Any) -> dict[str, Any]:
-    """One stage; where nothing else is said, its rate is laid out over its epochs."""
+    """A job of one stage, whose learning rate covers its epochs by default."""
     learning_rate = {"peak": 0.1, "warmupEpochs": 0.5} | rate
     stage = {"name": "base", "algorithm": "Momentum", "epochs": epochs, "localBatchSize": 64}
     return job(stage | {"learningRate": learning_rate}, count=1)

@@ -1,4 +1,4 @@
-"""Whole jobs of several stages, killed in each of them and between two: every bit is that of an undisturbed run."""
+"""Jobs of several stages, killed within and between stages, end in the same bits as an undisturbed run."""
 
 import csv
 import hashlib
@@ -19,11 +19,11 @@ from support.wholerun import Run, completed, job
 pytestmark = pytest.mark.slow
 
 INTERRUPTED = 16
-EPOCH = 22  # steps, of all stages
+EPOCH = 22  # steps, in all stages
 
 
 def pca(name: str, solver: str, batch: int, **fields: Any) -> dict[str, Any]:
-    """A stage in a subspace of six dimensions."""
+    """A PCA stage in a subspace of six dimensions."""
     settings = {"components": 6, "solver": solver}
     return {"name": name, "algorithm": "PCA", "epochs": 1, "localBatchSize": batch, "pca": settings} | fields
 
@@ -46,13 +46,13 @@ STAGES = [stage["name"] for stage in JOB["spec"]["stages"]]
 
 
 def job_folder(run: Run) -> Path:
-    """Where all its stages keep what they have."""
+    """Folder of the files of all stages."""
     (folder,) = (path for path in (run.out / "checkpoints").iterdir() if not path.name.startswith("."))
     return folder
 
 
 def last_bits(stage: Path) -> dict[str, str]:
-    """Hashes of all files of the furthest checkpoint: weights, BN's statistics, what the optimizer remembers."""
+    """Hashes of all files of the furthest checkpoint: weights, BN's statistics, optimizer state."""
     final = max(stage.glob("attempt-*/step-*"), key=lambda path: path.name)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in final.glob("*.safetensors")}
 
@@ -108,7 +108,7 @@ def test_a_pca_stage_tells_how_its_steps_went(undisturbed: Run) -> None:
 
 
 def partial(stage: str, name: str) -> str:
-    """While a writer has the contents on disk, and not yet the manifest."""
+    """Whether a writer has written the contents but not yet the manifest."""
     return rf"open .*/{stage}/attempt-\d+/\.{name}\.partial/manifest\.json$"
 
 
@@ -149,7 +149,7 @@ def test_killed_in_every_stage_and_between_them_it_ends_with_the_same_bits(
 
 
 def killed_until_base_is_complete(run: Run, halts: Halts) -> dict[str, Any]:
-    """A rank, then the writer of a snapshot, then the runner, as it starts the next stage; base's status."""
+    """Kill a rank, then a snapshot's writer, then the runner when it starts the next stage; returns base's status."""
     halts.reached("base")
     os.kill(run.rank(1), signal.SIGKILL)
     halts.release("base")
@@ -163,7 +163,7 @@ def killed_until_base_is_complete(run: Run, halts: Halts) -> dict[str, Any]:
 
 
 def ask_to_stop(run: Run, halts: Halts, place: str) -> None:
-    """SIGTERM to the runner, as Ctrl-C, in the middle of a stage."""
+    """Send SIGTERM to the runner, like Ctrl-C, in the middle of a stage."""
     halts.reached(place)
     assert run.process is not None
     run.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Networks of PyTorch for test_model.py and test_conversion.py; it must not import anything of ours.
+"""PyTorch reference networks for test_model.py and test_conversion.py; must not import our packages.
 
 Run by an interpreter that has torchvision:
   python torchvision_reference.py make FOLDER IMAGE_SIZE NAME   its weights.pth, and reference.npz with what it computes
@@ -22,7 +22,7 @@ from torchvision.models import resnet  # type: ignore[import-not-found, unused-i
 
 
 class SqueezeExcitation(nn.Module):  # type: ignore[misc, unused-ignore]
-    """The reduction of 16 of the paper, as 1x1 convolutions with biases."""
+    """Squeeze-and-excitation with the paper's reduction of 16, as 1x1 convolutions with biases."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SqueezeExcitation(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class SqueezingBottleneck(resnet.Bottleneck):  # type: ignore[misc, unused-ignore]
-    """torchvision's bottleneck with the channels of what it adds weighed."""
+    """torchvision's bottleneck with squeeze-and-excitation on its branch."""
 
     def __init__(self, inplanes: int, planes: int, *rest: Any, **others: Any) -> None:
         super().__init__(inplanes, planes, *rest, **others)
@@ -78,7 +78,7 @@ def run(folder: Path, weights: Path, name: str) -> None:
 
 
 def safetensors(path: Path) -> dict[str, Any]:
-    """By the format's description; Debian has no package of it."""
+    """Write safetensors by the format's description; Debian has no package of it."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     tensors = {}
@@ -97,7 +97,7 @@ def state(made: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def randomise(made: nn.Module) -> None:
-    """BN's scale and shift away from 1 and 0, where a mix-up would not show."""
+    """Move BN's scale and shift away from 1 and 0, which would hide a mix-up."""
     for module in made.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)
@@ -105,7 +105,7 @@ def randomise(made: nn.Module) -> None:
 
 
 def calibrate(made: nn.Module, size: int) -> None:
-    """Running statistics of some random images; with the initial ones, outputs of 150 layers grow beyond measure."""
+    """Set running statistics from random images; with the initial ones, outputs of 150 layers overflow."""
     made.train()
     with torch.no_grad():
         for _ in range(3):

@@ -1,6 +1,6 @@
-"""Writes what torchvision makes of images, for test_transforms.py; it must not import what is ours.
+"""Writes torchvision's transformed images for test_transforms.py; must not import our packages.
 
-Run by an interpreter that has torchvision, for the evaluation transform of JPEGs and for other hues of PNGs:
+Run by an interpreter that has torchvision, for the evaluation transform of JPEGs and for hue shifts of PNGs:
   python torchvision_transforms.py FOLDER RESIZE:SIZE ...
   python torchvision_transforms.py FOLDER hue TURN ...
 """

@@ -1,4 +1,4 @@
-"""A node with the operator on it, for all tests of this folder; and the reasons there may be none."""
+"""Fixtures: one real node with the operator installed, shared by this folder; skips where that is impossible."""
 
 import os
 import uuid
@@ -12,7 +12,7 @@ from beds.kubelet import Bed, operatorpod
 from beds.operator import Space
 
 _PATIENCE_SECONDS = 420.0  # a gang starts in 20 s on idle cores, in minutes on busy ones
-# Beside the defaults: so that a test sees soon what Prometheus sees.
+# Shorter intervals than the defaults, so that tests soon see what Prometheus sees.
 SCRAPED_OFTEN = [f"--set=monitoring.{monitor}.interval=1s" for monitor in ("serviceMonitor", "podMonitor")]
 _BED = pytest.StashKey[Bed]()
 
@@ -23,7 +23,7 @@ def bed(pytestconfig: pytest.Config) -> Iterator[Bed]:
     if reason := kubelet.unavailable():
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no node to test with: {reason}")
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():  # building takes minutes: its progress must be seen
+    with capture.global_and_fixture_disabled():  # building takes minutes: show its progress
         build.programs(build.HELM)
         bed = Bed()
         bed.__enter__()
@@ -36,7 +36,7 @@ def bed(pytestconfig: pytest.Config) -> Iterator[Bed]:
 
 @pytest.fixture(scope="session")
 def operator(pytestconfig: pytest.Config, bed: Bed) -> None:
-    """The operator, as its users install it."""
+    """The operator, installed with helm."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     monitoringkinds.create(bed.plane)
     with capture.global_and_fixture_disabled():
@@ -45,7 +45,7 @@ def operator(pytestconfig: pytest.Config, bed: Bed) -> None:
 
 @pytest.fixture
 def space(bed: Bed, operator: None) -> Iterator[Space]:
-    """A fresh namespace, which takes its time: real containers start in it."""
+    """A new namespace with long timeouts: real containers start in it."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     bed.plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     account = f"/api/v1/namespaces/{name}/serviceaccounts/default"

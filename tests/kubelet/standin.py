@@ -1,4 +1,4 @@
-"""Runs in pods in the trainer's place: takes the rank table as the trainer does, tells of it, and waits for its end."""
+"""Stand-in for the trainer in pods: waits for the rank table as the trainer does, prints it, and runs until stopped."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.remove("/standin")  # from here on the name is the real trainer's
+sys.path.remove("/standin")  # from here on the name means the real trainer
 
 from resnetboost_trainer import config
 from resnetboost_trainer.distributed import ranktable

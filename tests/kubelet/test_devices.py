@@ -1,4 +1,4 @@
-"""Gangs on devices that a plugin offers to a real kubelet: whole rank tables, sick devices, a node that goes."""
+"""Gangs on devices that a plugin offers to a real kubelet: rank tables, unhealthy devices, a deleted node."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ def until_offered(bed: Bed, count: int, kind: Kind = ASCEND) -> None:
 
 
 def standing_in(space: Space, ranks: int, device: str = "Ascend", **spec: Any) -> dict[str, Any]:
-    """A job whose pods take their rank table as the trainer does, tell it, and then wait for their end."""
+    """A job whose pods run standin.py in the trainer's place."""
     code = {"metadata": {"name": "standin"}, "data": {"resnetboost_trainer.py": STANDIN.read_text()}}
     space.create({"kind": "ConfigMap", **code})
     template = {
@@ -59,7 +59,7 @@ def standing_in(space: Space, ranks: int, device: str = "Ascend", **spec: Any) -
 
 
 def gang(space: Space, count: int, attempt: int = 0) -> list[dict[str, Any]]:
-    """The attempt's pods as soon as all of them run."""
+    """Wait until all of the attempt's pods run; returns them."""
 
     def run(found: list[dict[str, Any]]) -> bool:
         mine = [pod for pod in found if pod["metadata"]["labels"].get(names.LABEL_ATTEMPT) == str(attempt)]
@@ -69,19 +69,19 @@ def gang(space: Space, count: int, attempt: int = 0) -> list[dict[str, Any]]:
 
 
 def why(status: dict[str, Any]) -> str:
-    """What a gang that does not train waits for."""
+    """Why a gang does not train, from its condition."""
     return str(condition(status, "Running").get("message", ""))
 
 
 def annotate(bed: Bed, pods: list[dict[str, Any]]) -> None:
-    """As the plugin would, in the order given."""
+    """Annotate the pods as the plugin does, in the given order."""
     devices = annotations.given_out(bed.plugins, ASCEND.resource)
     for pod in pods:
         annotations.write(bed.plane.client, pod, devices[pod["metadata"]["uid"]])
 
 
 def told(space: Space, pods: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What every stand-in tells, by pod, as soon as all do."""
+    """Output of every stand-in, by pod, as soon as all have printed it."""
 
     def said(pod: dict[str, Any]) -> str:
         try:
@@ -183,7 +183,7 @@ def test_gpus_come_one_to_a_pod(bed: Bed, space: Space) -> None:
         assert sorted(gpus.allocated) == [[device] for device in NVIDIA.devices(2)]
 
 
-# Last: a kubelet that has just been restarted rejects pods for some seconds although its node offers devices.
+# Last, because a restarted kubelet rejects pods for some seconds although its node offers devices.
 def test_a_restart_of_kubelet_leaves_a_gang_and_its_devices_alone(bed: Bed, space: Space, ascend: DevicePlugin) -> None:
     until_offered(bed, DEVICES)
     space.create(standing_in(space, 2))

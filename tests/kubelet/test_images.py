@@ -1,4 +1,4 @@
-"""What the Dockerfiles and their locks promise, without building them."""
+"""The Dockerfiles and their lock files, checked without building."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""What people see in Grafana, and what wakes them, is there: a real Prometheus scrapes real runs and the operator.
+"""Monitoring end to end: a real Prometheus scrapes real runs and the operator; dashboards and alerts have data.
 
-It scrapes what the chart's monitors select and evaluates the chart's rules. Every query of every dashboard, and all
-that a rule compares, must have had data while the fleet ran.
+It scrapes what the chart's monitors select and evaluates the chart's rules. Every query of every dashboard, and every
+series that a rule compares, must have had data while the fleet ran.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ DOWN = "ResNetBoostOperatorDown"
 
 
 class Watched(NamedTuple):
-    """A fleet that ran from `start` to `end` while Prometheus looked on."""
+    """A fleet that ran from `start` to `end` while Prometheus scraped it."""
 
     prometheus: Prometheus
     space: Space
@@ -62,13 +62,13 @@ ALERTS = {
     ("ResNetBoostLossNotFinite", "diverges", "warning"),
     ("ResNetBoostCheckpointFailing", "disk-full", "critical"),
 }
-# Those that nothing but their cause may raise, however long an alert must last.
+# Alerts that only their cause may raise, however long they must last.
 TELLING = {name for name, _, _ in ALERTS} - {"ResNetBoostJobStuckPending"}
 HEALTHY = {"digits-thor", "digits-adasum"}
 
 
 class Picture(NamedTuple):
-    """What docs show of a dashboard: its panels above a line, with these values of its variables."""
+    """A dashboard's picture in the docs: its panels above a row, with these values of its variables."""
 
     dashboard: str
     lowest: int
@@ -96,7 +96,7 @@ def watched(bed: Bed, operator: None, tmp_path_factory: pytest.TempPathFactory) 
     ):
         start = time.time()
         fleet.start(bed, space)
-        # Rules and panels about restarts look once a minute: once before the restart, once after it.
+        # Rules and panels about restarts have a resolution of a minute: one sample before the restart, one after it.
         eventually(lambda: prometheus.api.instant(RESTARTS_BEFORE), bool, "restarts were looked at", PATIENCE_SECONDS)
         fleet.play(bed, space)
         eventually(lambda: prometheus.api.instant(RESTARTED), bool, "a restart was looked at", PATIENCE_SECONDS)
@@ -105,21 +105,21 @@ def watched(bed: Bed, operator: None, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def installed(bed: Bed, plural: str) -> list[dict[str, Any]]:
-    """The chart's objects of one of the Prometheus operator's kinds, as they are in the cluster."""
+    """The chart's objects of one of the Prometheus operator's kinds, as stored in the cluster."""
     items = json.loads(bed.plane.client.get(f"/apis/monitoring.coreos.com/v1/{plural}"))["items"]
     assert items, f"the chart has installed no {plural}"
     return [{**item, "kind": KINDS[plural]} for item in items]
 
 
 def configuration(bed: Bed, found: Path) -> dict[str, Any]:
-    """All monitors in Prometheus' own words."""
+    """Prometheus' configuration for all monitors."""
     given = installed(bed, "podmonitors") + installed(bed, "servicemonitors")
     scrapes = [scrape for monitor in given for scrape in monitors.scrapes(monitor, found)]
     return {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": scrapes}
 
 
 def hurried_rules(bed: Bed, folder: Path) -> list[Path]:
-    """The chart's rules; only how long something must last before it alerts is another time: a second."""
+    """The chart's rules with `for` reduced to a second."""
     for number, rule in enumerate(installed(bed, "prometheusrules")):
         text = yaml.safe_dump({"groups": rule["spec"]["groups"]}, width=1000)
         (folder / f"{number}.yaml").write_text(re.sub(r"^(\s+for:) \S+$", r"\1 1s", text, flags=re.MULTILINE))
@@ -127,13 +127,13 @@ def hurried_rules(bed: Bed, folder: Path) -> list[Path]:
 
 
 def sum_of(watched: Watched, query: str) -> float:
-    """Over all series there are now."""
+    """Sum over all current series."""
     return sum(series.last for series in watched.prometheus.api.instant(query))
 
 
 @contextlib.contextmanager
 def operators(bed: Bed, watched: Watched, count: int) -> Iterator[None]:
-    """So many of them, all seen by Prometheus; afterwards one, which leads."""
+    """Run that many operators, all scraped by Prometheus; afterwards one, which leads."""
     deployment = (f"deployment/{operatorpod.RELEASE}", f"--namespace={operatorpod.NAMESPACE}")
 
     def scale(wanted: int) -> None:

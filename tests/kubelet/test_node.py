@@ -1,4 +1,4 @@
-"""The node itself: pods find each other and the API server, and nothing of it stays, however it ends."""
+"""The node test bed: pods reach each other and the API server, and nothing of it is left behind."""
 
 import os
 import re
@@ -25,7 +25,7 @@ WRITE = "import pathlib; pathlib.Path('/tmp/mine').write_text('x'); pathlib.Path
 
 
 def run_pod(space: Space, name: str, code: str, *options: str) -> str:
-    """What Python code prints in a pod of the trainer's image."""
+    """Output of Python code in a pod of the trainer's image."""
     plane = space.plane
     image = f"--image={images.TRAINER.tag}"
     command = ["--command", "--", "python", "-c", code]
@@ -72,7 +72,7 @@ def test_nothing_stays_of_a_node_after_a_kill_of(with_guard: bool) -> None:
 
 
 def left_of(paths: list[Path]) -> list[str]:
-    """Those that exist, and command lines of processes that name one or work in it."""
+    """Remaining folders, and command lines of processes that name one or work in it."""
     everybody = [command_line(process.name) for process in Path("/proc").glob("[0-9]*")]
     names = [path.name for path in paths[:2]]
     return [str(path) for path in paths if path.exists()] + [

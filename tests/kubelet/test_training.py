@@ -1,4 +1,4 @@
-"""Real pods train digits: from the images of this tree, through killed container and upgrade, to a good network."""
+"""Training in real pods from this tree's images, through a killed container and an operator upgrade."""
 
 import datetime
 import re
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 CLAIM = "checkpoints"
 GOOD_TOP1 = 0.97
-# Progress is told every 15 s: the example's six epochs are over before anybody can kill a rank.
+# Progress is reported every 15 s: the example's six epochs would be over before a rank can be killed.
 EPOCHS = {"epochs": 120, "evaluateEveryEpochs": 20}
 
 
@@ -28,7 +28,7 @@ def test_a_gang_survives_a_killed_container_and_an_upgrade_and_learns(
     manifest = yaml.safe_load(EXAMPLE.read_text())
     manifest["spec"]["checkpoint"]["claimName"] = CLAIM
     manifest["spec"]["stages"][0] |= EPOCHS
-    applied = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)  # as the pods write it
+    applied = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)  # in the pods' format
     space.create(manifest)
     space.until(lambda status: saved(status) >= 20, "a checkpoint is saved")
     timeline = times(space, "digits-base-0-0", applied)
@@ -38,7 +38,7 @@ def test_a_gang_survives_a_killed_container_and_an_upgrade_and_learns(
     operatorpod.replace(bed.plane)
     status = space.until_phase("Complete")
 
-    (first,) = status["attempts"]  # those that failed
+    (first,) = status["attempts"]  # the failed ones
     assert (first["exitCode"], first["rank"]) == (137, 1)
     assert first["checkpointStep"] >= 20
     assert f"resumed from the checkpoint of step {first['checkpointStep']}" in log(space, "digits-base-1-0")
@@ -53,7 +53,7 @@ def saved(status: dict[str, Any]) -> int:
 
 
 def is_ready(space: Space, pod: str) -> bool:
-    """What the probe of its kubelet found last."""
+    """The last result of kubelet's readiness probe."""
     (container,) = space.get("pods", pod)["status"]["containerStatuses"]
     return bool(container["ready"])
 
@@ -63,7 +63,7 @@ def log(space: Space, pod: str) -> str:
 
 
 def times(space: Space, pod: str, applied: datetime.datetime) -> dict[str, float]:
-    """Seconds from the job's creation to what rank 0's log tells the time of."""
+    """Seconds from the job's creation to the times in rank 0's log."""
     marks = {"trainer runs": "metrics and progress on", "gang has met": "has joined its gang", "first step": "step 1/"}
     found = {}
     for what, words in marks.items():

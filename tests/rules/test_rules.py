@@ -1,4 +1,4 @@
-"""Each alert as a story, told to Prometheus' own promtool: when it fires, when not, and that it ends."""
+"""Alert rules as promtool unit tests: when each alert fires, when it does not, and that it resolves."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ RUNBOOK = ROOT / "docs" / "monitoring.md"
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    """Skips where there is none, but never in CI."""
+    """Path of promtool; skips where there is none, but never in CI."""
     found = shutil.which("promtool")
     if found is None:
         words = "no promtool to judge the rules with; run scripts/install-system-packages"

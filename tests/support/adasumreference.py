@@ -1,4 +1,4 @@
-"""Adasum by its definition alone, in float64, on the vectors of all nodes at once.
+"""Adasum reference in float64, by definition, on the vectors of all nodes at once.
 
 Adasum(a, b) = (1 - <a, b> / (2 |a|^2)) a + (1 - <a, b> / (2 |b|^2)) b for each tensor by itself, and over 2^k nodes by
 halves of the nodes (Maleki et al. 2021, §3). Other numbers of nodes: node j >= 2^k, with 2^k the largest power of two
@@ -13,17 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
-# Horovod's criterion for its own Adasum: an error of this many units of rounding.
+# Horovod's tolerance for its own Adasum: an error of this many units of rounding.
 UNITS = 100
 
 EPSILON = {np.dtype(np.float16): 2.0**-10, np.dtype(np.float32): 2.0**-23}
 
 
 class Reference:
-    """The sum of the rows of `vectors`, (nodes, length), of tensors of `sizes`, and what there is to say of it.
+    """Adasum of the rows of `vectors`, (nodes, length), with tensors of `sizes`, and its statistics.
 
     `cosines`: of each tensor of each pair where neither is zero. `gain`: |Adasum| over |mean| of a pair, averaged over
-    the pairs of a level, multiplied over the levels; in the folding, a node without an extra one is a pair of gain 1.
+    the pairs of a level, multiplied over the levels; in the folding, a node without a partner is a pair of gain 1.
     """
 
     def __init__(self, vectors: ArrayLike, sizes: Sequence[int]) -> None:
@@ -36,7 +36,7 @@ class Reference:
         self.gain = math.prod(sum(gains) / len(gains) for gains in self._gains.values())
 
     def told(self) -> list[float]:
-        """Mean cosine, the least one, gain; nan without a cosine."""
+        """Mean cosine, smallest cosine, gain; nan without a cosine."""
         nothing = [math.nan]
         return [float(np.mean(self.cosines or nothing)), min(self.cosines or nothing), self.gain]
 
@@ -60,7 +60,7 @@ class Reference:
 
 
 def adasum(a: Array, b: Array) -> Array:
-    """Of two tensors; with a vector of zeros the result is the other one."""
+    """Adasum of two tensors; with a vector of zeros the result is the other one."""
     if not a.any() or not b.any():
         return a + b
     return (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
@@ -75,14 +75,14 @@ def norm(tensors: Sequence[Array]) -> float:
 
 
 def node_means(values: ArrayLike, ranks_per_node: int) -> Array:
-    """Shape (ranks, length) -> (nodes, length); a node is `ranks_per_node` neighbours."""
+    """Means over nodes: (ranks, length) -> (nodes, length); a node is `ranks_per_node` consecutive ranks."""
     wide = np.asarray(values, np.float64)
     means: Array = wide.reshape(-1, ranks_per_node, wide.shape[1]).mean(1)
     return means
 
 
 def error(found: ArrayLike, expected: ArrayLike, sizes: Sequence[int], dtype: type = np.float32) -> float:
-    """The worst tensor's relative error, |found - expected| / |expected|, in units of Horovod's criterion."""
+    """The worst tensor's relative error, |found - expected| / |expected|, in units of Horovod's tolerance."""
     pairs = [(np.split(np.asarray(row, np.float64).reshape(-1), np.cumsum(sizes)[:-1])) for row in (found, expected)]
     errors = [np.linalg.norm(got - true) / (np.linalg.norm(true) or 1.0) for got, true in zip(*pairs, strict=True)]
     return float(np.max(errors)) / (UNITS * EPSILON[np.dtype(dtype)])

@@ -1,4 +1,4 @@
-"""Jobs of a cluster as its API server would show them, in every state that people look at."""
+"""Jobs as a cluster's API server returns them, in every state that users see."""
 
 from pathlib import Path
 from typing import Any

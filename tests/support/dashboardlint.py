@@ -1,6 +1,6 @@
-"""What is wrong with a dashboard for Grafana, as sentences; whether its queries find data is not asked here.
+"""Linter for Grafana dashboards: problems as sentences; it does not check whether queries return data.
 
-Grafana's own SDK knows the names of all fields and where they belong; it checks neither types nor what our metrics are.
+Grafana's own SDK knows all field names and their places; it checks neither types nor the names of our metrics.
 """
 
 import json
@@ -24,28 +24,28 @@ _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _GROUPING = re.compile(r"\b(?:by|on|ignoring|without|group_left|group_right)\s*\(([^)]*)\)")
 _LABEL_VALUES = re.compile(r"label_values\((?P<selector>.*),\s*(?P<label>\w+)\)")
 _VARIABLE = re.compile(r"\$\{?(\w+)")
-# Fields of annotations and variables that Grafana writes and its SDK leaves out.
+# Fields of annotations and variables that Grafana writes and its SDK omits.
 _BESIDE_SDK = re.compile(
     r"annotations\.list\[\d+\]\.(builtIn|step|tagKeys|textFormat|titleFormat|useValueForTime)"
     r"|templating\.list\[\d+\]\.definition"
 )
-# What a scrape adds.
+# Labels that a scrape adds.
 _OF_TARGETS = frozenset({"instance", "job", "namespace", "pod", "service"})
 
 
 def problems(dashboard: Dashboard, series: Series) -> list[str]:
-    """Sentences, none for a good one; `series` are the labels of what is exposed, by name."""
+    """Problems as sentences, empty for a good dashboard; `series` are the labels of exposed series, by name."""
     checks = (_of_fields, _of_the_whole, _of_variables, _of_panels, _of_places)
     return [text for check in checks for text in check(dashboard)] + list(_of_queries(dashboard, series))
 
 
 def metrics(dashboard: Dashboard) -> set[str]:
-    """Names of all series that its panels and annotations show."""
+    """Names of all series that panels and annotations show."""
     return {name for _, text in _queries(dashboard) for name in _METRIC.findall(text)}
 
 
 def _of_fields(dashboard: Dashboard) -> Iterator[str]:
-    """What the SDK loses or changes when it reads the dashboard and writes it again."""
+    """Fields that the SDK loses or changes when it reads the dashboard and writes it again."""
     plugins.register_default_plugins()
     written = json.loads(JSONEncoder().encode(Model.from_json(dict(dashboard))))
     for path in _lost(dashboard, written, ""):
@@ -154,7 +154,7 @@ def _queries(dashboard: Dashboard) -> Iterator[tuple[str, str]]:
 
 
 def _all_queries(dashboard: Dashboard) -> Iterator[tuple[str, str]]:
-    """With those of variables, written as a grouping."""
+    """All queries including those of variables, which are written as a grouping."""
     yield from _queries(dashboard)
     for found in dashboard["templating"]["list"][1:]:
         asked = _LABEL_VALUES.fullmatch(found["query"]["query"])

@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: as many as the test says, and a fifth in `make test-fast`."""
+"""Number of Hypothesis examples per property: as the test says, or a fifth of it in `make test-fast`."""
 
 import hypothesis
 
@@ -7,7 +7,7 @@ _USUAL = 100
 
 
 def register() -> None:
-    """Make the profiles known and use all examples, unless --hypothesis-profile says otherwise. Nothing is timed."""
+    """Register the Hypothesis profiles; use all examples unless --hypothesis-profile is given. No deadlines."""
     health = [hypothesis.HealthCheck.too_slow]
     for name, count in ((ALL, _USUAL), (QUICK, _USUAL // 5)):
         hypothesis.settings.register_profile(name, deadline=None, suppress_health_check=health, max_examples=count)
@@ -15,5 +15,5 @@ def register() -> None:
 
 
 def examples(count: int) -> hypothesis.settings:
-    """A decorator for a property that is to be tried with this many examples."""
+    """Decorator that sets a property's number of examples."""
     return hypothesis.settings(max_examples=max(1, count * hypothesis.settings().max_examples // _USUAL))

@@ -1,4 +1,4 @@
-"""All metrics that operator and trainer expose, taken from their own registries: name, kind, labels and help."""
+"""All metrics that operator and trainer expose, from their own registries: name, kind, labels and help."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from resnetboost_trainer.optim import registry
 from support.trainerconfig import GOOD, THOR
 
 JOB = frozenset({"job_name", "job_namespace"})
-# What the families of jobs tell beside the job's name; a test holds it to what they do.
+# Labels of job series besides the job's name; a test compares them with the exposed ones.
 OF_JOBS = {
     "info": {"device_type", "model", "dataset"},
     "phase": {"phase"},
@@ -43,7 +43,7 @@ _ALGORITHMS: dict[str, Any] = {
 
 
 class Metric(NamedTuple):
-    """One family; a counter's name has its `_total`."""
+    """One metric family; a counter's name includes `_total`."""
 
     name: str
     kind: str
@@ -52,13 +52,13 @@ class Metric(NamedTuple):
 
     @property
     def series(self) -> dict[str, frozenset[str]]:
-        """Labels by the names that queries ask for."""
+        """Labels by the series names that queries use."""
         parts = _PARTS.get(self.kind, ("",))
         return {self.name + part: self.labels | ({"le"} if part == "_bucket" else set()) for part in parts}
 
 
 def operator() -> tuple[Metric, ...]:
-    """Of the operator's own work, of jobs, and of its process."""
+    """Metrics of the operator, of jobs, and of its process."""
     metrics = OperatorMetrics()
     metrics.watch_phases(lambda: ["Running"])
     jobs = (
@@ -68,7 +68,7 @@ def operator() -> tuple[Metric, ...]:
 
 
 def trainer() -> tuple[Metric, ...]:
-    """Of a rank of a stage that has everything a stage can have."""
+    """Metrics of a rank in a stage with every feature enabled."""
     config = msgspec.convert(GOOD | _ALGORITHMS, Config)
     return tuple(_registered(TrainerMetrics(config, 0, "GEMM", registry.METRICS).registry))
 

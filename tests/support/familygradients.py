@@ -1,4 +1,4 @@
-"""Gradients of the family's networks on a few small images, by the fast operators or by MindSpore's, in either mode."""
+"""Gradients of ResNet variants on a few small images, with our C++ operators or MindSpore's, in either mode."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ from resnetboost_trainer.models.init import TORCHVISION, initialise
 Arrays = dict[str, NDArray[Any]]
 
 NAMES = (*arch.SMALL, *arch.LARGE)
-# One of each sort of stem. Of every kind of block there is a network in KINDS, and a deeper one has more of the same.
+# One network per kind of stem. KINDS has one per kind of block; deeper networks repeat these.
 SHALLOW = ("resnet20", "resnet18")
 MODES = {"GRAPH": mindspore.GRAPH_MODE, "PyNative": mindspore.PYNATIVE_MODE}
 
-# Every kind of block, with a new shape and without: what a deeper network has more of is the same again.
+# Every kind of block, with and without a change of shape; deeper networks repeat these.
 KINDS: dict[str, Large | int] = {
     "small": 1,
     "basic": Large((1, 1, 1, 1), bottleneck=False),
@@ -32,17 +32,17 @@ KINDS: dict[str, Large | int] = {
     "squeezing": Large((2, 1, 1, 1), bottleneck=True, squeezes=True),
 }
 
-# Branches begin as small as this: beside shortcuts of their own size they make chaos of any rounding in a deep network.
+# Initial scale of branches: with branches as large as shortcuts, deep networks amplify any rounding.
 BRANCH = 0.1
 BATCH, PIXELS, SCALE = 8, 32, 256.0
 
-# Of errors as `error` has them: rounding changes the side of some rectifier's zero, which is worth up to 0.022 in
-# resnet50. A gradient that is another function's differs by a tenth and more.
+# Bound for `error`: rounding changes which side of zero some rectifier inputs are on, worth up to 0.022 in resnet50. A
+# wrong gradient differs by a tenth and more.
 BOUND = 0.05
 
 
 class Found(NamedTuple):
-    """What a step of training computes: the loss, gradients by parameter, and running statistics after it."""
+    """Results of a training step: the loss, gradients by parameter, and running statistics after it."""
 
     loss: float
     gradients: Arrays
@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 @contextlib.contextmanager
 def mindspores_operators() -> Iterator[None]:
-    """Networks built here are those of a machine where our operators were not built."""
+    """Build networks as on a machine without our C++ operators."""
     built = library.FILE
     library.FILE = Path("not/built/operators.so")
     library.usable.cache_clear()
@@ -89,9 +89,9 @@ def network(name: str, frozen: Sequence[str] = (), precision: Precision = "Float
 
 
 class Step(nn.Cell):  # type: ignore[misc]
-    """(images, labels) -> the loss, and gradients by parameter; of a loss that is scaled, as in half precision.
+    """(images, labels) -> the loss, and gradients by parameter, of a scaled loss as in half precision.
 
-    The flat buffer that training makes of them takes longer to compile than all the rest.
+    Training also flattens them into one buffer, which would take longer to compile than all the rest.
     """
 
     def __init__(self, trained: nn.Cell) -> None:
@@ -110,13 +110,13 @@ class Step(nn.Cell):  # type: ignore[misc]
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    """What a step is called with."""
+    """Arguments of a step."""
     images = np.random.default_rng(2).standard_normal((BATCH, 3, PIXELS, PIXELS), np.float32)
     return Tensor(images), Tensor(np.arange(BATCH, dtype=np.int32))
 
 
 def found(step: Step) -> Found:
-    """One call of a step; the network is then as it was before."""
+    """Result of one step; the network is restored afterwards."""
     before = _statistics(step.network)
     loss, gradients = step(*batch())
     values = [gradient.asnumpy() for gradient in gradients]
@@ -128,7 +128,7 @@ def found(step: Step) -> Found:
 
 
 def once(trained: nn.Cell, mode: str) -> Found:
-    """One call in that mode."""
+    """Result of one step in that mode."""
     mindspore.set_context(mode=MODES[mode])
     try:
         return found(Step(trained))
@@ -137,18 +137,18 @@ def once(trained: nn.Cell, mode: str) -> Found:
 
 
 def slow(name: str, frozen: Sequence[str] = (), precision: Precision = "Float32") -> Found:
-    """By MindSpore's operators, one after another."""
+    """Result with MindSpore's operators, uncompiled."""
     with mindspores_operators():
         return once(network(name, frozen, precision), "PyNative")
 
 
 def error(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Length of the difference by that of the `other`."""
+    """Norm of the difference relative to the norm of `other`."""
     return float(np.linalg.norm(one - other) / max(float(np.linalg.norm(other)), 1e-6))
 
 
 def wrong(one: Found, other: Found, bound: float) -> dict[str, float]:
-    """Parameters whose gradients or statistics differ by more than that, and how much; "loss" is one of them."""
+    """Parameters whose gradients or statistics differ by more than `bound`, with the error; "loss" is one of them."""
     assert one.gradients.keys() == other.gradients.keys()
     pairs = {name: (value, other.gradients[name]) for name, value in one.gradients.items()}
     pairs |= {name: (value, other.statistics[name]) for name, value in one.statistics.items()}
@@ -158,6 +158,6 @@ def wrong(one: Found, other: Found, bound: float) -> dict[str, float]:
 
 
 def _statistics(trained: nn.Cell) -> Arrays:
-    """Copies, since an operator that changes them writes where `asnumpy` looks."""
+    """Copies, because an operator that updates statistics writes to the memory `asnumpy` returns."""
     named = trained.parameters_and_names()
     return {name: value.asnumpy().copy() for name, value in named if name.endswith(arch.STATISTICS)}

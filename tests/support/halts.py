@@ -1,4 +1,4 @@
-"""Processes that stop exactly where a test wants them, so that what is killed there does not depend on luck."""
+"""Stops processes at an exact open or rename, so that tests can kill them at a known point."""
 
 import contextlib
 import os
@@ -15,9 +15,9 @@ TIMEOUT_SECONDS = 240
 
 
 class Halts:
-    """Places, by name, that stop the first process to come there, just before "open PATH" or "os.rename PATH".
+    """Named places that stop the first process to reach them, just before "open PATH" or "os.rename PATH".
 
-    They hold for every Python process that is started with the environment of the test from now on.
+    They apply to every Python process that is started with the test's environment from now on.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **places: str) -> None:
@@ -32,7 +32,7 @@ class Halts:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Leave nobody standing."""
+        """Kill every stopped process."""
         for place in self.folder.glob("*.pid"):
             with contextlib.suppress(ProcessLookupError):
                 if _stands(pid := int(place.read_text())):
@@ -45,11 +45,11 @@ class Halts:
         return int(place.read_text())
 
     def kill(self, name: str) -> None:
-        """Kill whoever stops there."""
+        """Kill the process that stops there."""
         os.kill(self.reached(name), signal.SIGKILL)
 
     def release(self, name: str, after: signal.Signals | None = None) -> None:
-        """Let it go on, with that signal before anything else if there is one, which somebody else sends."""
+        """Let it continue; with `after`, wait until that signal, sent by other code, is pending."""
         pid = self.reached(name)
         if after is not None:
             _wait(lambda: bool(int(_told(pid, "ShdPnd"), 16) >> (after - 1) & 1), f"{name}: {after}")
@@ -68,7 +68,7 @@ def _stands(pid: int) -> bool:
 
 
 def _told(pid: int, field: str) -> str:
-    """The first word the kernel has for it; 0 for a process that is gone."""
+    """The first word of the kernel's status field; 0 for a process that is gone."""
     try:
         found = re.search(rf"^{field}:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:

@@ -1,22 +1,22 @@
-"""Run folders with metrics that attempts have left behind, for tests of what is told of a run."""
+"""Run folders with the metrics of several attempts, for tests of reports and summaries."""
 
 from resnetboost_operator.runs import metricsfile
 from resnetboost_operator.runs.runfolder import RunFolder
 
 
 def attempt(folder: RunFolder, stage: str, number: int, text: str) -> None:
-    """Metrics as an attempt's rank 0 writes them."""
+    """Write an attempt's metrics.csv as its rank 0 does."""
     place = folder.checkpoints / folder.read_job()["metadata"]["uid"] / stage / f"attempt-{number}"
     place.mkdir(parents=True)
     (place / "metrics.csv").write_text(text)
 
 
 def measured(folder: RunFolder) -> metricsfile.Measured:
-    """What all attempts together measured."""
+    """Measurements of all attempts together."""
     metricsfile.merge(folder)
     return metricsfile.read(folder.metrics_file)
 
 
 def height(folder: RunFolder) -> int:
-    """Of the picture, in pixels."""
+    """Height of the picture in pixels."""
     return int.from_bytes(folder.report_png.read_bytes()[20:24])

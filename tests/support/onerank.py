@@ -1,4 +1,4 @@
-"""A gang of one: the trainer's process by hand, on the digits, in a folder of its own; 44 steps in a few seconds."""
+"""A gang of one: runs the trainer process on the digits in its own folder; 44 steps in a few seconds."""
 
 import os
 import subprocess
@@ -28,9 +28,9 @@ def start(
     spawned: bool = False,
     **checkpoint: Any,
 ) -> subprocess.Popen[bytes]:
-    """Begin an attempt on the folder's checkpoints, with an example's job and `changes` to it as for `--set`.
+    """Start an attempt in the folder, with an example's job and `changes` to it as for `--set`.
 
-    `config` replaces what the trainer reads; `checkpoint` changes how checkpoints are kept (all of them, if not).
+    `config` replaces the trainer's config file; `checkpoint` changes its checkpoint settings (by default all are kept).
     `spawned`: start it as a container does, so that the process is the rank itself.
     """
     job = parse_job(job_file.load(EXAMPLES / f"{example}.yaml", ["stages[0].epochs=2", *changes]))
@@ -56,7 +56,7 @@ def start(
 
 
 def train(folder: Path, attempt: int, uid: str = "uid", **settings: Any) -> None:
-    """Train to the end, as `start` says."""
+    """Train to the end; arguments as for `start`."""
     assert start(folder, attempt, uid, **settings).wait(timeout=300) == 0
     sharedgraphs.collect(_stage(folder, uid, settings.get("config")))
 
@@ -66,7 +66,7 @@ def _stage(folder: Path, uid: str, config: Mapping[str, Any] | None) -> Path:
 
 
 def final_weights(attempt: Path) -> dict[str, bytes]:
-    """The bytes of everything the last checkpoint holds, in that attempt's folder."""
+    """Contents of the last checkpoint of that attempt, as bytes."""
     weights = {path.name: path.read_bytes() for path in attempt.glob(f"step-{STEPS:08d}/*.safetensors")}
     assert weights, f"{attempt} did not come to its end"
     return weights

@@ -1,4 +1,4 @@
-"""A system that refuses to open more files, which is no file's fault."""
+"""Limits the number of open files, to test errors that are no file's fault."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def at_most(more: int) -> Iterator[None]:
-    """No more than so many can be open at once besides those that are."""
+    """Allow at most that many more open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_first_free() + more if more else 0, hard))
     try:
@@ -18,7 +18,7 @@ def at_most(more: int) -> Iterator[None]:
 
 
 def _first_free() -> int:
-    """The number that the next file to be opened will have; lower ones are taken."""
+    """The descriptor the next opened file will have; lower ones are in use."""
     number = os.open("/", os.O_RDONLY)
     os.close(number)
     return number

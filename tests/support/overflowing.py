@@ -1,4 +1,4 @@
-"""A small network in Float16 whose gradients overflow where its images are faint, and a stage of each algorithm."""
+"""A small Float16 network whose gradients overflow on faint images, with a stage config for each algorithm."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ from support import trainerconfig
 Arrays = dict[str, NDArray[Any]]
 
 CLASSES, PIXELS, SAMPLES = 3, 4, 4
-# With images as they are drawn gradients fit Float16 at this scale; with faint ones batch normalization makes them
-# some hundred times as large.
+# With normal images gradients fit Float16 at this scale; with faint ones batch normalization makes them some hundred
+# times as large.
 SCALE, FAINT = 2.0**17, 0.001
 
 _THOR = trainerconfig.THOR | {"frequency": 3, "traceRule": {"updateAbove": 0, "stopBelow": 0, "smoothing": 0}}
@@ -38,13 +38,13 @@ STAGES: dict[str, dict[str, Any]] = {
     },
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
 }
-# What the gang goes through; Momentum's reduction and update are THOR's.
+# Algorithms that the gang runs; Momentum's reduction and update are the same as THOR's.
 TOGETHER = [name for name in STAGES if name != "Momentum"]
 WITH_CURVATURE = [name for name, stage in STAGES.items() if "thor" in stage]
 
 
 class Half(nn.Cell):  # type: ignore[misc]
-    """(n, 1, 4, 4) -> logits (n, 3): convolution and batch normalization in Float16, the head in Float32."""
+    """Convolution and batch normalization in Float16, head in Float32: (n, 1, 4, 4) -> logits (n, 3)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Half(nn.Cell):  # type: ignore[misc]
 
 
 def program(stage: str, communicator: Communicator, **changes: Any) -> Program:
-    """Of that stage in Float16, with an average of the weights."""
+    """Program of that stage in Float16, with a moving average of the weights."""
     model = trainerconfig.MODEL | {"numClasses": CLASSES}
     common = trainerconfig.GOOD | {"precision": "Float16", "model": model, "ema": {"decay": 0.9}}
     settings = msgspec.convert(common | STAGES[stage] | changes, config.Config, strict=False)
@@ -72,7 +72,7 @@ def program(stage: str, communicator: Communicator, **changes: Any) -> Program:
 
 
 def _basis(network: nn.Cell, components: int, communicator: Communicator) -> Basis:
-    """This rank's columns of some orthonormal components."""
+    """This rank's columns of random orthonormal components."""
     numbers = sum(weight.size for weight in network.trainable_params())
     whole = np.linalg.qr(np.random.default_rng(1).standard_normal((numbers, components)))[0].T
     width = subspace.width(numbers, communicator.size)
@@ -83,7 +83,7 @@ def _basis(network: nn.Cell, components: int, communicator: Communicator) -> Bas
 
 
 def batch(step: int, rank: int, faint: bool = False) -> tuple[Tensor, Tensor]:
-    """A rank's, of a step."""
+    """One rank's batch of a step."""
     generator = np.random.default_rng([step, rank])
     labels = generator.integers(0, CLASSES, SAMPLES).astype(np.int32)
     images = generator.standard_normal((SAMPLES, 1, PIXELS, PIXELS)) + labels.reshape(-1, 1, 1, 1)
@@ -91,12 +91,12 @@ def batch(step: int, rank: int, faint: bool = False) -> tuple[Tensor, Tensor]:
 
 
 def everything(program: Program) -> Arrays:
-    """All that a step may change, by its name in a checkpoint."""
+    """All state that a step may change, by its name in a checkpoint."""
     return {name: parameter.asnumpy().copy() for name, parameter in _named(program).items()}
 
 
 def put(program: Program, arrays: Arrays) -> None:
-    """Make everything that again."""
+    """Restore that state."""
     for name, parameter in _named(program).items():
         parameter.set_data(Tensor(arrays[name]))
 

@@ -1,4 +1,4 @@
-"""A volume with the snapshots of a stage, and the PCA stage after it that makes a basis of them."""
+"""A volume with a stage's snapshots, and the PCA stage that makes a basis of them."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from support import smallcheckpoints
 
 Floats = NDArray[np.float32]
 
-# More than one chunk of columns, and no multiple of any number of ranks.
+# More than one chunk of columns, and not a multiple of any number of ranks.
 NUMBERS = 70001
 SNAPSHOTS, STEPS = 9, 4
 LAYOUT = "layout"
@@ -24,7 +24,7 @@ BEFORE = smallcheckpoints.manifest(0, steps_per_epoch=10)
 
 
 def trajectory(count: int = SNAPSHOTS) -> Floats:
-    """Weights that wander; the first ones do not depend on how many there are."""
+    """A random walk of weights; the first ones do not depend on `count`."""
     generator = np.random.default_rng(0)
     start = generator.standard_normal(NUMBERS, np.float32)
     steps = [0.01 * generator.standard_normal(NUMBERS, np.float32) for _ in range(count)]
@@ -32,7 +32,7 @@ def trajectory(count: int = SNAPSHOTS) -> Floats:
 
 
 def leave(root: Path, rows: Floats, **changes: Any) -> list[Path]:
-    """What the stage before leaves: a snapshot every four steps, and its last checkpoint. Returns the snapshots."""
+    """Write the previous stage's snapshots, one every four steps, and its last checkpoint. Returns the snapshots."""
     paths = []
     for number, row in enumerate(rows):
         manifest = told(step=STEPS * number, **({"layout": LAYOUT} | changes))
@@ -52,7 +52,7 @@ def _attempt(root: Path, manifest: Manifest) -> Path:
 
 
 def source(root: Path | None, attempt: int = 1, job_name: str | None = None, **changes: Any) -> resume.Source:
-    """Of the PCA stage."""
+    """Source of the PCA stage's basis."""
     ours = told(**({"stage": "pca", "algorithm": "PCA", "attempt": attempt} | changes))
     start = StartFrom(stage="base", job_name=job_name)
     return resume.Source(root=root, ours=ours, rule="Never", start_from=start, total=20)
@@ -63,7 +63,7 @@ def shape(components: int = 5, numbers: int = NUMBERS, layout: str = LAYOUT) -> 
 
 
 def begun(root: Path, attempt: int, basis: str, **changes: Any) -> None:
-    """A checkpoint of the PCA stage by that attempt."""
+    """Write a checkpoint of the PCA stage by that attempt."""
     manifest = told(**({"stage": "pca", "algorithm": "PCA", "attempt": attempt, "basis": basis, "step": 2} | changes))
     some = {"weight": np.zeros(3, np.float32)}
     store.write(_attempt(root, manifest), manifest, {state.MODEL: some, state.OPTIMIZER: some})

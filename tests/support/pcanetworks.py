@@ -1,4 +1,4 @@
-"""Small networks for tests of the PCA stage, and a program that trains one in a subspace that the test chooses."""
+"""Small networks for tests of the PCA stage, and a program that trains one in a given subspace."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class Tanh(nn.Cell):  # type: ignore[misc]
 
 
 class Tiny(nn.Cell):  # type: ignore[misc]
-    """Of six weights, so that the last two of five ranks have none: (n, 6) -> logits (n, 3) of the first two inputs."""
+    """Six weights, so that the last two of five ranks have none: (n, 6) -> logits (n, 3) of the first two inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Tiny(nn.Cell):  # type: ignore[misc]
 
 
 class Normed(nn.Cell):  # type: ignore[misc]
-    """With BN, (n, 6) -> logits (n, 3)."""
+    """A network with BN, (n, 6) -> logits (n, 3)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ def put(network: nn.Cell, weights: NDArray[Any]) -> None:
 
 
 def statistics(network: nn.Cell) -> dict[str, Floats]:
-    """BN's running ones, by layer and kind: a program gives parameters longer names."""
+    """BN's running statistics, by layer and kind: a program gives parameters longer names."""
     found = (p for p in network.get_parameters() if "moving" in p.name)
     return {".".join(p.name.split(".")[-2:]): p.asnumpy().copy() for p in found}
 
 
 def batch(samples: int, step: int) -> tuple[Floats, NDArray[np.int32]]:
-    """Images as rows, of a few classes, one batch after another."""
+    """Images as rows, of a few classes, a new batch for each step."""
     generator = np.random.default_rng([step, 11])
     labels = generator.integers(0, CLASSES, samples).astype(np.int32)
     centres = np.random.default_rng(5).standard_normal((CLASSES, INPUTS))
@@ -97,7 +97,7 @@ def settings(
     solver: str = "BFGS",
     **changes: Any,
 ) -> config.Config:
-    """A stage's, of a network of so few classes."""
+    """Config of a stage with this network and so few classes."""
     search = {"contraction": rule.rho, "sufficientDecrease": rule.sigma, "maxTrials": rule.most}
     residual = {"momentum": rule.gamma, "learningRate": rule.alpha}
     pca = {"components": components, "solver": solver, "lineSearch": search, "residual": residual}
@@ -112,7 +112,7 @@ def momentum(weight_decay: float = 0.0, momentum: float = 0.9, nesterov: bool = 
 
 
 def program(network: nn.Cell, config: config.Config, components: NDArray[Any], communicator: Communicator) -> Program:
-    """Each rank has its columns of the components (k, M), padded."""
+    """Program in which each rank has its columns of the padded components (k, M)."""
     numbers = components.shape[1]
     wide = subspace.width(numbers, communicator.size)
     padded = np.zeros((len(components), wide * communicator.size), np.float32)

@@ -1,4 +1,4 @@
-"""Training in a principal subspace by its formulas alone, in float64, on functions of a plain vector of weights.
+"""Reference for training in a principal subspace, in float64, on functions of a plain vector of weights.
 
 Li et al. 2022 (arXiv 2103.11154), algorithm 1 (P-BFGS) and P-SGD. With f a batch's loss, g its gradient, P (k, M):
 
@@ -34,9 +34,9 @@ class Settings(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A step: how far, after how many looks at the loss, and the share of the squared gradient in the subspace.
+    """A step: its length, the number of loss evaluations, and the share of the squared gradient in the subspace.
 
-    `margins`: of each look, by how much the loss was below what was asked for, of the loss.
+    `margins`: for each evaluation, how far the loss was below the required value, relative to the loss.
     """
 
     length: float
@@ -46,14 +46,14 @@ class Taken(NamedTuple):
 
 
 class Subspace:
-    """Weights and the residual's momentum, which both ways have."""
+    """Weights and the residual's momentum, which both methods have."""
 
     def __init__(self, weights: Array, basis: Array, settings: Settings) -> None:
         self.weights, self.basis, self.settings = weights.copy(), basis, settings
         self.residual = np.zeros_like(weights)
 
     def move(self, gradient: Array, step: Array) -> float:
-        """Returns the share of the squared gradient in the subspace."""
+        """Apply a step; returns the share of the squared gradient in the subspace."""
         within = self.basis @ gradient
         self.residual = self.settings.gamma * self.residual + gradient - self.basis.T @ within
         self.weights = self.weights + self.basis.T @ step - self.settings.alpha * self.residual
@@ -115,7 +115,7 @@ class Sgd(Subspace):
 
 
 class Network:
-    """A network of one hidden layer of tanh and the cross-entropy of its logits, with decay of its two matrices.
+    """A network with one hidden layer of tanh, cross-entropy of its logits, and decay of its two matrices.
 
     Weights in order: the hidden layer's matrix (hidden, inputs) and bias, the last one's (classes, hidden) and bias.
     """
@@ -129,7 +129,7 @@ class Network:
         return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def objective(self, images: Array, labels: NDArray[np.int32], decay: float) -> Function:
-        """Of a batch, all ranks' together; images are rows."""
+        """Loss on a batch of all ranks; images are rows."""
         decayed = np.repeat([decay if len(shape) > 1 else 0.0 for shape in self.shapes], self.sizes)
         hits = np.eye(self.shapes[-1][0])[labels]
 
@@ -155,6 +155,6 @@ class Network:
 
 
 def orthonormal(dimensions: int, numbers: int, seed: int = 0) -> Array:
-    """Components (k, M) of nothing in particular."""
+    """Random orthonormal components (k, M)."""
     rows: Array = np.linalg.qr(np.random.default_rng(seed).standard_normal((numbers, dimensions)))[0].T.copy()
     return rows

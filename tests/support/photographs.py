@@ -1,4 +1,4 @@
-"""Small data sets of real photographs, cut out of scikit-learn's two, in the layouts that the trainer reads."""
+"""Small data sets cut from scikit-learn's two photographs, in the layouts the trainer reads."""
 
 import gzip
 import struct
@@ -13,7 +13,7 @@ Bytes = NDArray[np.uint8]
 
 
 def photographs() -> dict[str, Image.Image]:
-    """Class -> 640 x 427 pixels."""
+    """Class -> photograph of 640 x 427 pixels."""
     import sklearn
 
     folder = Path(sklearn.__file__).parent / "datasets" / "images"
@@ -21,7 +21,7 @@ def photographs() -> dict[str, Image.Image]:
 
 
 def pieces(count: int, width: int, height: int, seed: int = 0) -> list[tuple[Image.Image, int]]:
-    """Parts of the photographs with their labels, in turn."""
+    """Pieces of the photographs with their labels, alternating."""
     random = np.random.default_rng(seed)
     images = list(photographs().values())
     found = []
@@ -34,7 +34,7 @@ def pieces(count: int, width: int, height: int, seed: int = 0) -> list[tuple[Ima
 
 
 def folder(root: Path, train: int = 24, test: int = 10, width: int = 96, height: int = 72) -> Path:
-    """JPEGs as ImageNet has them: train/CLASS/NAME.jpg and val/CLASS/NAME.jpg."""
+    """Write JPEGs in ImageNet's layout: train/CLASS/NAME.jpg and val/CLASS/NAME.jpg."""
     for part, count, seed in (("train", train, 0), ("val", test, 1)):
         for number, (image, label) in enumerate(pieces(count, width, height, seed)):
             path = root / part / CLASSES[label] / f"{number:04}.jpg"
@@ -44,7 +44,7 @@ def folder(root: Path, train: int = 24, test: int = 10, width: int = 96, height:
 
 
 def cifar(root: Path, hundred: bool = False, records: int = 8) -> tuple[Bytes, Bytes]:
-    """CIFAR's binary layout; images (n, 32, 32, 3) and labels of the training files, as they should be read."""
+    """Write CIFAR's binary files; returns images (n, 32, 32, 3) and labels of the training files."""
     files = ["train.bin"] if hundred else [f"data_batch_{number}.bin" for number in range(1, 6)]
     told = [_cifar_file(root / name, records, hundred, seed) for seed, name in enumerate(files)]
     _cifar_file(root / "test.bin" if hundred else root / "test_batch.bin", records, hundred, seed=9)
@@ -67,7 +67,7 @@ def _cifar_file(path: Path, records: int, hundred: bool, seed: int) -> tuple[Byt
 
 
 def mnist(root: Path, packed: bool = False) -> tuple[Bytes, Bytes]:
-    """The four idx files; images (n, 28, 28) and labels to train on, as they should be read."""
+    """Write the four idx files; returns images (n, 28, 28) and labels of the training files."""
     root.mkdir(parents=True, exist_ok=True)
     for part, seed in (("t10k", 1), ("train", 0)):
         found = pieces(20, 28, 28, seed)
@@ -79,12 +79,12 @@ def mnist(root: Path, packed: bool = False) -> tuple[Bytes, Bytes]:
 
 
 def idx(array: Bytes) -> bytes:
-    """The array in MNIST's format."""
+    """The array in MNIST's idx format."""
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
 def write(path: Path, content: bytes, packed: bool) -> None:
-    """The file, by gzip under its own name if `packed`."""
+    """Write the file, compressed by gzip under the same name if `packed`."""
     if packed:
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(content))
     else:

@@ -1,4 +1,4 @@
-"""A command at a (pseudo) terminal: what it shows, keys as a person types them, and a terminal that goes away."""
+"""Runs a command at a pseudo terminal: its screen, typed keys, and closing the terminal."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 
-# Makes the terminal its controlling one, as a login does, so that keys become signals; tests may be under nohup.
+# Makes the terminal the controlling one, as a login does, so that keys become signals; tests may run under nohup.
 LOGIN = """
 import fcntl, os, signal, sys, termios
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -23,7 +23,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Terminal:
-    """A terminal of so many rows and columns with a command in it; `screen` is all it was sent."""
+    """A terminal of that size with a command in it; `screen` is all output so far."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], rows: int, columns: int) -> None:
         self.screen = ""
@@ -42,7 +42,7 @@ class Terminal:
         os.write(self._keyboard, keys.encode())
 
     def until(self, pattern: str, seconds: float = 60) -> None:
-        """Read until the pattern was on the screen."""
+        """Read until the pattern appears on the screen."""
         deadline = time.monotonic() + seconds
         while not re.search(pattern, self.screen):
             assert time.monotonic() < deadline, f"{pattern!r} never came:\n{self.screen}"

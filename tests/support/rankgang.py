@@ -1,4 +1,4 @@
-"""Real ranks of one gang, each a process that runs a script of tests/integration/stubs, and what they ended with."""
+"""Runs real ranks of one gang, each a script of tests/integration/stubs, and returns what they wrote."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ TIMEOUT_SECONDS = 300
 
 
 def run(script: str, ranks: int, folder: Path) -> list[dict[str, NDArray[Any]]]:
-    """What each rank wrote to rank-<n>.npz in that folder, which it is given; all of them have to end well."""
-    addresses = machine.Addresses()  # a port of 127.0.0.1 could be somebody else's before the coordinator takes it
+    """Run a script as all ranks; returns what each wrote to rank-<n>.npz in the folder. All must exit with 0."""
+    addresses = machine.Addresses()  # another program could take a port of 127.0.0.1 before the coordinator does
     coordinator = f"{addresses.next()}:{names.PORT_COORDINATOR}"
     processes = [_start(script, rank, ranks, coordinator, folder) for rank in range(ranks)]
     try:

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers as told, so that a client can be tried against every mood of a server."""
+"""An HTTP server on loopback with scripted answers, for tests of clients."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
@@ -14,7 +14,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ScriptedServer:
-    """Gives the answers one after the other; `requests` are those that it was asked, as 'METHOD path?query'."""
+    """Gives the answers in order; `requests` are the requests received, as 'METHOD path?query'."""
 
     def __init__(self, answers: Iterable[Answer]) -> None:
         self._answers = iter(answers)
@@ -42,7 +42,7 @@ class ScriptedServer:
 
 
 def says(body: Any, code: int = 200, **headers: str) -> Answer:
-    """An answer as JSON; headers with _ for -."""
+    """A JSON answer; _ in header names stands for -."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -52,12 +52,12 @@ def says(body: Any, code: int = 200, **headers: str) -> Answer:
 
 
 def refuses(code: int, reason: str = "", message: str = "no", **headers: str) -> Answer:
-    """A Kubernetes Status."""
+    """A Kubernetes Status with that code."""
     return says({"kind": "Status", "message": message, "reason": reason, "code": code}, code, **headers)
 
 
 def hangs_up() -> Answer:
-    """No answer: the connection breaks."""
+    """A connection that breaks without an answer."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
@@ -68,7 +68,7 @@ def hangs_up() -> Answer:
 
 
 def streams(*events: Any) -> Answer:
-    """The events of a watch, a line each; then it ends."""
+    """The events of a watch, one per line; then it ends."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"".join(json.dumps(event).encode() + b"\n" for event in events))

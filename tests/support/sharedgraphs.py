@@ -1,6 +1,6 @@
-"""Compiled graphs that the ranks of one worker's tests leave to each other: to compile costs a short run half its time.
+"""Compiled graphs shared among the ranks of one worker's tests; compiling would take half of a short run.
 
-That a kept graph gives the bits of a compiled one is for test_kept_graphs.py to say, which does without.
+test_kept_graphs.py tests that a kept graph gives the bits of a compiled one; it does not use this module.
 """
 
 import atexit
@@ -13,12 +13,12 @@ _PATTERN = "*/*.graph"
 
 
 def give(stage: Path) -> None:
-    """Put what is known where a stage keeps its graphs; what it has stays."""
+    """Copy known graphs to the folder of a stage; existing ones stay."""
     _copy(_known(), stage / "graphs")
 
 
 def collect(stage: Path) -> None:
-    """Remember what a stage has kept."""
+    """Collect the graphs that a stage has kept."""
     _copy(stage / "graphs", _known())
 
 

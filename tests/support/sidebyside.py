@@ -1,4 +1,4 @@
-"""Divides tests among the workers of `make test` (pytest-xdist); a pytest without workers only changes their order."""
+"""Distributes tests over the workers of `make test` (pytest-xdist); without workers it only changes their order."""
 
 import gc
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from xdist.workermanage import WorkerController
 from beds.cluster import build
 from beds.cluster.ahead import Ahead
 
-# A control plane takes a minute and a gigabyte: one worker has one for all of them.
+# Starting a control plane takes a minute and a gigabyte, so one worker runs all tests that need one.
 _OF_THE_CONTROL_PLANE = tuple(
     f"tests/integration/test_{name}" for name in ("api_server_verdicts", "control_plane", "operator_", "status_of_jobs")
 )
 _BY_FILE = ("contract", "golden", "integration", "unit")
-# What a group's tests have to have built for them, which may take minutes.
+# Programs that a group's tests need, which may take minutes to build.
 _PROGRAMS: dict[str, Sequence[str]] = {
     "control plane": (*build.CONTROL_PLANE, "kwok"),
     "chart": (*build.CONTROL_PLANE, "kwok", *build.HELM),
@@ -25,9 +25,9 @@ _PROGRAMS: dict[str, Sequence[str]] = {
 
 
 def group(nodeid: str) -> str:
-    """What one worker does in one go: a file, so that it prepares once what its tests share, or more for that reason.
+    """Tests that one worker runs together: one file, to set up shared fixtures once, or several that share more.
 
-    pytest-xdist 3.8 knows groups, too, but in vain with pytest 9.2, whose ids of tests cannot be changed any more.
+    pytest-xdist 3.8 has groups, too, but they do not work with pytest 9.2, which forbids changing a test's id.
     """
     path = nodeid.partition("::")[0]
     if path.startswith(_OF_THE_CONTROL_PLANE):
@@ -37,14 +37,14 @@ def group(nodeid: str) -> str:
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """One group after the other, whoever is free; groups whose programs are not built yet wait until the others ran."""
+    """Gives each idle worker the next group; groups whose programs are not built yet wait until the others have run."""
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         super().__init__(config, log)
         self._ahead: Ahead | None = None
 
     def schedule(self) -> None:
-        """Hand out the first work. Called once more whenever a worker joins."""
+        """Hand out the first groups. Called again whenever a worker joins."""
         if self._ahead is None:
             groups = {group(nodeid) for collected in self.registered_collections.values() for nodeid in collected}
             needed = [name for known, names in _PROGRAMS.items() if known in groups for name in names]
@@ -72,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The control plane's first, since they mostly wait while another worker computes; what is quick fills the end."""
+    """Put the control plane's tests first, as they mostly wait while another worker computes, and short ones last."""
     items.sort(key=_turn)
 
 
@@ -83,6 +83,6 @@ def _turn(item: pytest.Item) -> int:
 
 
 def pytest_collection_finish() -> None:
-    """MindSpore collects garbage for every graph; three thousand tests and all that they import are none."""
+    """Exempt collected tests from garbage collection, which MindSpore runs for every graph."""
     gc.collect()
     gc.freeze()

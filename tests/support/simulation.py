@@ -1,4 +1,4 @@
-"""A cluster of nothing but dicts, for tests of the plan: pods do what a test says, writes can be cut off anywhere."""
+"""A simulated cluster of dicts for tests of the plan: pods act as the test says, and writes can fail anywhere."""
 
 import copy
 import itertools
@@ -24,7 +24,7 @@ START = 1_700_000_000.0
 
 
 def job(**spec: Any) -> Job:
-    """A job of two CPU ranks and one stage, with the given fields of spec instead."""
+    """A job of two CPU ranks and one stage; `spec` replaces fields."""
     stage = {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8}
     minimal = {
         "device": {"type": "CPU", "count": 2},
@@ -39,11 +39,11 @@ def job(**spec: Any) -> Job:
 
 
 class Crash(Exception):
-    """The operator died between two writes."""
+    """The operator was killed between two writes."""
 
 
 class Cluster:
-    """Pods by name, one job and its status. `step` is one pass of an operator; `writes` counts what it wrote."""
+    """Pods by name, one job and its status. `step` is one reconciliation; `writes` counts its writes."""
 
     def __init__(self, wanted: Job) -> None:
         self.job = wanted
@@ -74,7 +74,7 @@ class Cluster:
         return plan(self.job, self.status, observation, self.now)
 
     def step(self, crash_after: int | None = None) -> Plan:
-        """One pass. With `crash_after` the operator dies after that many writes and Crash is raised."""
+        """One reconciliation. With `crash_after` the operator is killed after that many writes, and Crash is raised."""
         wanted = self.plan()
         writes = itertools.count()
 
@@ -108,7 +108,7 @@ class Cluster:
         return wanted
 
     def _check_alone(self, manifest: dict[str, Any]) -> None:
-        """No pod may come while the same index of an older attempt of its stage is still there."""
+        """No pod may be created while a pod of an older attempt of its stage has the same index."""
         if manifest["kind"] == "Pod":
             labels = manifest["metadata"]["labels"]
             place = (names.LABEL_STAGE, names.LABEL_INDEX)
@@ -117,7 +117,7 @@ class Cluster:
             assert {other[names.LABEL_ATTEMPT] for other in same} <= {labels[names.LABEL_ATTEMPT]}, "a rank runs twice"
 
     def settle(self) -> None:
-        """Pass until nothing changes, kubelet finishing deletions; fails if it never comes to rest."""
+        """Reconcile until nothing changes, with kubelet finishing deletions; fails if it never settles."""
         for _ in range(20):
             before = self._state()
             self.step()
@@ -153,7 +153,7 @@ class Cluster:
             self._mark(pod, deletion.grace_seconds)
 
     def _delete_collection(self, request: CollectionDelete, going: set[str]) -> None:
-        """As the API server does: by labels and phase alone."""
+        """Delete as the API server does: by labels and phase alone."""
         wanted = dict(part.split("=") for part in request.selector.split(","))
         matching = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
         if request.field_selector:
@@ -172,7 +172,7 @@ class Cluster:
         if grace_seconds == 0:
             del self.pods[pod["metadata"]["name"]]
 
-    # What kubelet and the trainers do
+    # Actions of kubelet and the trainers
 
     def finish_deletions(self) -> None:
         going = [pods.view(pod) for pod in self.pods.values() if "deletionTimestamp" in pod["metadata"]]
@@ -194,14 +194,14 @@ class Cluster:
                 pod["status"] = {"phase": "Running", "podIP": f"127.1.0.{index + 1}", "containerStatuses": [container]}
 
     def hear(self, ready: bool, index: int = 0) -> None:
-        """What a rank's kubelet finds when it probes whether it trains."""
+        """Set the result of the readiness probe of a rank."""
         self.rank(index)["status"]["containerStatuses"][0]["ready"] = ready
 
     def bind(self, index: int, node: str) -> None:
         self.rank(index)["spec"]["nodeName"] = node
 
     def allocate(self, index: int, device: int, address: str, key: str = annotations.KEYS[0], **other: Any) -> None:
-        """What Ascend's device plugin writes on a pod, some time after kubelet has given it the device."""
+        """Annotate a pod as Ascend's device plugin does, some time after kubelet has allocated the device."""
         pod = self.rank(index)
         devices = [{"device_id": str(device), "device_ip": address}]
         written = {"pod_name": pod["metadata"]["name"], "server_id": pod["metadata"]["uid"], "devices": devices} | other
@@ -228,7 +228,7 @@ class Cluster:
         self.progress = Progress(state="Starting", stage=self.status.stage, attempt=self.status.attempt)
 
     def started(self) -> "Cluster":
-        """The gang of the current attempt created, running and past its first step."""
+        """Create the gang of the current attempt, and run it past its first step."""
         self.settle()
         self.run_all()
         self.train_to(1)

@@ -1,4 +1,4 @@
-"""Checkpoints of a few numbers where the trainer keeps its own, for tests of what is found and kept."""
+"""Checkpoints of a few numbers in the trainer's layout, for tests of lookup and pruning."""
 
 from pathlib import Path
 from typing import Any
@@ -33,19 +33,19 @@ def manifest(step: int, **changes: Any) -> Manifest:
 
 
 def save(root: Path, step: int, contents: dict[str, Arrays] = CONTENTS, **changes: Any) -> Path:
-    """A checkpoint of that step; `changes` are what else its manifest says."""
+    """Save a checkpoint of that step; `changes` are to its manifest."""
     ours = manifest(step, **changes)
     directory = store.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt)
     return store.write(directory, ours, contents)[0]
 
 
 def keep(root: Path, step: int, kind: Kind = "snapshot", numbers: int = 6, **changes: Any) -> Path:
-    """A snapshot of that step, all its numbers the step's."""
+    """Save a snapshot whose numbers all equal the step."""
     ours = manifest(step, **{"layout": "of six"} | changes)
     directory = store.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt)
     return store.write(directory, ours, snapshots.contents(np.full(numbers, step, np.float32)), kind)[0]
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder, by its path."""
+    """Every file under a folder, by path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Puts the stub trainer where a run finds it instead of the real one."""
+"""Installs the stub trainer where a run looks for the real one."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ STUB = Path(__file__).parents[1] / "integration" / "stubs" / "trainer.py"
 
 
 def install(folder: Path) -> Path:
-    """Make a package of the stub under `folder`; returns what belongs on PYTHONPATH."""
+    """Create a package of the stub under `folder`; returns the entry for PYTHONPATH."""
     package = folder / "stub" / "resnetboost_trainer"
     package.mkdir(parents=True)
     shutil.copy(STUB, package / "__main__.py")

@@ -1,6 +1,6 @@
-"""Ends a run of tests with what was skipped and why, how long it took, and the files that took longest.
+"""Summary at the end of a test run: skips with reasons, duration, and the slowest files.
 
-A plugin of pytest. With workers (pytest-xdist) the reports of all of them come to the process that prints.
+A pytest plugin. With workers (pytest-xdist) their reports reach the process that prints.
 """
 
 import collections
@@ -14,7 +14,7 @@ _LEFT_OUT = "left_out"
 
 
 class Summary:
-    """What has been reported so far."""
+    """Collects reports and prints the summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -24,28 +24,28 @@ class Summary:
         self._left_out = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Every report of every test: its setup, its call, its teardown."""
+        """Add the report of a test's setup, call or teardown."""
         path = report.nodeid.partition("::")[0]
         self._seconds[path] += report.duration
         if report.skipped and isinstance(report.longrepr, tuple) and not hasattr(report, "wasxfail"):
             self._skipped.append(f"{report.nodeid}: {report.longrepr[2].removeprefix('Skipped: ')}")
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
-        """Tests that the chosen markers leave out. A worker says how many when it ends."""
+        """Count tests that the chosen markers deselect. A worker reports the number when it ends."""
         self._left_out += len(items)
         if (output := getattr(self._config, "workeroutput", None)) is not None:
             output[_LEFT_OUT] = self._left_out
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Every worker has left out the same."""
+        """Take the number from a worker: all of them deselect the same tests."""
         self._left_out = max(self._left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
 
     def _slowest(self) -> list[tuple[str, float]]:
         return sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print it all."""
+        """Print the summary."""
         for title, lines in (
             ("skipped", sorted(self._skipped)),
             ("slowest files", [f"{seconds:7.1f} s  {path}" for path, seconds in self._slowest()]),
@@ -64,5 +64,5 @@ class Summary:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Listen from the start."""
+    """Register the plugin."""
     config.pluginmanager.register(Summary(config), "summary of the run")

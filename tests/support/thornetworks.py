@@ -1,4 +1,4 @@
-"""Small networks with every kind of layer that THOR knows, for tests; their weights are the same in every process."""
+"""Small test networks with every kind of layer THOR supports; weights are the same in every process."""
 
 from typing import Any
 
@@ -28,14 +28,14 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "groups": {"kernel_size": 3, "group": 2, "pad_mode": "pad", "padding": 1},
     "depthwise": {"kernel_size": 3, "group": CHANNELS, "stride": 2, "pad_mode": "same"},
 }
-# The names that THOR knows the layers of `Branches` by.
+# THOR's names of the layers of `Branches`.
 NAMES = {f"convolutions.{k}": name for k, name in enumerate(CONVOLUTIONS)} | {
     name: name for name in ("own", "dense", "rows", "embedding", "norm")
 }
 
 
 class Branches(nn.Cell):  # type: ignore[misc]
-    """One of every kind of layer side by side, (n, 4, 7, 6) -> logits (n, 5); a frozen layer adds each one's up."""
+    """One of every kind of layer side by side, (n, 4, 7, 6) -> logits (n, 5); a frozen layer sums them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Branches(nn.Cell):  # type: ignore[misc]
 
 
 class Chain(nn.Cell):  # type: ignore[misc]
-    """A few layers of different kinds behind each other, without BN: (n, 4, 7, 6) -> logits (n, 5)."""
+    """A few layers of different kinds in sequence, without BN: (n, 4, 7, 6) -> logits (n, 5)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Chain(nn.Cell):  # type: ignore[misc]
 
 
 class Paired(nn.Cell):  # type: ignore[misc]
-    """A layer whose output gradients the test chooses: (n, [x, d]) -> (n, 1), each sample's <layer(x), d>."""
+    """A layer with given output gradients: (n, [x, d]) -> (n, 1), each sample's <layer(x), d>."""
 
     def __init__(self, layer: nn.Cell, inputs: tuple[int, ...]) -> None:
         super().__init__()
@@ -102,18 +102,18 @@ class Paired(nn.Cell):  # type: ignore[misc]
 
 
 def paired(x: NDArray[Any], d: NDArray[Any]) -> Floats:
-    """What `Paired` takes, from a layer's inputs and output gradients."""
+    """Input of `Paired` from a layer's inputs and output gradients."""
     both: Floats = np.concatenate([x.reshape(len(x), -1), d.reshape(len(d), -1)], axis=1).astype(np.float32)
     return both
 
 
 def mean(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of `Paired`."""
+    """Loss of `Paired`."""
     return logits.mean()
 
 
 def draw(network: nn.Cell, scale: float = 1.0, seed: int = 7) -> None:
-    """Normal values for all parameters, of variance scale^2 / inputs."""
+    """Set all parameters to normal values of variance scale^2 / inputs."""
     generator = np.random.default_rng(seed)
     for parameter in network.get_parameters():
         values = generator.standard_normal(parameter.shape) * scale / np.sqrt(np.prod(parameter.shape[1:]))

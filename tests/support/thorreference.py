@@ -1,8 +1,8 @@
-"""What THOR captures of a network, through its own graphs, and what it ought to make of it, in float64.
+"""THOR's captures of a network from its own graphs, and the expected factors and directions in float64.
 
-The reference shares nothing with the trainer: a convolution's patches are what MindSpore's own convolution gives with
-one-hot kernels, and with d a sample's own gradient, the definitions are A = mean a a^T, G = mean d d^T over samples
-and positions, F ~ T (A kron G).
+The reference shares nothing with the trainer: a convolution's patches come from MindSpore's own convolution with
+one-hot kernels, and with d a sample's own gradient, the definitions are A = mean a a^T, G = mean d d^T over samples and
+positions, F ~ T (A kron G).
 """
 
 import math
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Pass(NamedTuple):
-    """One forward and backward pass: the flat gradient, and what was captured of each layer, by its name."""
+    """Results of a forward and backward pass: the flat gradient, and each layer's captures by name."""
 
     flat: Tensor
     tensors: tuple[Tensor, ...]
@@ -38,7 +38,7 @@ class Pass(NamedTuple):
     loss_scale: float
 
     def gradient(self, name: str) -> Floats:
-        """That layer's gradient as its form has it, (groups, outputs, columns), from the flat one."""
+        """That layer's gradient in the shape of its form, (groups, outputs, columns), from the flat one."""
         start = 0
         for captured in self.captured.values():
             form = captured.layer.form
@@ -50,7 +50,7 @@ class Pass(NamedTuple):
 
 
 class Subject:
-    """A network and its curvature, as the trainer builds them."""
+    """A network and its preconditioner, built as the trainer does."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Subject:
         self.graph = Gradient(network, loss, parameters, loss_scale, probes)
 
     def run(self, x: NDArray[Any], y: NDArray[Any]) -> Pass:
-        """Captures."""
+        """Captures of one pass."""
         with self.curvature.capture.attached():
             self.graph.set_train(True)
             flat, tensors = self.graph(Tensor(x), Tensor(y), Tensor(np.zeros(1, np.float32)))
@@ -89,7 +89,7 @@ class Subject:
         return self.curvature.update(captured.tensors, captured.flat, captured.samples, captured.loss_scale, damping)
 
     def direction(self, flat: Tensor) -> dict[str, Floats]:
-        """What the preconditioner's graph makes of a gradient, by layer, as the form has it."""
+        """The gradient as preconditioned by THOR's graph, by layer, in the shape of its form."""
         preconditioned = self.curvature.preconditioner(flat[: self.count]).asnumpy()
         result, start = {}, 0
         for name, layer in self.layers.items():
@@ -105,24 +105,24 @@ class Subject:
 
 
 class Reference(NamedTuple):
-    """Factors of left and right side of a weight's matrices, (groups, n, n) each, and T."""
+    """Factors of the left and right side of a weight's matrices, (groups, n, n) each, and T."""
 
     left: Array
     right: Array
     positions: int
 
     def cut(self, form: Form) -> "Reference":
-        """Without what lies outside the form's diagonal blocks."""
+        """The factors with zeros outside the form's diagonal blocks."""
         left, right = _sides(form, form.factors)
         return self._replace(left=self.left * _mask(left), right=self.right * _mask(right))
 
     def fisher(self) -> Array:
-        """T (left kron right) by group, for the weights of a matrix row by row."""
+        """T (left kron right) by group, for a matrix's weights row by row."""
         both = zip(self.left, self.right, strict=True)
         return np.stack([self.positions * np.kron(left, right) for left, right in both])
 
     def damped(self, damping: float, symmetric: bool) -> "Reference":
-        """With the damping split by the mean eigenvalues of the two (Martens & Grosse 2015), or in equal parts."""
+        """The factors with the damping split by their mean eigenvalues (Martens & Grosse 2015), or in equal parts."""
         mean_left, mean_right = (np.trace(side, axis1=1, axis2=2).mean() / side.shape[1] for side in self[:2])
         ratio = 1 if symmetric else np.sqrt(mean_left / mean_right)
         share = np.sqrt(damping / self.positions)
@@ -132,13 +132,13 @@ class Reference(NamedTuple):
         )
 
     def solve(self, gradients: NDArray[Any]) -> Array:
-        """fisher() x = gradient for every group: (groups, rows, columns) -> the same."""
+        """Solve fisher() x = gradient for every group: (groups, rows, columns) -> the same."""
         flat = gradients.astype(np.float64).reshape(len(gradients), -1, 1)
         return np.linalg.solve(self.fisher(), flat).reshape(gradients.shape)
 
 
 def reference(captured: Captured) -> Reference:
-    """Of Conv2d, Dense and Embedding: factors on the outputs' and inputs' (Embedding: tokens' and outputs') side."""
+    """Factors of Conv2d, Dense and Embedding: of the outputs and inputs (Embedding: of tokens and outputs)."""
     a, d = inputs(captured), sample_outputs(captured)
     left, right = _covariance(d), _covariance(a)
     if captured.layer.form.kind == "embedding":
@@ -147,7 +147,7 @@ def reference(captured: Captured) -> Reference:
 
 
 def sample_gradients(captured: Captured) -> Array:
-    """Gradient of each sample's own loss by the weights, (n, groups, outputs, columns)."""
+    """Gradient of each sample's own loss with respect to the weights, (n, groups, outputs, columns)."""
     a, d = inputs(captured), sample_outputs(captured)
     if captured.layer.form.kind == "embedding":
         a, d = d, a
@@ -156,7 +156,7 @@ def sample_gradients(captured: Captured) -> Array:
 
 
 def sample_outputs(captured: Captured) -> Array:
-    """Gradients of each sample's own loss by the layer's outputs, (n, groups, positions, outputs)."""
+    """Gradients of each sample's own loss with respect to the layer's outputs, (n, groups, positions, outputs)."""
     d = captured.gradient.astype(np.float64) * captured.samples / captured.loss_scale
     if captured.layer.form.kind == "conv":
         d = d.transpose(0, 2, 3, 1)
@@ -164,7 +164,7 @@ def sample_outputs(captured: Captured) -> Array:
 
 
 def inputs(captured: Captured) -> Array:
-    """What each weight matrix is multiplied by, (n, groups, positions, columns)."""
+    """The vectors that each weight matrix multiplies, (n, groups, positions, columns)."""
     kind, x = captured.layer.form.kind, captured.input
     if kind == "conv":
         return patches(captured.layer.cell, x, captured.layer.form.groups)
@@ -175,7 +175,7 @@ def inputs(captured: Captured) -> Array:
 
 
 def patches(cell: nn.Cell, x: NDArray[Any], groups: int) -> Array:
-    """What a convolution multiplies its weights by, (n, groups, positions, columns): one-hot kernels copy it."""
+    """The patches a convolution multiplies by its weights, (n, groups, positions, columns), from one-hot kernels."""
     channels, kernel = x.shape[1] // groups, cell.weight.shape[2:]
     columns = channels * math.prod(kernel)
     copier = nn.Conv2d(
@@ -194,7 +194,7 @@ def patches(cell: nn.Cell, x: NDArray[Any], groups: int) -> Array:
 
 
 def matrices(captured: Captured, factors: Sequence[Floats]) -> tuple[Array, Array]:
-    """Left and right factor (groups, n, n) from what the trainer has: blocks."""
+    """Left and right factor (groups, n, n) from the trainer's blocks."""
     form = captured.layer.form
     both = zip(_sides(form, factors), _sides(form, form.factors), strict=True)
     left, right = (_diagonal(blocks, cut, form.groups) for blocks, cut in both)
@@ -202,13 +202,13 @@ def matrices(captured: Captured, factors: Sequence[Floats]) -> tuple[Array, Arra
 
 
 def _sides(form: Form, of_factors: Sequence[T]) -> tuple[T, T]:
-    """A of Conv2d and Dense is on a weight's right, that of Embedding on its left."""
+    """Factors in order (left, right): A of Conv2d and Dense is on the right, that of Embedding on the left."""
     a, g = of_factors
     return (a, g) if form.kind == "embedding" else (g, a)
 
 
 def _diagonal(blocks: Floats, cut: Blocks, groups: int) -> Array:
-    """Blocks as the trainer keeps them, as one block-diagonal matrix (groups, dimension, dimension)."""
+    """The trainer's blocks as one block-diagonal matrix (groups, dimension, dimension)."""
     matrices = np.zeros((groups, cut.padded, cut.padded))
     for k, block in enumerate(blocks):
         group, place = divmod(k, cut.count)
@@ -220,7 +220,7 @@ def _diagonal(blocks: Floats, cut: Blocks, groups: int) -> Array:
 
 
 def close(actual: NDArray[Any], expected: NDArray[Any], tolerance: float) -> bool:
-    """Whether the largest difference is within the largest entry times that."""
+    """Whether the largest difference is within `tolerance` times the largest entry."""
     assert actual.shape == expected.shape
     return bool(np.abs(actual - expected).max() <= tolerance * np.abs(expected).max())
 

@@ -1,4 +1,4 @@
-"""Files as torch.save writes them, made without torch; and ones that no torch would write, for tests of refusals."""
+"""Files in torch.save's format, made without torch; and malicious ones, for tests of refusals."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""The contents of a config file as the operator writes it for a stage of the trainer, for tests to change."""
+"""Contents of a stage's config file as the operator writes it, for tests to change."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ GOOD: dict[str, Any] = {
     "checkpoint": {"everySteps": 20, "keep": 3, "resume": "Never"},
 }
 
-# What a stage of the algorithm THOR has beside it.
+# Additional settings of a THOR stage.
 THOR: dict[str, Any] = {
     "frequency": 10,
     "blockSize": 128,

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer instead of waiting for it; for code that does no real I/O."""
+"""An event loop whose clock jumps to the next timer instead of waiting; for code without real I/O."""
 
 import asyncio
 import selectors
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class _Selector(selectors.DefaultSelector):
-    """Nobody is waited for: the time that should pass has passed."""
+    """A selector that advances the clock by the timeout instead of waiting."""
 
     waited = 0.0
 
@@ -31,6 +31,6 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine, at once however long it sleeps; its clock starts at 0."""
+    """Run a coroutine to its result without waiting for its sleeps; its clock starts at 0."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(work)

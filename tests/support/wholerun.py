@@ -1,4 +1,4 @@
-"""`resnetboost run` of a job in a folder of its own: started, watched, and what it left."""
+"""Runs `resnetboost run` on a job in its own folder: start, watch and inspect it."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 
 
 class Run:
-    """`resnetboost run` of that job; its ranks are forked from a process that has imported MindSpore, or not."""
+    """`resnetboost run` of a job; `forked` ranks start from a process that has imported MindSpore."""
 
     def __init__(self, folder: Path, job: dict[str, Any], forked: bool = True) -> None:
         self._forked = forked
@@ -45,7 +45,7 @@ class Run:
         return yaml.safe_load(path.read_text()) if path.exists() else {}
 
     def wait(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until the written status says so."""
+        """Wait until the status file satisfies the condition."""
         deadline = time.monotonic() + 240
         while not condition(status := self.status()):
             assert self.process is not None
@@ -61,7 +61,7 @@ class Run:
         return int(found[0])
 
     def ask(self, rank: int, path: str) -> str:
-        """The rank's answer to an HTTP request."""
+        """That rank's response to an HTTP request."""
         variables = Path(f"/proc/{self.rank(rank)}/environ").read_bytes().split(b"\0")
         prefix = b"RESNETBOOST_BIND_ADDRESS="
         address = next(entry for entry in variables if entry.startswith(prefix)).removeprefix(prefix).decode()
@@ -79,13 +79,13 @@ class Run:
         return ours and f"RESNETBOOST_RANK={rank}".encode() in variables and b"resnetboost_trainer" in command
 
     def weights(self) -> dict[str, str]:
-        """Hashes of everything the final checkpoint holds."""
+        """Hashes of all contents of the final checkpoint."""
         final = max(self.out.glob("checkpoints/*/base/attempt-*/step-*"), key=lambda path: path.name)
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in final.glob("*.safetensors")}
 
 
 def job(*stages: dict[str, Any], count: int = 2, **spec: Any) -> dict[str, Any]:
-    """Of a resnet20 on digits; each stage and other fields of the spec as given."""
+    """A job of resnet20 on digits, with the given stages and other fields of the spec."""
     plain = {
         "device": {"type": "CPU", "count": count},
         "model": {"name": "resnet20", "numClasses": 10},
@@ -102,7 +102,7 @@ def checkpointed(step: int) -> Callable[[dict[str, Any]], bool]:
 
 
 def completed(folder: Path, job: dict[str, Any]) -> Run:
-    """A run of that job that nothing disturbed."""
+    """Run a job to completion without disturbance."""
     run = Run(folder, job).start()
     code, output = run.finish()
     assert code == 0, output

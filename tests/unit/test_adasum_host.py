@@ -1,4 +1,4 @@
-"""The arithmetic of one pair: closed forms, symmetries, and every magnitude a float32 has."""
+"""Adasum of one pair of vectors: closed forms, symmetries, and the whole range of float32 magnitudes."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ def adasum(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Floats
 
 
 def scalars(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Array:
-    """<a, b>, |a|^2 and |b|^2 by tensor."""
+    """<a, b>, |a|^2 and |b|^2 of each tensor."""
     left, right = row(a), row(b)
     layout = Layout(sizes or [left.size], [0])
     pairs = ((left, right), (left, left), (right, right))
@@ -47,7 +47,7 @@ def normal(seed: int, *shape: int) -> Floats:
 
 
 def at_an_angle(cosine: float, a: float, b: float, seed: int) -> tuple[Floats, Floats]:
-    """Two vectors of 50 numbers, of those lengths."""
+    """Two vectors of 50 numbers with the given lengths and angle between them."""
     one, other = np.linalg.qr(normal(seed, 50, 2).astype(np.float64))[0].T
     return (a * one).astype(np.float32), (b * (cosine * one + math.sqrt(1 - cosine**2) * other)).astype(np.float32)
 
@@ -193,6 +193,6 @@ def test_the_gain_of_opposed_vectors_is_at_most_three_and_no_noise() -> None:
 
 
 def test_the_gain_is_of_all_tensors_together() -> None:
-    """Parallel in the one, orthogonal in the other: |(a, b + c)| over |(a, (b + c) / 2)|."""
+    """Parallel in one tensor, orthogonal in the other: the gain is |(a, b + c)| / |(a, (b + c) / 2)|."""
     pair = scalars([3, 2, 0], [3, 0, 2], [1, 2])
     assert host.gain(pair) == pytest.approx(math.sqrt((9 + 8) / (9 + 2)))

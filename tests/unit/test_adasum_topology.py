@@ -1,4 +1,4 @@
-"""Who exchanges what with whom, at every number of nodes; and that the sum over all of them is the definition's."""
+"""Adasum's exchange schedule at every number of nodes; the sum over all nodes equals the definition's."""
 
 import math
 import threading
@@ -139,7 +139,7 @@ def test_nodes_of_different_sizes_are_refused(size: int, per_node: int) -> None:
 
 
 class Gang:
-    """Ranks that are threads of this process: what moves is what a real gang moves, but for the network."""
+    """Ranks as threads of this process: they move the same data as a real gang, without a network."""
 
     def __init__(self, size: int) -> None:
         self.size, self.lock = size, threading.Lock()
@@ -171,7 +171,7 @@ class Gang:
 
 
 class Member:
-    """What `Communicator` and `Group` offer a rank; as on a CPU, only the whole gang gathers without a sum."""
+    """The interface of `Communicator` and `Group`; as on a CPU, only the whole gang can gather without a sum."""
 
     def __init__(self, gang: Gang, rank: int, ranks: tuple[int, ...]) -> None:
         self.gang, self.rank, self.ranks, self.size = gang, rank, ranks, len(ranks)
@@ -193,7 +193,7 @@ class Member:
 
 
 def summed(values: Floats, sizes: Sequence[int], per_node: int = 1) -> list[tuple[Floats, SumStatistics]]:
-    """What each rank of a gang is left with, of `values` (ranks, length)."""
+    """Each rank's result of the sum of `values` (ranks, length)."""
 
     def work(member: Member) -> tuple[Floats, SumStatistics]:
         whole = AdaptiveSum(sizes, per_node, member)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def summed(values: Floats, sizes: Sequence[int], per_node: int = 1) -> list[tupl
 
 
 def random(ranks: int, length: int, seed: int) -> Floats:
-    """Vectors with something in common, of different lengths."""
+    """Vectors of different lengths with a common component."""
     generator = np.random.default_rng(seed)
     common = generator.standard_normal(length)
     values = common + generator.standard_normal((ranks, length)) * generator.uniform(0.5, 2, (ranks, 1))
@@ -240,7 +240,7 @@ def test_the_sum_is_the_definition_for_tensors_of_all_sizes(
     means = adasumreference.node_means(values, per_node)
     whole, told = summed(values, sizes, per_node)[-1]
     reference = adasumreference.Reference(means, sizes)
-    # Opposed vectors leave little of themselves: their error is relative to what was there.
+    # Opposed vectors nearly cancel: the error is relative to the inputs.
     scale = np.linalg.norm(means)
     assert np.linalg.norm(whole - reference.sum) <= 100 * 2.0**-23 * scale
     assert told.cosine_min == pytest.approx(np.min(reference.cosines), abs=1e-4) if reference.cosines else True
@@ -263,7 +263,7 @@ def test_the_mean_inside_of_a_node_is_no_time_across_nodes() -> None:
 
 @given(st.lists(st.floats(1e-90, 1e78) | st.floats(-1e78, -1e-90) | st.just(0.0), min_size=3, max_size=9))
 def test_scalars_are_sent_to_48_bits(values: list[float]) -> None:
-    """From the square of the least float32 to that of the largest, and sums of them."""
+    """From the square of the smallest float32 to that of the largest, and sums of them."""
     doubles = np.array(values)
     (received,) = adaptive_sum._unpacked(adaptive_sum._packed(doubles)[None])
     assert (np.abs(received - doubles) <= 2.0**-48 * np.abs(doubles)).all()

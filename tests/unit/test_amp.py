@@ -1,4 +1,4 @@
-"""What is said to whom Float16 would lose gradients."""
+"""Float16 warnings: which settings lose gradients."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_whoever_loses_nothing_hears_nothing(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("algorithm", ["Momentum", "THOR", "Adasum", "PCA"])
 def test_float16_without_a_scale_is_told_of_both(algorithm: str) -> None:
-    """The operator gives such a stage a dynamic one; a config file of another hand may lack it."""
+    """The operator sets a dynamic loss scale for such a stage; a config file written by hand may lack it."""
     advice = amp.advice(config(precision="Float16", algorithm=algorithm))
     assert advice is not None
     assert "lossScale: 128" in advice

@@ -1,4 +1,4 @@
-"""How many threads make batches, and how many ahead: the rule with made-up numbers, and a feed that works by it."""
+"""Autotuning of data-loading threads and prefetched batches: the rule on made-up numbers, and a loader that uses it."""
 
 import threading
 from collections.abc import Iterator
@@ -56,13 +56,13 @@ def test_what_a_look_changes(now: Setting, seen: Observation, then: Setting) -> 
 
 
 class Machine(NamedTuple):
-    """Seconds of a thread to make a batch, and of the device to use it."""
+    """A simulated machine: seconds that a thread takes to make a batch, and the device to use it."""
 
     making: float
     using: float
 
     def at(self, setting: Setting) -> Observation:
-        """What steady work by that setting looks like, with one batch in the making for each thread."""
+        """Observation of a steady state under that setting, with one batch in progress per thread."""
         period = max(self.using, self.making / setting.workers)
         waited = (period - self.using) / period
         return Observation(waited, self.making / period, 0 if waited else setting.ahead - 1)
@@ -87,7 +87,7 @@ def test_it_comes_to_rest_where_nothing_is_waited_for_and_no_thread_is_idle(mach
 
 
 def takes(count: int, computed: float, waited: float, worked: float, ready: int = 1) -> list[Take]:
-    """Steps of that many seconds each, with so many seconds of threads for each."""
+    """Observed steps of that many seconds each, with that many thread-seconds per batch."""
     period = computed + waited
     return [Take(n * period, n * period + waited, n * worked, ready) for n in range(count)]
 
@@ -117,7 +117,7 @@ def test_a_tuner_looks_once_in_a_while_and_at_nothing_begun_before_a_change() ->
 
 
 class Counted:
-    """A split that counts how many threads are in it, and lets them go on when `together` are."""
+    """A data set that counts the threads inside it and releases them once there are `together` of them."""
 
     labels = np.zeros(4096, np.int32)
     shape = (1, 2, 2)
@@ -157,7 +157,7 @@ def test_as_many_threads_work_as_are_set_and_no_more(workers: int) -> None:
 
 
 class Held(Counted):
-    """Begins its first sample only when `begun` is set, and notes in which order it is asked."""
+    """A data set that blocks its first sample until `begun` is set, and records the order of requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def test_threads_that_may_not_work_hold_back_nothing_of_the_batch_that_is_waited
     def wanted() -> Iterator[BatchRequest]:
         for number, item in enumerate(asked(MOST_AHEAD + 1)):
             if number == MOST_AHEAD:
-                split.begun.set()  # by now every thread has been given something to do
+                split.begun.set()  # by now every thread has a sample to make
             yield item
 
     for _ in feed.batches(wanted()):

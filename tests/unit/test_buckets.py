@@ -1,4 +1,4 @@
-"""Which gradients are summed over the ranks together."""
+"""Gradient buckets: which gradients share one AllReduce."""
 
 import itertools
 from collections.abc import Sequence

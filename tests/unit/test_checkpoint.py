@@ -1,3 +1,5 @@
+"""Checkpoint store: save, restore, prune, and damaged or half-written checkpoints."""
+
 import contextlib
 import itertools
 import json
@@ -206,7 +208,7 @@ def test_pruning_touches_no_other_job_or_stage_and_minds_no_strange_names(tmp_pa
 
 
 def test_a_stale_attempt_that_prunes_while_we_look_does_not_hide_its_checkpoints(tmp_path: Path) -> None:
-    """It keeps one: what was listed is often gone before it is read."""
+    """The stale attempt keeps one checkpoint, so listed ones are often deleted before they are read."""
 
     def live_on() -> None:
         for step in range(1, 200):
@@ -223,7 +225,7 @@ def test_a_stale_attempt_that_prunes_while_we_look_does_not_hide_its_checkpoints
 
 
 def test_a_stale_attempt_that_saves_at_the_same_time_does_not_disturb_its_successor(tmp_path: Path) -> None:
-    """The stale one may fail: what it was writing looks to its successor as if a killed writer had left it."""
+    """The stale attempt may fail: its successor may treat its unfinished write as a killed writer's leftovers."""
     stop = threading.Event()
 
     def live_on() -> None:

@@ -1,4 +1,4 @@
-"""What an earlier job of the same name left: which job's, which checkpoint, and what a shared volume may be full of."""
+"""Looking up an earlier job's checkpoint: which job, which checkpoint, and stray files on a shared volume."""
 
 import logging
 import os
@@ -99,7 +99,7 @@ def test_a_volume_may_be_empty_missing_or_full_of_other_things(tmp_path: Path) -
 
 
 def test_a_link_is_no_earlier_job(tmp_path: Path) -> None:
-    """Were they followed, a link to another's folder would be another job, and one to its parent an endless one."""
+    """If links were followed, a link to another job's folder would count as a job, and one to its parent would loop."""
     elsewhere = tmp_path / "elsewhere"
     theirs = save(elsewhere, 40)
     root = tmp_path / "root"

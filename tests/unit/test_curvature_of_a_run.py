@@ -1,4 +1,4 @@
-"""What a run tells of THOR's updates: each counted once over restarts, a stage at a time, in report and terminal."""
+"""THOR statistics of a run, in report and terminal: each curvature update counts once across restarts, per stage."""
 
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ JOB: dict[str, Any] = {
 
 
 def rows(first: int, last: int, every: int = 0, stopped: int = 0) -> str:
-    """Steps of 0.1 s; those after each `every` ones update the curvature of ten layers in 0.05 s more.
+    """Rows of metrics with steps of 0.1 s; each `every` steps, ten layers' curvature is updated in another 0.05 s.
 
-    The first of either kind takes 5 s longer: it compiles.
+    The first step of either kind takes 5 s longer, because it compiles.
     """
     lines, known = [], set()
     for step in range(first, last + 1):
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def killed_and_resumed(folder: RunFolder) -> None:
-    """A stage without updates; then one that is killed at step 14 and resumes after step 8."""
+    """A stage without updates, then one that is killed at step 14 and resumes after step 8."""
     attempt(folder, "warm", 0, HEADER + rows(1, 5))
     attempt(folder, "base", 1, HEADER + rows(1, 14, every=5))
     attempt(folder, "base", 2, HEADER + rows(9, 20, every=5, stopped=2))
@@ -61,7 +61,7 @@ def test_updates_that_a_restart_repeats_count_once(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     (base,) = thor.by_stage(measured(folder))
     assert base.stage == "base"
-    assert (base.steps, base.last_step) == ([6, 11, 16, 21], 25)  # of the run, which began with 5 of another stage
+    assert (base.steps, base.last_step) == ([6, 11, 16, 21], 25)  # of the run; 5 belong to an earlier stage
     assert base.layers == {
         "updated": [6, 6, 6, 6],
         "kept": [3, 3, 1, 1],

@@ -1,3 +1,5 @@
+"""Data sets in memory (digits and npz files), their errors, and the sampler's order of an epoch."""
+
 import io
 import zipfile
 from collections.abc import Callable, Mapping
@@ -27,7 +29,7 @@ def images(n: int, *shape: int) -> Arrays:
 
 
 def arrays(*shape: int) -> Arrays:
-    """A good file's: 12 samples to train, 5 to test, 3 classes."""
+    """Arrays of a valid file: 12 training samples, 5 test samples, 3 classes."""
     train, test = images(12, *shape), images(5, *shape)
     return {"x_train": train["x"], "y_train": train["y"], "x_test": test["x"], "y_test": test["y"]}
 
@@ -67,7 +69,7 @@ def test_digits_are_split_alike_in_every_class_and_by_chance() -> None:
     assert (train.sum(), test.sum(), loaded.channels, loaded.classes) == (1437, 360, 1, 10)
     assert np.abs(test - (train + test) / 5).max() < 1
     mask = digits_source.stratified(np.zeros(1000, np.uint8), 5, digits_source.SPLIT_SEED)
-    assert not mask.reshape(-1, 5).all(axis=0).any()  # not every fifth of the file
+    assert not mask.reshape(-1, 5).all(axis=0).any()  # not simply every fifth sample of the file
 
 
 def test_digits_are_the_same_every_time() -> None:
@@ -252,7 +254,7 @@ def header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
 
 
 def replaced(tmp_path: Path, name: str, content: bytes) -> Path:
-    """A good file in which one array's bytes are others."""
+    """A valid file in which one array's bytes are replaced."""
     path = tmp_path / "images.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for key, value in arrays(8, 8).items():

@@ -1,4 +1,4 @@
-"""Data sets in files of well-known layouts, written here byte by byte, and what is said of those that are wrong."""
+"""Readers of CIFAR, MNIST and image-folder files, and the error messages for malformed ones."""
 
 import gzip
 import re
@@ -26,7 +26,7 @@ def load(name: Name, path: Path | None = None, classes: int = 10, **changes: Any
 
 
 def pixels(found: registry.Dataset) -> Any:
-    """What the training images were before they are normalised, (n, c, h, w)."""
+    """Pixels of the training images before normalisation, (n, c, h, w)."""
     assert isinstance(found.train, ArraySplit)
     return found.train.pixels
 
@@ -89,7 +89,7 @@ def test_synthetic_images_are_the_same_on_every_rank_and_of_any_size() -> None:
 
 
 def test_a_border_is_black_also_where_images_are_kept_normalised(tmp_path: Path) -> None:
-    """What was 0 in an npz is not 0 any more; its border must not be grey."""
+    """After normalisation, black in an npz is no longer 0; padding with 0 would make a grey border."""
     random = np.random.default_rng(0)
     images = random.integers(1, 256, (12, 6, 6, 3), np.uint8)
     path = tmp_path / "images.npz"
@@ -198,7 +198,7 @@ def without_folders(name: str) -> Callable[[Path], object]:
 
 
 def flattened(name: str) -> Callable[[Path], object]:
-    """As ImageNet's images to test with come out of their archive."""
+    """ImageNet's validation images as they are unpacked from their archive: without class folders."""
 
     def change(root: Path) -> None:
         for path in list((root / name).glob("*/*")):
@@ -354,7 +354,7 @@ def test_a_path_that_is_missing_or_leads_nowhere(name: Name, tmp_path: Path) -> 
 
 
 def said(fingerprints: list[str]) -> list[str]:
-    """What each rank of a gang says that sees those data sets."""
+    """Error message of each rank of a gang whose ranks see those data sets."""
     rows: list[Any] = []
 
     def alone(row: Any) -> Any:
@@ -374,7 +374,7 @@ def said(fingerprints: list[str]) -> list[str]:
 
 
 def test_ranks_with_other_data_than_rank_0_are_named_on_every_rank(tmp_path: Path) -> None:
-    """Two nodes with copies of their own: their shares would overlap, or one would wait for the other for ever."""
+    """Two nodes with different copies: their shards would overlap, or one rank would wait for the other for ever."""
     photographs.folder(tmp_path)
     first = load("ImageFolder", tmp_path, classes=2)
     Path(first.train.name(0)).write_bytes(b"")

@@ -1,4 +1,4 @@
-"""A data set that cannot be read when a job starts: a storage that is away restarts the gang, a wrong path does not."""
+"""A data set that cannot be read at start: a storage outage restarts the gang, a wrong path fails the job."""
 
 import errno
 import os
@@ -82,7 +82,7 @@ def test_the_limit_of_open_files_is_told_and_no_storage_blamed(name: Name, tmp_p
     [("MNIST", "train-labels-idx1-ubyte"), ("CIFAR10", "data_batch_2.bin"), ("MindRecord", "train0.mindrecord")],
 )
 def test_a_file_whose_bytes_do_not_come_is_an_outage(name: Name, file: str, tmp_path: Path) -> None:
-    """Linux has one that can be opened, and whose first byte is an input/output error."""
+    """/proc/self/mem can be opened, and reading its first byte fails with an input/output error."""
     MAKERS[name](tmp_path)
     (tmp_path / file).unlink(missing_ok=True)
     (tmp_path / file).symlink_to("/proc/self/mem")
@@ -91,7 +91,7 @@ def test_a_file_whose_bytes_do_not_come_is_an_outage(name: Name, file: str, tmp_
 
 
 def test_class_names_whose_bytes_do_not_come_are_an_outage(tmp_path: Path) -> None:
-    """They go into every checkpoint, and would be missing there for good."""
+    """Class names are stored in every checkpoint, and would be missing there for good."""
     photographs.cifar(tmp_path)
     names = tmp_path / "batches.meta.txt"
     names.symlink_to("/proc/self/mem")

@@ -1,4 +1,4 @@
-"""How a rank's graphs are compiled, as MindSpore itself has it: in a process of its own, since that stays so."""
+"""MindSpore's compile level with `jitLevel` and without; checked in a new process, because it cannot be reset."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What pods get for each type of device, where the job says nothing and where it does."""
+"""Pods of each device type: resources, image, mounts and node settings, with the job's own settings and without."""
 
 import re
 from typing import Any

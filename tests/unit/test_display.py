@@ -1,4 +1,4 @@
-"""What a run tells: a line now and then in a log, a frame that fits its terminal."""
+"""Progress display of a run: occasional lines in a log, a frame that fits the terminal."""
 
 import io
 from pathlib import Path
@@ -39,7 +39,7 @@ RUNNING = Status(
 
 
 class Log:
-    """A plain display and what it wrote, with a clock that a test sets."""
+    """A plain display and its output, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -49,7 +49,7 @@ class Log:
         )
 
     def lines(self) -> list[str]:
-        """Everything so far, without the clock in front."""
+        """All lines so far, without the leading time of day."""
         return [line[10:] for line in self.file.getvalue().splitlines()]
 
 

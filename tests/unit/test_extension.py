@@ -1,4 +1,4 @@
-"""More epochs for a run that is there: which stage goes on, which one follows, and what is refused with what remedy."""
+"""Extending a finished run by more epochs: which stage continues, which is added, what is refused and why."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ NOTHING = Made({})
 
 
 def stage(name: str = "base", epochs: int = 6, schedule: str = "Cosine", **rate: Any) -> dict[str, Any]:
-    """Of Momentum, with a warm-up of one epoch."""
+    """A Momentum stage with one epoch of warm-up."""
     learning_rate = {"schedule": schedule, "peak": 0.1, "warmupEpochs": 1} | rate
     plain = {"algorithm": "Momentum", "localBatchSize": 32}
     return {"name": name, "epochs": epochs, **plain, "learningRate": learning_rate}
@@ -32,7 +32,7 @@ def job(*stages: dict[str, Any]) -> dict[str, Any]:
 
 
 def stages(found: Extension) -> list[tuple[str, int]]:
-    """Names and epochs; but for what the user has changed the job that is there has become the one that is wanted."""
+    """Names and epochs of the stages; except for the user's changes, the existing job equals the wanted one."""
     assert not resumption.refusal(found.kept, found.job)
     return [(stage["name"], stage["epochs"]) for stage in found.job["spec"]["stages"]]
 
@@ -105,7 +105,7 @@ def test_further_stages_may_follow() -> None:
 
 
 def test_a_further_stage_may_follow_one_that_was_made_longer() -> None:
-    """The job file has never heard of base-2: it is known by its name and its settings."""
+    """The job file does not contain base-2, which is recognised by its name and settings."""
     longer = extended(job(stage()), job(stage(epochs=9)), made(("base",), base=6)).job
     all_made = made(("base", "base-2"), base=6, **{"base-2": 3})
     asked = job(stage(epochs=9), stage("fine", 2))
@@ -218,7 +218,7 @@ def test_a_stage_that_goes_on_is_gone_back_to() -> None:
 
 
 def test_a_run_killed_between_its_status_and_its_job_has_nothing_to_do(tmp_path: Path) -> None:
-    """What was written first is harmless without what comes after it."""
+    """Writing the status alone is harmless if the job is not written after it."""
     folder = runfolder.open_for_run(tmp_path)
     kept = folder.enter(job(STEADY))
     (folder.checkpoints / kept["metadata"]["uid"] / "base" / "attempt-0" / "step-00000132").mkdir(parents=True)

@@ -1,3 +1,5 @@
+"""Failure policies of all classes, which of them use the retry budget, and the job's phase from its conditions."""
+
 from typing import get_args
 
 import pytest

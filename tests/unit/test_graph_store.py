@@ -1,4 +1,4 @@
-"""Files of compiled graphs: what was written comes back, and nothing else is taken for a graph."""
+"""Store of compiled graphs: saved graphs are loaded again, and any other file is rejected."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ KEY = "0" * 64
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The one file of a store in `tmp_path`."""
+    """The only file of a store in `tmp_path`."""
     Store(tmp_path / "graphs", "ours").write(KEY, GRAPH)
     [file] = tmp_path.glob("graphs/*/*.graph")
     return file

@@ -1,4 +1,4 @@
-"""What Prometheus is told of jobs, by jobs that really lived: waiting, restarts, what they cost, and their end."""
+"""Prometheus metrics of jobs, from simulated jobs: pending time, restarts, their cost, and the outcome."""
 
 from collections.abc import Iterable
 
@@ -24,7 +24,7 @@ def record(cluster: Cluster, name: str = "digits") -> JobRecord:
 
 
 def read(text: bytes) -> Told:
-    """{series: {its label that does not name the job, or '': value}}; the text must be what a strict parser takes."""
+    """{series: {value of its label other than the job's name, or '': value}}; the text must satisfy a strict parser."""
     told: Told = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:

@@ -1,4 +1,4 @@
-"""What `resnetboost status` says of a cluster's jobs, at every width and in every state."""
+"""Text of `resnetboost status` for a cluster's jobs, at every terminal width and in every state."""
 
 import io
 import shlex
@@ -35,7 +35,7 @@ def view(status: dict[str, Any] | None, name: str = "digits", **changes: Any) ->
 
 
 def drawn(shown: RenderableType, width: int = 0) -> list[str]:
-    """The lines on a terminal of that width; 0: in a file."""
+    """Lines drawn on a terminal of that width; 0: in a file."""
     file = io.StringIO()
     terminal = {"force_terminal": True, "width": width, "color_system": None} if width else {}
     Console(file=file, highlight=False, markup=False, **terminal).print(shown, soft_wrap=not width)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a job file's text is read as, and the one sentence told where it cannot be read."""
+"""Parsing a job file, and the one-sentence error for a file that cannot be parsed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Batches: which samples, in which bits, whoever makes them, however often, and with images that cannot be used."""
+"""Data loader: which samples are in a batch, reproducible bits with any number of threads, and unreadable images."""
 
 import errno
 import io
@@ -103,7 +103,7 @@ def test_an_image_is_augmented_anew_in_every_epoch(root: Path) -> None:
 
 
 def test_a_later_stage_crops_flips_and_mixes_anew(root: Path) -> None:
-    """Besides choosing other images: what is drawn for one and the same image, or place in the epoch, is another."""
+    """A later stage orders images anew, and also makes other random draws for the same image or place in the epoch."""
     found, lineage = dataset(root), descended(0, "fine")
     crops = [
         [found_image(found, index, SampleRNG(0, 0, "augmentation", of)) for index in range(4)] for of in (0, lineage)
@@ -140,12 +140,12 @@ def test_labels_are_those_of_the_images(root: Path) -> None:
 
 
 def place(found: registry.Dataset, number: int) -> int:
-    """Index of the test image of that file name."""
+    """Index of the test image with that file name."""
     return next(index for index in range(10) if found.test.name(index).endswith(f"{number:04}.jpg"))
 
 
 def spoil(root: Path, *numbers: int) -> dict[int, Path]:
-    """Cut some training images off; their indices and files."""
+    """Truncate some training images; return their indices and files."""
     found = dataset(root)
     spoiled = {index: Path(found.train.name(index)) for index in numbers}
     for path in spoiled.values():
@@ -159,7 +159,7 @@ def test_images_that_cannot_be_used_are_named_and_others_of_their_batch_take_the
     good = dataset(photographs.folder(tmp_path, TRAIN))
     whole = train(good)
     order = sampler.order(5, 0, TRAIN)[:GLOBAL]
-    first, second = (int(index) for index in order[3:5])  # neighbours in a batch: the one behind both is taken
+    first, second = (int(index) for index in order[3:5])  # adjacent in a batch: both are replaced by the next one
     spoiled = spoil(tmp_path, first, second)
     counted: list[None] = []
     corrupt = Corrupt(2)
@@ -220,7 +220,7 @@ def test_a_file_that_went_away_is_one_that_cannot_be_used(tmp_path: Path) -> Non
 
 
 class Outage:
-    """Files on a storage that fails."""
+    """Files on a storage that fails while it is read."""
 
     labels = np.zeros(8, np.int32)
 
@@ -245,7 +245,7 @@ class Outage:
     ],
 )
 def test_an_outage_ends_the_attempt_by_the_name_of_the_file(number: int, kind: type[TrainingError]) -> None:
-    """As a corrupt image it would end the job for good, or train with other images than another run."""
+    """Treated as a corrupt image, it would fail the job for good, or train on other images than another run."""
     split = ImageDataset(Outage(number), Evaluated(16, 16), 16)
     for rng in (None, SampleRNG(0, 0, "augmentation")):
         with pytest.raises(kind, match=f"file 0: cannot be read: {os.strerror(number)}; "):
@@ -277,7 +277,7 @@ def test_what_is_no_file_of_an_image_is_one_that_cannot_be_used(kind: str, tmp_p
 
 
 def test_a_feed_that_is_closed_leaves_no_thread_behind(root: Path) -> None:
-    before = set(threading.enumerate())  # some of other tests may end meanwhile
+    before = set(threading.enumerate())  # threads of other tests may end meanwhile
     feed = DataLoader(dataset(root).train, Corrupt(0), 3)
     assert next(feed.batches(DistributedSampler(5, GLOBAL, 0, 1, TRAIN).steps(0, STEPS))).images.shape == (
         GLOBAL,

@@ -1,4 +1,4 @@
-"""The dynamic loss scale: when it grows, when it shrinks, and which steps it leaves out."""
+"""Dynamic loss scale: when it grows, when it shrinks, and which steps are skipped."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from resnetboost_trainer.optim.grad_scaler import LEAST, MOST, MOST_IN_A_ROW, Fi
 
 @pytest.fixture(scope="module", autouse=True)
 def on_a_cpu() -> None:
-    """To be said before MindSpore computes anything in this process, or no later test could say it."""
+    """MindSpore must know the device before it computes anything in this process; later tests could not set it."""
     mindspore.set_device("CPU")
 
 
 def run(scale: Scale, gradients: str, growth_steps: int = 3) -> Scale:
-    """After steps whose gradients are finite (.) or not (x)."""
+    """The scale after steps with finite (.) or overflowed (x) gradients."""
     for gradient in gradients:
         scale = after(scale, gradient == ".", growth_steps)
     return scale
@@ -81,7 +81,7 @@ def test_its_parameters_are_all_its_state() -> None:
 
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Each time that a parameter's values are read or written, how and of which."""
+    """Records each read or write of a parameter's values, with its kind and the parameter."""
     told: list[str] = []
     asnumpy, assign = Parameter.asnumpy, ops.assign
 
@@ -99,7 +99,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_step_reads_what_it_needs_once_and_writes_what_has_changed(moved: list[str]) -> None:
-    """Each of them waits for the device."""
+    """Each read or write waits for the device."""
     scaling, fixed = GradScaler(DynamicLossScale(initial=4.0, growth_steps=3)), FixedScale(1024.0)
     for finite, changed in ((True, ["steps"]), (False, ["factor", "steps"]), (False, ["factor"]), (False, [])):
         moved.clear()
@@ -115,7 +115,7 @@ def test_a_step_reads_what_it_needs_once_and_writes_what_has_changed(moved: list
 def test_a_fixed_scale_stays_and_leaves_out_so_many_steps_in_a_row() -> None:
     ours = FixedScale(1024.0)
     assert not ours.leaves_out(True)
-    for _ in range(2):  # a step that fits begins the count anew
+    for _ in range(2):  # a step without overflow resets the count
         assert [ours.leaves_out(finite) for finite in MOST_IN_A_ROW * [False] + [True]] == MOST_IN_A_ROW * [True] + [
             False
         ]

@@ -1,4 +1,4 @@
-"""Which failures of a graph that computes and communicates are other ranks' fault."""
+"""Which errors of a graph with collectives mean that another rank was lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""metrics.csv of a run: every step once, from the attempt that made it last, whatever killed ranks left behind."""
+"""metrics.csv over several attempts: each step once, from the last attempt that made it, despite killed ranks."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""MindRecord files written here byte by byte: odd paths, and indexes and headers that nobody can trust."""
+"""MindRecord files written byte by byte: odd paths, and malformed indexes and headers."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def behind_its_length(data: bytes) -> bytes:
 
 
 def record(folder: Path, header: bytes | None = None, fields: bytes | None = None) -> tuple[Path, Rows]:
-    """A file of two rows, a page of their labels and one of their images, and what its index should say."""
+    """A file of two rows with one page of labels and one of images, and the expected index."""
     folder.mkdir(exist_ok=True)
     raw = behind_its_length(msgspec.msgpack.encode({"label": 7}) if fields is None else fields)
     images = [behind_its_length(b"first"), behind_its_length(b"the second")]
@@ -108,7 +108,7 @@ def test_an_index_whose_bytes_do_not_come_is_an_outage(tmp_path: Path) -> None:
 def test_an_index_that_cannot_be_opened_is_not_told_to_be_damaged(tmp_path: Path) -> None:
     path = index(*record(tmp_path))
     sentence = r"train\.mindrecord\.db: cannot be read: Too many open files; raise the limit of open files"
-    with openfiles.at_most(1), pytest.raises(DataError, match=sentence):  # the file itself is that one
+    with openfiles.at_most(1), pytest.raises(DataError, match=sentence):  # opening the file itself exceeds the limit
         MindRecordContents([path])
 
 

@@ -1,4 +1,4 @@
-"""A model card says what a checkpoint and its folder tell, and obeys nothing that is written in them."""
+"""Model cards: content taken from a checkpoint and its folder, with hostile text escaped."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def save(root: Path, step: int, **changes: Any) -> Path:
 
 
 def evaluated(attempt: Path, *rows: tuple[int, float]) -> None:
-    """metrics.csv as the trainer writes it, with top-1 at those steps."""
+    """metrics.csv as the trainer writes it, with top-1 accuracy at those steps."""
     told = csv_log.CsvLog(attempt / "metrics.csv")
     for step, top1 in rows:
         told.add(step=step, loss=1.0)
@@ -58,7 +58,7 @@ def test_stages_stand_in_their_order_with_their_own_last_evaluations(tmp_path: P
     assert result["dataset"]["revision"] == "digits"
     assert "| zz-base | Momentum | 2.0 | 44 | 1 × 64 | 90.00% | 99.90% | 0.2500 |" in text
     assert "| fine | THOR in blocks of 128 | 1.0 | 22 | 1 × 64 | 95.12% | 99.90% | 0.2500 |" in text
-    assert front(of(base))["training"]["stages"] == stages[:1]  # what came later is not of its making
+    assert front(of(base))["training"]["stages"] == stages[:1]  # later stages did not contribute to it
 
 
 def test_preparation_classes_and_versions_are_told(tmp_path: Path) -> None:

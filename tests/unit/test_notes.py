@@ -1,4 +1,4 @@
-"""Settings of a right job that do not do what they look like are told, and no others are."""
+"""Notes on valid jobs: settings without the effect they seem to have are reported, and no others."""
 
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def test_labels_of_a_file_that_is_here_are_counted(kind: str, tmp_path: Path) ->
     np.savez_compressed(path, x_train=np.zeros((3, 8, 8)), y_train=labels[:2], x_test=0, y_test=labels[2:])
     assert of_data("npz", path, 7) == []
     assert of_data("npz", path, 100) == [CLASSES.format(100, path, 7)]
-    path.write_bytes(path.read_bytes()[:200])  # the trainer says what is wrong with it
+    path.write_bytes(path.read_bytes()[:200])  # the trainer reports this error
     assert of_data("npz", path, 100) == of_data("npz", tmp_path / "gone", 100) == []
 
 

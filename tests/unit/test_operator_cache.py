@@ -1,4 +1,4 @@
-"""What the cache of a collection believes, whoever tells first: the watch, a list or the answer to a write."""
+"""Object cache: same final content in whatever order watch events, lists and answers to writes arrive."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def thing(uid: str, version: int, word: str = "") -> dict[str, Any]:
 
 
 class Told:
-    """A cache of words, and what it told of changes."""
+    """A cache of words, and the changes it reported."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[str | None, str | None]] = []
@@ -30,7 +30,7 @@ class Told:
 
 @pytest.fixture
 def told() -> Told:
-    """After a list of one thing, a@5, as of version 10."""
+    """A cache after a list of one object, a@5, at resource version 10."""
     told = Told()
     told.cache.begin_list()
     told.cache.add_listed(thing("a", 5))
@@ -116,7 +116,7 @@ def test_a_thing_that_is_no_longer_ours_goes(told: Told) -> None:
 
 @hypothesis.given(strategies.data())
 def test_whatever_overtakes_what_it_ends_with_what_is(data: strategies.DataObject) -> None:
-    """Answers to our creations arrive at any time after they were made, before or after any event of the watch."""
+    """Answers to our creations arrive at any time after them, before or after any event of the watch."""
     names = strategies.lists(strategies.sampled_from("abc"), max_size=12)
     told, there = Told(), dict[str, str]()
     events, answers = list[tuple[str, dict[str, Any]]](), list[tuple[int, dict[str, Any]]]()
@@ -124,7 +124,7 @@ def test_whatever_overtakes_what_it_ends_with_what_is(data: strategies.DataObjec
         if name in there:
             events.append(("DELETED", thing(there.pop(name), version)))
         else:
-            there[name] = f"{name}-{version}"  # each life has a uid of its own
+            there[name] = f"{name}-{version}"  # a re-created object has a new uid
             events.append(("ADDED", thing(there[name], version)))
             answers.append((len(events) - 1, thing(there[name], version)))
     late = {index: data.draw(strategies.integers(0, 3)) for index, _ in answers}

@@ -1,4 +1,4 @@
-"""The client and the watch against a server on loopback that answers in every way a server may."""
+"""API client and watch against a scripted server on loopback: errors, broken connections, expired watches."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played(script: Script, *answers: Answer) -> tuple[Any, ScriptedServer]:
-    """What the script returns or raises when the server gives these answers."""
+    """Result or exception of the script when the server gives these answers."""
 
     async def play() -> tuple[Any, ScriptedServer]:
         async with ScriptedServer(answers) as server:
@@ -170,7 +170,7 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Ex
 
 
 def watched(wanted: set[str], *answers: Answer) -> ScriptedServer:
-    """The server after a watch has come to know exactly the wanted names."""
+    """The server, after the watch has cached exactly the wanted names."""
 
     async def script(server: ScriptedServer) -> None:
         cache: Cache[str] = Cache(lambda obj: str(obj["metadata"]["name"]), lambda before, after: None)
@@ -182,7 +182,7 @@ def watched(wanted: set[str], *answers: Answer) -> ScriptedServer:
 
 
 async def until_known(watch: Reflector, cache: Cache[str], wanted: set[str]) -> None:
-    """Run the watch until exactly these names are known."""
+    """Run the watch until exactly these names are cached."""
     task = asyncio.create_task(watch.run())
     async with asyncio.timeout(60):
         while not cache.synced or set(cache) != wanted:

@@ -1,4 +1,4 @@
-"""The operator's options, its log lines, its events and its metrics, as people and other programs meet them."""
+"""The operator's command-line options, log lines, events and metrics."""
 
 import json
 import logging

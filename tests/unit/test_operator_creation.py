@@ -1,4 +1,4 @@
-"""What the creation of a gang's objects makes of each answer of the API server."""
+"""Creation of a gang's objects: how each answer of the API server is handled."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def existing(pod: dict[str, Any], version: int = 9, owner: dict[str, Any] | None = None, **metadata: Any) -> Any:
-    """The pod as the API server has it."""
+    """The pod as the API server stores it."""
     found = {**pod["metadata"], "uid": f"uid-of-{pod['metadata']['name']}", "resourceVersion": str(version), **metadata}
     if owner is not None:
         found["ownerReferences"] = [{**pod["metadata"]["ownerReferences"][0], **owner}]
@@ -46,7 +46,7 @@ def existing(pod: dict[str, Any], version: int = 9, owner: dict[str, Any] | None
 
 
 class Bed:
-    """A creation pool and its store. `wanted`: whether the jobs still want their gangs."""
+    """A creation pool and its store. `wanted`: whether the jobs still need their gangs."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.wanted = True
@@ -60,7 +60,7 @@ class Bed:
         self._changed.set()
 
     async def created(self, manifests: Sequence[dict[str, Any]], record: JobRecord = RECORD) -> None:
-        """Wait until nothing is under way for the job any more."""
+        """Wait until no creation of the job is in progress."""
         self.gangs.ensure(record, manifests)
         while self.gangs.busy(record.uid):
             self._changed.clear()
@@ -71,7 +71,7 @@ class Bed:
 
 
 def created(wanted: Sequence[dict[str, Any]], *answers: Answer) -> tuple[str, list[str], list[str]]:
-    """What was in the way, the names of the pods that the store then knows, and the requests."""
+    """The refusal, the names of the pods in the store afterwards, and the requests."""
 
     async def play() -> tuple[str, list[str], list[str]]:
         async with ScriptedServer(answers) as server, asyncio.timeout(60):
@@ -184,7 +184,7 @@ def test_two_pods_counted_into_a_quota_at_once_are_no_refusal() -> None:
 
 
 def of_another_job(name: str) -> tuple[JobRecord, dict[str, Any]]:
-    """A job of that name, and its rank 0."""
+    """Another job of that name, and its rank 0."""
     other = replace(JOB, name=name, uid=f"u-{name}")
     return replace(RECORD, uid=other.uid, name=name, job=other), pod_manifest(other, STAGE, 0, 0)
 
@@ -208,7 +208,7 @@ def test_a_pod_that_has_to_wait_does_not_hold_up_those_of_other_jobs(monkeypatch
 
 
 class HangingWebhook:
-    """An API server where the pods of all jobs but one meet a webhook that never answers."""
+    """An API server where pods of all jobs but one are blocked by a webhook that never answers."""
 
     def __init__(self, spared: str) -> None:
         self.spared = spared
@@ -232,7 +232,7 @@ class HangingWebhook:
 
 
 async def behind(hook: HangingWebhook, large: Sequence[str], script: Callable[[Bed], Awaitable[None]]) -> Bed:
-    """After the script, with jobs of 1000 pods, each behind the webhook and ahead of the script."""
+    """Result of the script, with jobs of 1000 pods queued before it, each blocked by the webhook."""
     async with ScriptedServer(itertools.repeat(hook)) as server, asyncio.timeout(60):
         bed = Bed(server)
         for name in large:

@@ -1,4 +1,4 @@
-"""Who leads, whatever the API server answers: a candidate against a server that plays the lease."""
+"""Leader election: a candidate against a scripted server that holds the Lease."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ def lease(holder: str, version: int = 1, renewed: str = "2026-01-01T00:00:00.000
 
 
 async def acquire_and_keep(leader: LeaderElector) -> str:
-    """Why it no longer leads, after it did."""
+    """Acquire the lease and renew it until it is lost; returns the reason."""
     await leader.acquire()
     assert leader.is_leading()
     try:
@@ -35,7 +35,7 @@ async def acquire_and_keep(leader: LeaderElector) -> str:
 
 
 def played(script: Callable[[LeaderElector], Awaitable[Any]], *answers: Answer) -> tuple[Any, list[str]]:
-    """What the script returns, and the methods of the requests."""
+    """The script's result, and the methods of the requests."""
 
     async def play() -> tuple[Any, list[str]]:
         async with ScriptedServer(answers) as server:
@@ -156,7 +156,7 @@ def test_what_others_write_on_the_lease_is_left_as_it_is() -> None:
 
 
 def of_pod(found: dict[str, Any]) -> dict[str, Any]:
-    """The same, with helm's marks and the pod of its holder."""
+    """The same lease with helm's labels and the name of the holder's pod."""
     found["metadata"] |= {
         "labels": {"app.kubernetes.io/managed-by": "Helm"},
         "annotations": {"meta.helm.sh/release-name": "resnetboost", "resnetboost.io/holder-pod": "theirs"},

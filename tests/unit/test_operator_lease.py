@@ -1,4 +1,4 @@
-"""When a lease may be taken, and what is written into it."""
+"""Lease: when it may be taken over, and the content that is written."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The work queue, in virtual time: who is looked at when."""
+"""Work queue in virtual time: order, delays and concurrency of reconciliations."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ SECONDS = 0.5
 
 
 class Worker:
-    """Passes that take SECONDS, notes when each began, and knows how many ran at once."""
+    """Reconciliations that take SECONDS; records when each began and how many ran at once."""
 
     def __init__(self) -> None:
         self.metrics = Metrics()
@@ -42,7 +42,7 @@ class Worker:
 
 
 def played(script: Callable[[Worker], Awaitable[None]]) -> Worker:
-    """The worker after the script and another hour."""
+    """The worker after the script and another hour of virtual time."""
 
     async def play() -> Worker:
         worker = Worker()

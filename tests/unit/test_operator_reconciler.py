@@ -1,4 +1,4 @@
-"""What passes of one job make of an API server that is in the way, against one that plays it."""
+"""Reconciliation of one job against a scripted API server that refuses, conflicts or fails."""
 
 import asyncio
 import itertools
@@ -41,9 +41,9 @@ EARLIER = "ConfigMap digits-base-0 of an earlier job of this name is still being
 
 
 class Bed:
-    """A reconciler of one job, and the API server's answers.
+    """A reconciler of one job, and a scripted API server.
 
-    `status_answers` are given to status writes before they succeed; `earlier`: every name is an earlier job's object's.
+    `status_answers` answer status writes before they succeed; `earlier`: objects of an earlier job take all names.
     """
 
     def __init__(self) -> None:
@@ -85,14 +85,14 @@ class Bed:
         return says(self.stored({"metadata": {"ownerReferences": [owner]}}))
 
     def stored(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The object as the API server has it then."""
+        """The object as the API server stores it then."""
         self.version += 1
         new = {"uid": f"uid-{self.version}"} | body["metadata"] | {"resourceVersion": str(self.version)}
         return {**body, "metadata": new}
 
     @property
     def running(self) -> str:
-        """The message of the condition Running, as it was written last."""
+        """Message of the condition Running in the last status written."""
         found = {one["type"]: one["message"] for one in self.statuses[-1]["conditions"]}
         return str(found["Running"])
 
@@ -100,18 +100,18 @@ class Bed:
         return sum(request.startswith("POST") and request.endswith(plural) for request in self.requests)
 
     async def passed(self) -> float:
-        """Seconds until the next pass, once nothing is being created any more; infinite if none is due."""
+        """Seconds until the next pass after all creations have ended; infinite if none is due."""
         wait = await self.reconciler.reconcile("u-1")
         if self.cluster.creates("u-1"):
             while self.cluster.creates("u-1"):
                 self.called.clear()
                 await self.called.wait()
-            return 0.0  # it was called for
+            return 0.0  # a pass was enqueued
         return float("inf") if wait is None else wait
 
 
 def played(script: Callable[[Bed], Awaitable[None]]) -> Bed:
-    """The bed after the script."""
+    """The bed after the script has run."""
 
     async def play() -> Bed:
         bed = Bed()

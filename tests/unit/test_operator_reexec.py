@@ -1,4 +1,4 @@
-"""An operator that begins anew in its own process, so that kubelet's back-off does not leave a cluster without one."""
+"""The operator restarts itself by exec, so that kubelet's back-off does not leave a cluster without one."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 from beds.operator.wait import eventually
 from resnetboost_operator.controller.reexec import STABLE_SECONDS, failures_in_a_row
 
-# Fails twice, then ends well; says its process id each time.
+# Fails twice, then succeeds; prints its process id each time.
 TWICE = """
 import os
 from resnetboost_operator.controller import reexec

@@ -1,4 +1,4 @@
-"""How many requests the deletion of a gang's pods takes, and which pods they name."""
+"""Deletion of a gang's pods: number of requests, and the pods each one selects."""
 
 import asyncio
 import re
@@ -43,7 +43,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def selectors(count: int) -> list[str]:
-    """The labels by which a whole gang of so many pods is deleted, one text for each request."""
+    """Label selectors of the requests that delete a whole gang of that many pods."""
     record, views = gang(count)
     requests = -(-count // SWEEP_PODS)
 
@@ -68,7 +68,7 @@ def test_a_small_gang_is_deleted_by_one_request() -> None:
 
 
 def test_a_large_gang_is_deleted_by_several_requests_that_name_each_pod_once() -> None:
-    """Of one request the API server deletes the pods one after another."""
+    """The API server deletes the pods of one request one after another."""
     count = 2 * SWEEP_PODS + 1
     asked = selectors(count)
     assert all(

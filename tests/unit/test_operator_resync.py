@@ -1,4 +1,4 @@
-"""What the store knows of jobs after they were listed anew, whatever kopf has told or missed."""
+"""Resync of the store: its jobs after a new list, whatever events kopf delivered or missed."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(uid: str, version: int, stage: str = "") -> dict[str, Any]:
-    """Not one that could be run, but its status is read."""
+    """A job that could not run, but whose status can be read."""
     metadata = {"name": uid, "namespace": "default", "uid": uid, "resourceVersion": str(version)}
     return {"metadata": metadata, "status": {"stage": stage}}
 
@@ -30,7 +30,7 @@ def page(version: int, *items: dict[str, Any], more: str = "") -> Answer:
 
 
 def listed(*answers: Answer, namespaces: tuple[str, ...] = ()) -> tuple[dict[str, str], list[str], list[str]]:
-    """The jobs' stages then, whose pass was called for, and the requests. kopf told of three jobs, and fell silent."""
+    """Stages of the jobs, enqueued jobs and requests after a resync. kopf reported three jobs and then nothing more."""
 
     async def play() -> tuple[dict[str, str], list[str], list[str]]:
         called: list[str] = []

@@ -1,4 +1,4 @@
-"""Back-offs, what a server's answers mean, and how a stream is cut into lines."""
+"""Back-off delays, classification of server answers, and splitting a stream into lines."""
 
 import asyncio
 import json

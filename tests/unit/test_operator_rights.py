@@ -1,4 +1,4 @@
-"""The chart grants what the table of resources asks for, nothing more and nothing less."""
+"""RBAC of the chart equals the operator's table of resources."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ ROLES: list[dict[str, Any]] = list(yaml.safe_load_all(FILE.read_text()))
 
 
 def granted(kind: str) -> set[tuple[str, str, str]]:
-    """(group, resource, verb) of all rules of the one role of that kind."""
+    """(group, resource, verb) of all rules of the only role of that kind."""
     (role,) = (found for found in ROLES if found["kind"] == kind)
     return {
         (group, resource, verb)

@@ -1,4 +1,4 @@
-"""Where the operator says that it listens."""
+"""The address that the operator logs it listens on."""
 
 import asyncio
 import re

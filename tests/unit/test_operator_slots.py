@@ -1,4 +1,4 @@
-"""Who gets the next place, and that no place is lost."""
+"""Request slots: fair order among keys, and no slot is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from support.examples import examples
 
 
 class Bed:
-    """Requests that hold their place until they are let go; `held` are those that have one, in order."""
+    """Requests that hold their slot until released; `held` lists those with a slot, in order."""
 
     def __init__(self, total: int, slow_total: int) -> None:
         self.slots = Slots(total, slow_total)
@@ -20,7 +20,7 @@ class Bed:
         self._ends: dict[str, asyncio.Event] = {}
 
     async def ask(self, *names: str) -> None:
-        """Requests by name; the first letter is their key."""
+        """Start requests by name; the first letter is their key."""
         for name in names:
             self._ends[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._hold(name))
@@ -85,7 +85,7 @@ def test_slow_ones_have_their_own_few_places_and_get_the_others_back_when_they_a
 def test_no_place_is_lost_where_a_job_is_forgotten_with_those_of_its_requests_that_wait() -> None:
     async def script(bed: Bed) -> None:
         await bed.ask("a1", "a2", "a3", "a4", "a5")
-        await bed.cancel("a1", "a2", "a4", "a5")  # at once, so that places come free before the waiting ones have left
+        await bed.cancel("a1", "a2", "a4", "a5")  # all at once: slots become free before the waiting ones have left
         await bed.ask("b1", "b2", "b3")
         assert bed.held == ["a3", "b1", "b2"]
 

@@ -1,4 +1,4 @@
-"""What the store believes of pods that go, and whose pass it calls for."""
+"""Store of observed jobs and pods: deleted pods, and which job each event enqueues."""
 
 import time
 from typing import Any
@@ -131,7 +131,7 @@ def ended(code: int) -> dict[str, Any]:
 def test_the_last_words_of_a_rank_are_not_replaced_by_those_of_another_attempts(known: Known) -> None:
     known.pod("ADDED", 0, attempt=1, uid="new")
     known.pod("DELETED", 0, attempt=1, status=ended(10), uid="new")
-    known.pod("DELETED", 0, status=ended(137))  # an old one that took its time to go
+    known.pod("DELETED", 0, status=ended(137))  # a pod of the older attempt that ended late
     record = replace(known.record, status=Status(stage="base", attempt=1))
     (pod,) = known.store.tombstones_of(record)
     assert pod.termination is not None

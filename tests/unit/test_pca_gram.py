@@ -1,4 +1,4 @@
-"""Principal components by inner products, against the singular value decomposition of all numbers at once."""
+"""Principal components from a Gram matrix against a full singular value decomposition."""
 
 import itertools
 from typing import Any
@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 
 
 def trajectory(snapshots: int, numbers: int, seed: int = 0) -> Floats:
-    """Weights around 1 that wander by a hundredth a step: what training leaves behind."""
+    """Weights around 1 that change by a hundredth a step, as in training."""
     generator = np.random.default_rng(seed)
     steps = 0.01 * generator.standard_normal((snapshots, numbers), np.float32)
     rows: Floats = generator.standard_normal(numbers, np.float32) + steps.cumsum(0)
@@ -133,7 +133,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_smooth_trajectory_has_an_orthonormal_basis() -> None:
-    """Its last components are a ten thousandth of the first: in float32 they would be off by 1e-4."""
+    """Its last components are 1e-4 of the first: computed in float32 they would be off by 1e-4."""
     generator, time = np.random.default_rng(0), np.linspace(0, 1, 60)[:, None]
     start, way, bend = 0.05 * generator.standard_normal((3, 1, 20000))
     noise = 1e-5 * generator.standard_normal((60, 20000))

@@ -1,4 +1,4 @@
-"""The quasi-Newton step of the PCA stage on functions whose minimum is known."""
+"""Quasi-Newton step of the PCA stage on functions with a known minimum."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ RULE = Rule(rho=0.5, sigma=0.4, most=5)
 
 
 def hessian(dimensions: int, seed: int = 0) -> Doubles:
-    """Symmetric, with eigenvalues from 1/2 to 8."""
+    """A symmetric matrix with eigenvalues from 1/2 to 8."""
     generator = np.random.default_rng(seed)
     rotation, _ = np.linalg.qr(generator.standard_normal((dimensions, dimensions)))
     product: Doubles = rotation @ np.diag(np.geomspace(0.5, 8, dimensions)) @ rotation.T
@@ -22,7 +22,7 @@ def hessian(dimensions: int, seed: int = 0) -> Doubles:
 
 
 def descend(h: Doubles, start: Doubles, steps: int) -> tuple[Doubles, State]:
-    """Exact line searches on w^T H w / 2, from `start`."""
+    """Minimise w^T H w / 2 by exact line searches from `start`."""
     w, state = start, quasinewton.first(len(start))
     for _ in range(steps):
         gradient = h @ w
@@ -69,7 +69,7 @@ def test_the_slope_is_downhill() -> None:
 
 @pytest.mark.parametrize("trial", range(5))
 def test_the_first_length_at_which_the_loss_falls_enough_is_taken(trial: int) -> None:
-    """Just enough at that length, and just not at the longer ones."""
+    """The loss falls just enough at that length, and just not enough at the longer ones."""
     loss, slope, asked = 0.9, -0.25, []
 
     def evaluate(length: float) -> float:
@@ -92,7 +92,7 @@ def test_where_no_length_helps_nothing_is_accepted_and_nothing_learnt(worse: flo
 
 @given(st.integers(1, 6), st.integers(0, 2**31))
 def test_it_stays_positive_definite_and_goes_downhill_however_gradients_change(dimensions: int, seed: int) -> None:
-    """As from another batch each time; also where a step is rejected in between."""
+    """Random gradients, as from a new batch each time, with rejected steps in between."""
     generator = np.random.default_rng(seed)
     state = quasinewton.first(dimensions)
     for rejected in generator.random(12) < 0.3:

@@ -1,4 +1,4 @@
-"""The two ways to a step within the subspace: what they remember, as float32, and when they do not."""
+"""P-BFGS and P-SGD steps within a subspace: float32 state, resets and rejected steps."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from resnetboost_trainer.optim.pca.solver import Bfgs, Sgd, Solver
 Doubles = NDArray[np.float64]
 MOMENTUM = Momentum(momentum=0.9, weight_decay=0.0, nesterov=False)
 SEARCH = LineSearch(contraction=0.5, sufficient_decrease=0.4, max_trials=4)
-# A long valley: f(w) = w^T H w / 2.
+# f(w) = w^T H w / 2, with a long narrow valley.
 HESSIAN = np.diag([0.5, 2.0, 6.0])
 START = np.array([1.0, -2.0, 0.5])
 
@@ -30,7 +30,7 @@ def loss(w: Doubles) -> float:
 
 
 def step(solver: Solver, w: Doubles, rate: float = 0.1) -> Doubles:
-    """Where the solver goes from there."""
+    """The solver's next point."""
     taken = solver.direction(HESSIAN @ w, rate)
     found = solver.length(taken, loss(w), lambda length: loss(w + length * taken.vector))
     reached: Doubles = w + found.length * taken.vector
@@ -42,7 +42,7 @@ def memory(solver: Solver) -> dict[str, bytes]:
 
 
 def copied(to: Solver, solver: Solver) -> Solver:
-    """As a checkpoint does."""
+    """A copy made as a checkpoint makes it."""
     for own, other in zip(to.state(), solver.state(), strict=True):
         own.set_data(other.value())
     return to

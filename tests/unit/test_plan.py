@@ -1,3 +1,5 @@
+"""Planning on simulated clusters: creation, restarts, failures, deadlines, suspension, stages and completion."""
+
 from itertools import pairwise
 from typing import Any
 
@@ -155,7 +157,7 @@ def test_an_error_that_would_repeat_fails_the_job_at_once(code: int, reason: str
 
 
 def test_a_failure_is_told_with_its_whole_remedy_however_long_its_paths_are() -> None:
-    """The path stands twice, as where a data set's part and a class's folder are named."""
+    """The message contains the path twice, as for a data set's part and the folder of a class."""
     path = f"/mnt/{'a-deep-folder/' * 15}val"
     remedy = "use the folder that has train and val, each with a folder for each class"
     said = f"{path}: no folders in it, and {path} holds 0001.jpg, 0002.jpg and 49998 more; {remedy}"
@@ -409,7 +411,7 @@ def test_a_checkpoint_is_not_forgotten_with_the_record_of_the_attempt_that_left_
 
 
 def ended_unheard(last_step: int, checkpoint_step: int, step_seconds: float | None = 1.0) -> Cluster:
-    """A gang that was killed after more steps than anybody heard of, and its successor."""
+    """A gang killed after more steps than were last reported, and its successor."""
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.train_to(last_step, checkpoint_step)
     cluster.progress = replace(cluster.progress or Progress(), step_seconds=step_seconds, resumed_step=0)
@@ -481,7 +483,7 @@ def test_a_killed_ranks_log_is_kept_in_whole_lines() -> None:
     cluster.exit(1, 137)
     lines = [f"2026-01-01 INFO step {number} of many, and so on" for number in range(60)]
     ended = cluster.rank(1)["status"]["containerStatuses"][0]["state"]["terminated"]
-    ended["message"] = "\n".join(lines)[-2048:]  # as kubelet cuts it
+    ended["message"] = "\n".join(lines)[-2048:]  # as kubelet truncates it
     cluster.step()
     first, *kept = cluster.status.attempts[0].message.splitlines()
     assert first == "killed by signal 9; the end of its log:"
@@ -490,7 +492,7 @@ def test_a_killed_ranks_log_is_kept_in_whole_lines() -> None:
 
 
 def without_claim() -> Cluster:
-    """117 steps into its only stage."""
+    """A job without a claim, 117 steps into its only stage."""
     cluster = Cluster(job(checkpoint={}, failurePolicy={"backoffSeconds": 0})).started()
     cluster.train_to(117, checkpoint_step=117)
     cluster.now += 600
@@ -581,7 +583,7 @@ two_sizes = pytest.mark.parametrize("stages", [(LARGER, SMALLER), (SMALLER, LARG
 
 
 def sized(stages: tuple[dict[str, Any], ...]) -> Cluster:
-    """A job of six devices, of which no stage takes all."""
+    """A job of six devices in which every stage uses fewer."""
     return Cluster(job(device={"type": "CPU", "count": 6}, stages=list(stages), checkpoint={"claimName": "data"}))
 
 
@@ -648,7 +650,7 @@ def test_a_stage_of_one_device_has_no_coordinator_and_one_of_a_part_of_a_node_st
 
 
 def variable(pod: dict[str, Any], name: str) -> str | None:
-    """The value of an environment variable of a pod's container."""
+    """Value of an environment variable of a pod's container."""
     found = pod["spec"]["containers"][0]["env"]
     return next((entry.get("value") for entry in found if entry["name"] == name), None)
 

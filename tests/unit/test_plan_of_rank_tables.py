@@ -1,4 +1,4 @@
-"""From the device plugin's annotations to a published rank table: waiting, refusals, annotating pods, repetition."""
+"""Planning of rank tables, from device annotations to a published table: waiting, refusals, patches, repetition."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ TABLE = "digits-base-0-ranks"
 
 
 def ascend(count: int = 4, **spec: Any) -> Cluster:
-    """A job on Ascend whose pods are all bound, two on a node, and run, but know nothing of their devices yet."""
+    """An Ascend job whose pods are bound (two per node) and running, but not annotated yet."""
     device = {"type": "Ascend", "count": count} | spec.pop("device", {})
     cluster = Cluster(job(device=device, failurePolicy={"backoffSeconds": 0}, **spec))
     cluster.settle()
@@ -37,7 +37,7 @@ def start(cluster: Cluster) -> None:
 
 
 def allocate(cluster: Cluster, *indexes: int) -> None:
-    """Devices in the opposite order of indexes, so that a rank is no index."""
+    """Allocate devices in descending order of pod index, so that no rank equals an index."""
     for index in indexes or range(len(cluster.gang())):
         cluster.allocate(index, 7 - index % 2, f"10.0.0.{index + 1}")
 
@@ -139,7 +139,7 @@ def test_who_needs_no_rank_table_does_not_wait_for_one(device: dict[str, Any]) -
 
 
 def refused() -> Cluster:
-    """Two pods of different nodes with one address."""
+    """A refused table: two pods of different nodes with one address."""
     cluster = ascend()
     for index in range(4):
         cluster.allocate(index, index % 2, f"10.0.0.{max(1, index)}")
@@ -222,7 +222,7 @@ def test_a_restarted_gang_gets_a_table_of_its_own() -> None:
 
 @pytest.mark.parametrize("writes", range(6))
 def test_an_operator_that_dies_while_it_publishes_leaves_nothing_half_done(writes: int) -> None:
-    """The writes: the status, the config map, four annotations."""
+    """The writes are the status, the config map and four annotations."""
     cluster = ascend()
     allocate(cluster)
     with contextlib.suppress(Crash):
@@ -293,7 +293,7 @@ def test_a_pod_that_is_replaced_before_the_gang_was_whole_counts_with_its_new_de
 
 
 def test_a_pod_that_kubelet_rejects_for_its_device_restarts_the_gang() -> None:
-    """So an unhealthy device shows that was given away before it was known to be unhealthy."""
+    """A device can turn out unhealthy only after it was allocated."""
     cluster = ascend()
     allocate(cluster, 0, 1, 2)
     failed = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
@@ -340,7 +340,7 @@ def test_annotations_that_are_written_again_are_for_that_very_pod() -> None:
     ids=["nodes say 910A", "one node says 910B", "nobody says anything", "the job overrules", "the job says 910A"],
 )
 def test_the_rules_are_those_of_the_chip(chips: dict[str, Any], device: dict[str, Any], reason: str) -> None:
-    """Two devices of different rings of a node, which only a 910A minds."""
+    """Two devices of different rings of a node, which is an error only on a 910A."""
     cluster = ascend(device=device)
     cluster.nodes = {name: NodeView(name, True, chip=chip) for name, chip in chips.items()}
     for index in range(4):

@@ -1,4 +1,4 @@
-"""What only a cluster of many nodes does to a gang: lost nodes, evictions, refusals, time to live."""
+"""Planning for cluster incidents: lost nodes, evictions, rejected pods, time to live."""
 
 import contextlib
 import copy
@@ -68,7 +68,7 @@ def test_old_pods_on_a_lost_node_do_not_hold_up_the_new_gang() -> None:
     cluster.exit(0, 137)
     cluster.step()
     fall_silent(cluster, "node-1")
-    cluster.pods = {name: pod for name, pod in cluster.pods.items() if not name.endswith("-0-0")}  # kubelet 0 is quick
+    cluster.pods = {name: pod for name, pod in cluster.pods.items() if not name.endswith("-0-0")}  # kubelet 0 is faster
     cluster.step()
     assert sorted(cluster.pods) == ["digits-base-0-1", "digits-base-1-0"], "each index waits for its own predecessor"
     cluster.now += 30
@@ -91,7 +91,7 @@ def test_a_disruption_is_named_and_not_counted_whatever_the_exit_code(reason: st
 
 
 def delete(cluster: Cluster, index: int) -> None:
-    """As kubectl does: kubelet has yet to stop it."""
+    """Delete a pod as kubectl does: kubelet has yet to stop it."""
     cluster.rank(index)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
 
 
@@ -250,7 +250,7 @@ def test_a_pod_that_can_never_be_fails_the_job_at_once_in_the_api_servers_words(
 
 
 def keep_out_the_next_gang(cluster: Cluster) -> None:
-    """Its pods are wanted, and none of them comes."""
+    """The next gang is planned, and none of its pods is admitted."""
     while "digits-base-1-0" not in cluster.pods:
         cluster.step()
         cluster.finish_deletions()
@@ -258,7 +258,7 @@ def keep_out_the_next_gang(cluster: Cluster) -> None:
 
 
 def test_what_makes_the_pods_invalid_of_a_job_that_has_trained_is_waited_for() -> None:
-    """Its own pods were valid: an injector or a LimitRange is at fault, and may be mended."""
+    """The job's own pods were valid before, so an injector or a LimitRange is the cause and may be fixed."""
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.exit(1, 137)
     keep_out_the_next_gang(cluster)
@@ -374,7 +374,7 @@ def test_a_gang_of_one_rank_is_deleted_by_its_pods_own_uid() -> None:
 
 
 def test_the_termination_message_of_a_deleted_pod_is_recorded() -> None:
-    """Kubelet writes how a pod ended and removes it within milliseconds; the watch reports the end with the removal."""
+    """Kubelet records the exit and removes the pod within milliseconds; the watch may report both in one event."""
     cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
     cluster.rank(1)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
     cluster.exit(1, 16, report={"class": "Interrupted", "step": 33, "checkpointStep": 33})
@@ -386,7 +386,7 @@ def test_the_termination_message_of_a_deleted_pod_is_recorded() -> None:
 
 
 def test_a_victim_is_believed_by_the_operators_own_clock() -> None:
-    """Kubelet's may be hours away."""
+    """Kubelet's clock may differ by hours."""
     cluster = with_nodes(Cluster(job())).started()
     cluster.now += 3600
     cluster.exit(0, 14, report={"class": "CommunicationError"})
@@ -400,7 +400,7 @@ def test_a_victim_is_believed_by_the_operators_own_clock() -> None:
 
 
 def unheard(cluster: Cluster) -> Cluster:
-    """All ranks run; rank 0 cannot be polled, nor has its kubelet seen a step."""
+    """All ranks run; rank 0 cannot be polled, and its readiness probe has not succeeded yet."""
     cluster.settle()
     cluster.run_all()
     cluster.hear(ready=False)
@@ -468,7 +468,7 @@ def test_a_rank_that_cannot_be_asked_and_tells_its_kubelet_nothing_any_more_hang
     cluster.hear(ready=False)
     cluster.settle()
     cluster.now += 59
-    cluster.hear(ready=True)  # as after a restart of kubelet, which calls every container not ready at first
+    cluster.hear(ready=True)  # after a restart, kubelet reports every container as not ready at first
     cluster.settle()
     cluster.hear(ready=False)
     cluster.settle()

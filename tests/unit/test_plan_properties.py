@@ -1,4 +1,4 @@
-"""The plan against random histories: failures, crashes between writes, lost pods, time. Invariants must hold."""
+"""Invariants of the plan over random histories: failures, crashes between writes, lost pods, elapsed time."""
 
 import contextlib
 from typing import Any
@@ -19,11 +19,11 @@ STAGES = [
     {"name": "fine", "algorithm": "Momentum", "epochs": 1, "localBatchSize": 8},
 ]
 MAX_RESTARTS = 2
-# Ranks of the two stages: as many in both, fewer and more in the second.
+# Ranks of the two stages: the same number in both, fewer in the second, more in the second.
 SIZES = st.sampled_from([(3, 3), (3, 1), (1, 3), (2, 3), (3, 2)])
 
 cluster_event = st.one_of(
-    # Three passes for anything else: a history without passes proves nothing.
+    # Three passes for each other event: a history without passes tests nothing.
     st.tuples(st.just("pass"), st.none()),
     st.tuples(st.just("pass"), st.none()),
     st.tuples(st.just("pass"), st.none() | st.integers(0, 5)),
@@ -96,7 +96,7 @@ def happen_to_a_pod(cluster: Cluster, what: str, how: object) -> None:
 
 
 def delete(cluster: Cluster, index: int, code: int | None) -> None:
-    """Somebody deletes a rank, which ends with that code, or not yet."""
+    """A user deletes a rank, which exits with that code, or has not exited yet."""
     cluster.rank(index)["metadata"]["deletionTimestamp"] = timestamp(cluster.now)
     if code is not None:
         cluster.exit(index, code)
@@ -113,7 +113,7 @@ def staged(sizes: tuple[int, int], **spec: Any) -> Cluster:
 
 
 def size(cluster: Cluster) -> int:
-    """Ranks of the stage that the status names."""
+    """Number of ranks of the current stage."""
     return {stage.name: stage.device_count for stage in cluster.job.spec.stages}[cluster.status.stage]
 
 
@@ -138,7 +138,7 @@ def check(cluster: Cluster) -> None:
 
 
 def check_size(cluster: Cluster) -> None:
-    """A gang has the ranks of its own stage and no others, and none of another stage counts as done."""
+    """A gang has exactly its own stage's ranks, and no completed rank of another stage counts."""
     ranks, places = cluster.status.ranks, range(size(cluster))
     assert ranks.desired == len(places)
     assert status.parse_indexes(ranks.succeeded) <= set(places)
@@ -179,7 +179,7 @@ def test_from_every_random_history_a_healthy_cluster_finishes_the_job(
 
 
 def live_one_pass(cluster: Cluster) -> bool:
-    """A pass, and what a healthy cluster does next: time moves only to the plan's next wake-up."""
+    """One pass, then what a healthy cluster does next; time advances only to the plan's next wake-up."""
     before = (cluster.status, sorted(cluster.pods))
     wake = cluster.step().wake_seconds
     cluster.finish_deletions()

@@ -1,4 +1,4 @@
-"""What a container sees on this machine: mount paths and service names in its environment become local ones."""
+"""Local pods: mount paths and service names in a container's environment are translated to local ones."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a rank's answer, or the lack of one, is taken for."""
+"""Polling a rank's /progress: how each answer, or none, is classified."""
 
 import asyncio
 import errno
@@ -30,7 +30,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(talk: Talk, host: str = "127.0.0.1") -> Progress | None:
-    """What the poll makes of a rank that talks like this."""
+    """Result of polling a rank that answers like this."""
 
     async def play() -> Progress | None:
         server = await asyncio.start_server(talk, host, 0)
@@ -138,7 +138,7 @@ def test_a_connection_that_does_not_come_about_says_nothing_about_the_rank() -> 
     with socket.socket() as full, socket.socket() as first:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        first.connect(full.getsockname())  # the only place is taken: Linux drops what comes next, as a firewall does
+        first.connect(full.getsockname())  # the backlog is full: Linux drops further connections, as a firewall does
         with pytest.raises(progress_client.Unreachable):
             asyncio.run(progress_client.progress(*full.getsockname()))
 
@@ -161,7 +161,7 @@ def rank_0(uid: str) -> PodView:
 
 
 def unreachable_after(monkeypatch: pytest.MonkeyPatch, *questions: tuple[PodView, bool]) -> list[bool]:
-    """Whether rank 0 counts as unreachable after each question to such a pod, to which there is a way or not."""
+    """Whether rank 0 counts as unreachable after each poll of such a pod, which can be reached or not."""
 
     async def play() -> list[bool]:
         answered = asyncio.Event()

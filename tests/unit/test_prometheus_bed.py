@@ -1,4 +1,4 @@
-"""How the test bed of Prometheus reads monitors, rules and dashboards: it must not find less in them than there is."""
+"""The Prometheus test bed's readers of monitors, rules and dashboards find everything in them."""
 
 from pathlib import Path
 from typing import Any

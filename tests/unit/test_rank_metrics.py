@@ -1,4 +1,4 @@
-"""What a rank tells Prometheus before there is anything to tell, and of checkpoints."""
+"""A rank's Prometheus metrics before its first step, and those of checkpoints."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ def started(config: Mapping[str, object] = GOOD) -> tuple[Metrics, MetricLogger]
 
 
 def series(metrics: Metrics) -> dict[str, float]:
-    """The value of each series that is there, by its name."""
+    """Value of each exposed series by name."""
     lines = [line for line in generate_latest(metrics.registry).decode().splitlines() if not line.startswith("#")]
     return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
 

@@ -1,4 +1,4 @@
-"""What a rank answers on its port."""
+"""HTTP server of a rank: readiness probe and /progress."""
 
 import http.client
 import json

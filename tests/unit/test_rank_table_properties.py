@@ -1,4 +1,4 @@
-"""Gangs on Ascend in random histories: annotations late, wrong, in any order; crashes between writes; lost pods."""
+"""Invariants of Ascend gangs over random histories: late or wrong annotations, crashes between writes, lost pods."""
 
 import contextlib
 import json

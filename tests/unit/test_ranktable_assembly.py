@@ -1,4 +1,4 @@
-"""From the device plugin's annotations to a rank table and the pods' ranks, or to a refusal that names the pod."""
+"""Assembling a rank table and ranks from device annotations, or refusing with the pod's name."""
 
 import json
 import random
@@ -319,7 +319,7 @@ def test_any_placement_of_good_devices_gives_a_table(counts: list[int], chip: Ch
     assert sum(before != after for before, after in pairwise(nodes)) == len(counts) - 1
 
 
-# What a scheduler may give of one node, for each chip.
+# For each chip, the sets of devices of one node that a scheduler may allocate.
 NODES: dict[Chip, st.SearchStrategy[tuple[int, ...]]] = {
     "910A": st.sampled_from([(0,), (7,), (1, 3), (4, 5), (0, 1, 2, 3), (4, 5, 6, 7), tuple(range(8))]),
     "910B": st.sets(st.integers(0, 15), min_size=1).map(lambda found: tuple(sorted(found))),
@@ -331,7 +331,7 @@ NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", fullmatch=True)
 
 @st.composite
 def gangs(draw: st.DrawFn) -> tuple[list[BoundPod], Chip, bool]:
-    """Any count of pods on any nodes of one kind, as a scheduler and a device plugin that do their work leave them."""
+    """Gangs of any number of pods on nodes of one kind, as a correct scheduler and device plugin place them."""
     chip: Chip = draw(st.sampled_from(["910A", "910B", "A3", "950"]))
     nodes = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
     first = draw(NODES[chip])
@@ -372,7 +372,7 @@ def test_our_own_check_takes_every_table_of_a_gang_that_was_placed_well(
 
 
 def outcome(pods: list[BoundPod], chip: Chip) -> object:
-    """The bytes and ranks, which must be valid, or the refusal."""
+    """The table's bytes and the ranks, checked for validity, or the refusal."""
     try:
         built = assembly.build(pods, chip)
     except Refusal as refusal:

@@ -1,4 +1,4 @@
-"""`resnetboost ranktable` as people use it: what it prints, what it writes, how it ends."""
+"""`resnetboost ranktable`: output, files and exit codes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever a file holds, a check ends in a verdict and a command in sentences: tables and annotations are untrusted."""
+"""Untrusted rank tables and annotations: every check ends in a result, every command in a sentence."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ GOOD = [
 
 
 def with_what_no_document_names(tables: list[Any]) -> list[Any]:
-    """Two of them with all optional fields that HCCL's parser and MindSpore read."""
+    """Two documents with all optional fields that HCCL's parser and MindSpore read."""
     servers, ranks = copy.deepcopy(tables[0]), copy.deepcopy(tables[3])
     for index, server in enumerate(servers["server_list"]):
         server |= {"host_ip": f"10.1.0.{index + 1}", "pod_ip": f"10.2.0.{index + 1}"}
@@ -114,7 +114,7 @@ def test_what_is_told_as_missing_is_missing(data: st.DataObject, good: Any, chip
 
 
 def value_at(value: Any, place: str) -> Any:
-    """What stands at a place such as server_list[0].device[1]."""
+    """The value at a path such as server_list[0].device[1]."""
     for part in filter(None, place.split(".")):
         name, *indexes = part.replace("]", "").split("[")
         value = value[name]

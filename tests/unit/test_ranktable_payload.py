@@ -1,4 +1,4 @@
-"""A rank table in a ConfigMap: text while it fits, gzip while that fits, and a clear word where neither does."""
+"""Rank table in a ConfigMap: plain text if it fits, else gzip, else a clear error."""
 
 import base64
 import random

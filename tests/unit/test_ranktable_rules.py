@@ -1,4 +1,4 @@
-"""A good table, one thing changed: which rule it breaks, on which chip, and that nothing else is said."""
+"""Rank-table rules: one change to a valid table breaks exactly one rule, reported for the right device."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ def table(name: str) -> Any:
 
 
 def servers(*devices: tuple[int, ...]) -> Any:
-    """Version 1.0 with these devices on each server."""
+    """A version 1.0 table with these devices on each server."""
     rank, found = 0, []
     for index, ids in enumerate(devices):
         held = []
@@ -295,7 +295,7 @@ def test_eight_devices_of_a_910a_may_share_fewer_cards(cards: list[tuple[int, ..
 
 
 def groups(found: Any) -> Any:
-    """The same servers as the instances of a group, with the same devices."""
+    """The same servers as instances of a group, with the same devices."""
     instances = [
         {"pod_name": f"pod-{server['server_id']}", "server_id": server["server_id"], "devices": server["device"]}
         for server in found["server_list"]

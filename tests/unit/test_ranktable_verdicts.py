@@ -1,4 +1,4 @@
-"""Published rank tables get the verdict that HCCL's rules give them, and for the reason that HCCL gives."""
+"""Published rank tables are accepted or rejected as HCCL does, for the same reason."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The examples that carry published recipes: what a step has must be what the recipe's own program computes for it."""
+"""Examples of published recipes: learning rate and damping of a step equal those of the recipe's own program."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ IMAGENET, CIFAR10 = 1281167, 50000  # training images
 
 
 def stages(example: str, changes: Sequence[str] = ()) -> list[tuple[Config, int]]:
-    """What the trainer is told of each stage, and its global batch."""
+    """The trainer's config of each stage, and its global batch."""
     job = parse_job(job_file.load(EXAMPLES / f"{example}.yaml", changes))
     configs = [msgspec.convert(trainer_config(job, stage, 0), Config) for stage in job.spec.stages]
     ranks = [stage.device_count for stage in job.spec.stages]
@@ -29,20 +29,20 @@ def stages(example: str, changes: Sequence[str] = ()) -> list[tuple[Config, int]
 
 
 def mindspore_linear(step: int, per_epoch: int) -> float:
-    """_generate_liner_lr of the model zoo's lr_generator.py, lr_max 0.8, 5 of 90 epochs warm-up."""
+    """_generate_liner_lr of the model zoo's lr_generator.py: lr_max 0.8, warm-up of 5 of 90 epochs."""
     total, warmup = 90 * per_epoch, 5 * per_epoch
     return 0.8 * step / warmup if step < warmup else 0.8 - 0.8 * (step - warmup) / (total - warmup)
 
 
 def mindspore_poly(step: int, per_epoch: int) -> float:
-    """_generate_poly_lr of the same, lr_max 13.01, 1 of 60 epochs warm-up."""
+    """_generate_poly_lr of the same file: lr_max 13.01, warm-up of 1 of 60 epochs."""
     total, warmup = 60 * per_epoch, per_epoch
     base = 1 - (step - warmup) / (total - warmup)
     return 13.01 * step / warmup if step < warmup else 13.01 * base * base
 
 
 def mindspore_thor(initial: float, power: float, epochs: int) -> Callable[[int, int], float]:
-    """get_thor_lr of the same with decay_epochs 39."""
+    """get_thor_lr of the same file with decay_epochs 39."""
 
     def rate(step: int, per_epoch: int) -> float:
         epoch = (step + 1) / per_epoch
@@ -52,7 +52,7 @@ def mindspore_thor(initial: float, power: float, epochs: int) -> Callable[[int, 
 
 
 def nvidia_cosine(step: int, per_epoch: int) -> float:
-    """lr_cosine_policy of DeepLearningExamples, 4.096, 16 of 90 epochs warm-up; it changes by the epoch."""
+    """lr_cosine_policy of DeepLearningExamples: peak 4.096, warm-up of 16 of 90 epochs; it changes once an epoch."""
     epoch = step // per_epoch
     if epoch < 16:
         return 4.096 * (epoch + 1) / 16
@@ -65,7 +65,7 @@ def he(step: int, per_epoch: int) -> float:
 
 
 def same(example: str, images: int, steps: Sequence[int], recipe: Callable[[int, int], float], ahead: int = 0) -> None:
-    """At those steps of the first stage the rate is the recipe's, or the one of `ahead` steps later."""
+    """At those steps of the first stage, assert that the rate equals the recipe's, `ahead` steps later."""
     config, batch = stages(example)[0]
     for step in steps:
         expected = recipe(step + ahead, images // batch)

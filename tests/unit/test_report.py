@@ -1,4 +1,4 @@
-"""report.html and report.png are made from the run folder alone, and nothing in a run can break out of the page."""
+"""report.html and report.png are made from the run folder alone, with all hostile text escaped."""
 
 import html.parser
 from pathlib import Path
@@ -47,7 +47,7 @@ COMPLETE = Status(
 
 
 class Page(html.parser.HTMLParser):
-    """The tags and the text of a page."""
+    """Tags and text of an HTML page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_what_a_run_says_is_text_and_never_markup(folder: RunFolder) -> None:
     report.write_report(folder)
     page = Page(folder.report_html.read_text())
     assert "script" not in page.tags
-    assert page.text.count(HOSTILE) == 2  # the attempt's message and the host
+    assert page.text.count(HOSTILE) == 2  # the attempt's message and the host name
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A run folder says what may be resumed and with what; what it refuses it refuses in one sentence."""
+"""Run folders: what can be resumed with which job, and the one-sentence refusals."""
 
 from pathlib import Path
 from typing import Any

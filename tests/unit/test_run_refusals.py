@@ -1,4 +1,4 @@
-"""`resnetboost run` refuses what this machine cannot do, and names the field to change."""
+"""`resnetboost run` refuses a job this machine cannot run, and names the field to change."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from resnetboost_operator.cli.run.command import check_room, check_starts
 from resnetboost_operator.errors import UserError
 
-MEMORY_BYTES = 4 << 30  # of six ranks
+MEMORY_BYTES = 4 << 30  # for six ranks
 
 
 def spec(count: int, *stages: int | None) -> dict[str, Any]:

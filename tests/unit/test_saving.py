@@ -1,4 +1,4 @@
-"""Saving behind the training's back: in order, bounded, and nothing after a failure."""
+"""Background saver: saves in order, with a bounded queue, and stops after a failure."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = 60
 
 
 class Told:
-    """What a saver tells, which waits until it may go on."""
+    """Messages of a saver, whose writes block until they are released."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[Kind, int]] = []

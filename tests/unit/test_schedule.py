@@ -1,3 +1,5 @@
+"""Learning rate and damping schedules: warm-up, decay, bounds, and the values of MindSpore's tutorials."""
+
 import math
 from itertools import pairwise
 from typing import Any
@@ -11,7 +13,7 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.optim.schedule import damping, first_other_rate, learning_rate
 from support.trainerconfig import GOOD, THOR
 
-STEPS = 20  # an epoch
+STEPS = 20  # in an epoch
 
 
 def config(epochs: int = 10, **rate: Any) -> Config:
@@ -83,14 +85,14 @@ def test_warm_up_climbs_in_equal_steps_from_above_zero_to_the_peak() -> None:
 
 
 def test_the_tutorials_schedule() -> None:
-    # 0 -> 0.8 in 5 epochs, then straight towards 0 at epoch 90, of which only 80 are trained.
+    # 0 to 0.8 in 5 epochs, then linearly towards 0 at epoch 90, of which only 80 are trained.
     tutorial = config(epochs=80, schedule="Linear", warmupEpochs=5, scheduleEpochs=90)
     at = {epoch: learning_rate(tutorial, epoch * 625, 625) for epoch in (0, 5, 45, 79)}
     assert at == pytest.approx({0: 0.8 / 3125, 5: 0.8, 45: 0.8 * 45 / 85, 79: 0.8 * 11 / 85})
 
 
-# MindSpore's THOR tutorials, as lr_generator.py of the model zoo's official/cv/ResNet computes them at the first step
-# of an epoch, to three digits; ImageNet has 5004 steps of 256 images.
+# MindSpore's THOR tutorials: the rates that lr_generator.py of the model zoo's official/cv/ResNet computes for the
+# first step of an epoch, to three digits; ImageNet has 5004 steps of 256 images.
 @pytest.mark.parametrize(
     ("rate", "at"),
     [

@@ -1,4 +1,4 @@
-"""The checker beside the corpus: sentences, defaults, nulls and numbers as the API server has them, and junk."""
+"""Schema checker: error sentences, defaults, null and numbers as the API server treats them, and malformed jobs."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 
 def job(**spec: Any) -> Object:
-    """A small right job, with fields of its spec replaced or, where None, taken out."""
+    """A small valid job with fields of its spec replaced, or removed where None."""
     right: Object = {
         "model": {"name": "resnet20", "numClasses": 10},
         "dataset": {"name": "digits"},
@@ -195,7 +195,7 @@ def test_all_problems_are_told_at_once() -> None:
     assert [problem.field for problem in schema.check(wrong)] == [
         "spec.stages[0].epochs",
         "metadata.name",
-        "spec.stages[0].learningRate.final",  # but not warmupEpochs: what it compares with is wrong itself
+        "spec.stages[0].learningRate.final",  # but not warmupEpochs: the value it is compared with is wrong
     ]
 
 
@@ -458,7 +458,7 @@ def test_junk_in_a_job_never_raises_and_what_passes_can_be_parsed(
 @given(st.sampled_from(PLACES), JUNK)
 def test_defaulting_twice_is_defaulting_once(place: tuple[str | int, ...], junk: Any) -> None:
     once = schema.defaulted(with_junk(place, junk))
-    assert repr(schema.defaulted(once)) == repr(once)  # repr, as NaN differs from itself
+    assert repr(schema.defaulted(once)) == repr(once)  # compares repr, as NaN differs from itself
 
 
 @given(JUNK)

@@ -1,4 +1,4 @@
-"""Snapshots on disk: when they are due, which of them count, what a killed writer leaves, and who reads them."""
+"""Snapshots on disk: when they are due, which are kept, killed writers, and readers."""
 
 import io
 import itertools
@@ -154,7 +154,7 @@ def test_links_and_strange_names_are_no_snapshots(tmp_path: Path) -> None:
     assert steps(tmp_path) == []
 
 
-# What is kept.
+# Pruning.
 
 
 def prune(root: Path, keep_: int, written: Path, attempt: int = 0) -> None:
@@ -211,7 +211,7 @@ def test_pruning_either_kind_sweeps_up_what_killed_writers_of_both_left(kind: st
 
 
 class Killed(BaseException):
-    """No handler of errors runs after a SIGKILL."""
+    """No error handler runs after a SIGKILL."""
 
 
 class Killer:
@@ -234,7 +234,7 @@ class Killer:
 
 
 def test_a_writer_killed_between_any_two_operations_leaves_whole_snapshots_alone(tmp_path: Path) -> None:
-    """It writes its third, which displaces the first; then its successor does, and nothing else is left."""
+    """The writer saves a third snapshot, which displaces the first; its successor repeats that and cleans up."""
     for at in itertools.count():
         root = tmp_path / str(at)
         keep(root, 0)
@@ -263,7 +263,7 @@ def assert_whole(root: Path, allowed: set[tuple[int, ...]]) -> None:
         reader.verify()
 
 
-# Reading them.
+# Reading snapshots.
 
 NUMBERS = 1000
 SOME = np.random.default_rng(0).standard_normal((3, NUMBERS)).astype(np.float32)
@@ -327,7 +327,7 @@ def test_a_changed_bit_is_named_after_one_pass(position: int, tmp_path: Path) ->
     found = three(tmp_path)
     data = found[1].path.read_bytes()
     header = 8 + struct.unpack("<Q", data[:8])[0]
-    if position == 90:  # a space of the padding by a tab: it says the same
+    if position == 90:  # a tab in place of a padding space: the content is the same
         position = header - 1
         changed = bytearray(data)
         assert changed[position : position + 1] == b" "
@@ -461,7 +461,7 @@ def test_reading_keeps_to_one_range_in_memory_and_closes_its_files(unharmed: lis
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# Those of another job.
+# Snapshots of another job.
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["with links", "without"])
@@ -493,7 +493,7 @@ def test_the_origin_of_an_attempt_that_did_not_begin_is_replaced(tmp_path: Path)
 
 
 def test_who_is_killed_while_adopting_leaves_a_successor_what_it_wants(tmp_path: Path) -> None:
-    """By then the other job has gone on: what the killed attempt had taken must not mix with it."""
+    """The other job has continued meanwhile: snapshots the killed attempt copied must not mix with the new ones."""
     for at in itertools.count():
         root = tmp_path / str(at)
         for step in (0, 20, 40):

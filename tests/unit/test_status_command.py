@@ -1,4 +1,4 @@
-"""`resnetboost status` against an API server that answers as told: its sentences, what it follows, its exit codes."""
+"""`resnetboost status` against a scripted API server: output, --watch, exit codes."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 30
 
 
 class Cluster:
-    """An API server in a thread, and the kubeconfig that names it."""
+    """An API server in a thread, and a kubeconfig for it."""
 
     def __init__(self, folder: Path) -> None:
         self.kubeconfig = folder / "kubeconfig"
@@ -69,7 +69,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(silence, "QUIET_SECONDS", float("inf"))  # those jobs' statuses are of another time
+    monkeypatch.setattr(silence, "QUIET_SECONDS", float("inf"))  # the jobs' statuses have old times
     monkeypatch.setattr(client, "BACKOFF", Backoff(0.01, 0.02))
     monkeypatch.setattr(reflector, "BACKOFF", Backoff(0.01, 0.02))
     monkeypatch.chdir(tmp_path)
@@ -100,7 +100,7 @@ def event(kind: str, version: int, status: dict[str, Any] | None, **changes: Any
 
 
 def told(result: Result) -> list[str]:
-    """The lines of changes, without the clock in front."""
+    """Lines about changes, without the leading time of day."""
     return [re.sub(r"^\d\d:\d\d:\d\d  ", "", line) for line in result.stdout.splitlines()]
 
 
@@ -243,7 +243,7 @@ def test_a_name_that_may_be_a_folder_is_nobodys(cluster: Cluster, tmp_path: Path
 
 
 def run_here(folder: Path) -> None:
-    """A run of this machine that was begun."""
+    """A local run that has started."""
     place = folder / "runs" / "digits"
     place.mkdir(parents=True)
     spec = {"device": {"type": "CPU", "count": 1}, "model": {"name": "resnet20"}, "dataset": {"name": "digits"}}
@@ -271,7 +271,7 @@ def test_a_cluster_that_does_not_answer_hides_no_run(cluster: Cluster, tmp_path:
 
 
 def test_what_is_followed_under_one_name_must_be_said(cluster: Cluster, tmp_path: Path) -> None:
-    """`status digits -w && kubectl delete rbj digits` must not end with a run of this machine."""
+    """`status digits -w && kubectl delete rbj digits` must not succeed because a local run ended."""
     run_here(tmp_path)
     result = status("digits", "-w")
     assert (result.exit_code, result.stdout) == (10, "")

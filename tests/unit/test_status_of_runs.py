@@ -1,4 +1,4 @@
-"""`resnetboost status` of runs on this machine: found without a cluster, told as they are, in any encoding."""
+"""`resnetboost status` of local runs: found without a cluster, shown as they are, in any encoding."""
 
 import os
 import subprocess
@@ -46,7 +46,7 @@ FAILED = Status(
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without runs, and nothing that names a cluster."""
+    """A folder without runs, and no kubeconfig."""
     for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(connection, "_DEFAULT_KUBECONFIG", tmp_path / "no" / "config")
@@ -71,7 +71,7 @@ def test_without_a_name_the_runs_of_this_folder_are_listed() -> None:
     (Path("runs") / "not-a-run").mkdir()
     result = status()
     assert (result.exit_code, result.stderr) == (0, "")
-    _, broken, digits = result.stdout.splitlines()  # by name, as both are over
+    _, broken, digits = result.stdout.splitlines()  # sorted by name, as both have finished
     assert digits.split()[:3] == ["runs/digits", "Complete", "base"] and "97.8 %" in digits
     assert broken.split()[:3] == ["runs/broken", "Failed", "base"] and broken.endswith(SAID)
 
@@ -141,12 +141,12 @@ def test_without_utf_8_a_setting_is_still_in_utf_8(tmp_path: Path) -> None:
     command = [RESNETBOOST, "plan", str(EXAMPLE), "--set", setting, "--set", "checkpoint.claimName=kept"]
     told = subprocess.run(command, env={**os.environ, **OFF}, capture_output=True, check=False)
     assert (told.returncode, told.stderr) == (0, b"")
-    assert rb"/data/B\xFCcher" in told.stdout  # the name as YAML escapes it in the config of a pod
+    assert rb"/data/B\xFCcher" in told.stdout  # the name escaped as in the YAML config of a pod
 
 
 @pytest.mark.slow
 def test_without_utf_8_nothing_is_called_damaged_and_all_can_be_read() -> None:
-    """Where Python's UTF-8 mode and its coercion of the C locale are off."""
+    """Python's UTF-8 mode and its coercion of the C locale are off."""
     begin("digits", COMPLETE, path="/data/Bücher")
     for words in ((), ("runs/digits",)):
         environment = {**os.environ, **OFF}

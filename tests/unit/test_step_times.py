@@ -1,4 +1,4 @@
-"""What a profile makes of clocks and operators: parts, where forward becomes backward, whose an operator is."""
+"""Step times of a profile: phases, forward against backward, and the layer of each operator."""
 
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ class Execution(NamedTuple):
 
 
 def step(begun_ns: int, *, scale: int = 1) -> Step:
-    """Of 100 ns for the gradient, 20 for the reduction, 30 for the optimizer and as much before them."""
+    """A step with 100 ns for the gradient, 20 for the reduction, 30 for the optimizer, and 30 before them."""
     parts = {"data": 30e-9, GRADIENT: 100e-9 * scale, REDUCTION: 20e-9, OPTIMIZER: 30e-9}
     borders = [begun_ns + 30, begun_ns + 30 + 100 * scale, begun_ns + 50 + 100 * scale, begun_ns + 80 + 100 * scale]
     windows = [Window(*window) for window in zip((GRADIENT, REDUCTION, OPTIMIZER), borders, borders[1:], strict=False)]
@@ -41,7 +41,7 @@ def step(begun_ns: int, *, scale: int = 1) -> Step:
 
 
 RECORDED = [
-    Execution("Default/Cast-op0", 10, 20),  # while the batch was made
+    Execution("Default/Cast-op0", 10, 20),  # while the batch was being made
     Execution(CONSTANT, 35, 40),
     Execution(CONVOLUTION, 40, 60),
     Execution(LOSS, 62, 70),
@@ -56,7 +56,7 @@ RECORDED = [
 def test_forward_ends_with_the_last_operator_of_the_network_or_the_loss() -> None:
     found = step_times.times([step(1000, scale=2)], [step(0)], RECORDED)
     seconds = {part.name: part.seconds.mean for part in found.parts}
-    # 40 of the gradient's 100 ns in the recorded step, so 40 % of what it takes in the plain one.
+    # 40 of the gradient's 100 ns in the recorded step, so 40 % of its time in the unrecorded one.
     assert seconds == pytest.approx(
         {"data": 30e-9, "forward": 80e-9, "backward": 120e-9, "reduction": 20e-9, "optimizer": 30e-9}
     )
@@ -91,7 +91,7 @@ def test_an_operator_is_of_the_part_it_began_in() -> None:
     ],
 )
 def test_an_operator_outside_of_its_layer_has_a_name_too(inputs: str, name: str) -> None:
-    """MindSpore moves what equal layers share out of their scopes: Default/Custom-op0."""
+    """MindSpore moves operators that equal layers share out of their scopes: Default/Custom-op0."""
     moved = Execution("Default/Custom-op0", 42, 50)._replace(inputs=inputs)
     found = step_times.times([step(1000)], [step(0)], [Execution(CONVOLUTION, 40, 60), moved])
     assert ("forward", name) in {(operator.part, operator.name) for operator in found.operators}

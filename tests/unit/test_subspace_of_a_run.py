@@ -1,4 +1,4 @@
-"""What a run tells of PCA: how its steps in the subspace ended, how much of the gradient lay in it, what it cost."""
+"""PCA statistics of a run: accepted and rejected steps, share of the gradient in the subspace, cost."""
 
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,9 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def rows(first: int, last: int) -> str:
-    """Steps of 0.1 s, 0.04 s of it in the subspace; the first takes 5 s longer in both, as it compiles.
+    """Rows of metrics with steps of 0.1 s, 0.04 s of it in the subspace; the first takes 5 s longer in both to compile.
 
-    Every tenth is rejected after 20 trials, and each other fifth shortened at the third.
+    Every tenth step is rejected after 20 trials, and every other fifth is accepted at the third.
     """
     lines = []
     for step in range(first, last + 1):
@@ -58,7 +58,7 @@ def rows(first: int, last: int) -> str:
 
 
 def by_sgd(last: int) -> str:
-    """Steps of the whole length without a line search."""
+    """Rows of P-SGD: full steps without a line search."""
     return HEADER + "".join(f"{step},0.1,0.75,1.0,0,0.5,0.01,\n" for step in range(1, last + 1))
 
 

@@ -1,4 +1,4 @@
-"""What a run of the tests ends with: skips with their reasons, the slowest files, its duration, what was left out."""
+"""Summary at the end of a test run: skips with reasons, slowest files, duration, deselected tests."""
 
 import os
 import re

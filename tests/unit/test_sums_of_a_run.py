@@ -1,4 +1,4 @@
-"""What a run tells of Adasum: how much longer than a mean its sums were, how far summands agreed, what it cost."""
+"""Adasum statistics of a run: gain over a mean, agreement of the summands, cost."""
 
 import math
 from pathlib import Path
@@ -38,9 +38,9 @@ def job(*stages: dict[str, Any], **device: int) -> dict[str, Any]:
 
 
 def rows(first: int, last: int, gain: float | str = 1.5, cosine: float = 0.25, thor_every: int = 0) -> str:
-    """Steps of 0.1 s, 0.01 s of it in the sum, and 0.05 s more where THOR updates the curvature.
+    """Rows of metrics with steps of 0.1 s, 0.01 s of it in the sum, and 0.05 s more where THOR updates the curvature.
 
-    The first of either kind takes 5 s longer, and 2 s longer in the sum: this rank or another compiles.
+    The first step of either kind takes 5 s longer, 2 s of it in the sum: this rank or another compiles.
     """
     lines, known = [], set()
     for step in range(first, last + 1):
@@ -53,7 +53,7 @@ def rows(first: int, last: int, gain: float | str = 1.5, cosine: float = 0.25, t
 
 
 def plain(last: int) -> str:
-    """Steps of another algorithm."""
+    """Rows of an algorithm without adaptive sums."""
     return HEADER + "".join(f"{step},0.1,,,,,,\n" for step in range(1, last + 1))
 
 
@@ -70,7 +70,7 @@ def sums(folder: RunFolder) -> list[summing.Sums]:
 
 
 def killed_and_resumed(folder: RunFolder) -> None:
-    """A stage without sums; then one that is killed at step 14 and resumes after step 8."""
+    """A stage without sums, then one that is killed at step 14 and resumes after step 8."""
     attempt(folder, "warm", 0, plain(5))
     attempt(folder, "base", 1, HEADER + rows(1, 14, gain=1.2, cosine=0.1))
     attempt(folder, "base", 2, HEADER + rows(9, 20, gain=1.7, cosine=0.2))

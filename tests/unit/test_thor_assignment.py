@@ -1,3 +1,5 @@
+"""Assignment of THOR's inverses to ranks."""
+
 import itertools
 
 import pytest

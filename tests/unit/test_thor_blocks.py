@@ -1,3 +1,5 @@
+"""THOR's division of large factors into diagonal blocks."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

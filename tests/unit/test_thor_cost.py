@@ -1,3 +1,5 @@
+"""THOR's cost model: work and memory of a layer by hand, and ResNet-50's totals by block size."""
+
 import pytest
 
 from resnetboost_trainer.optim.thor import cost
@@ -15,7 +17,7 @@ def test_one_layer_by_hand() -> None:
         preconditioning=2 * 2 * (12**2 * 9 + 9**2 * 12),
         factor_bytes=2 * 4 * (12**2 + 9**2),
     )
-    # Blocks of at most 8: two of 8 (two channels each, one of them padding) and two of 5.
+    # Blocks of at most 8: two of 8 (two channels each, one of the channels padding) and two of 5.
     assert cost.cost([layer], cost.equal(8), 7) == Cost(
         inversion=2 * (2 * 8**3 + 2 * 5**3),
         covariances=2 * 2 * 7 * 25 * (2 * 8**2 + 2 * 5**2),
@@ -36,7 +38,7 @@ def test_resnet50() -> None:
     assert len(RESNET50) == 54
     assert max(shape.columns for shape in RESNET50) == 4608
     assert max(shape.outputs for shape in RESNET50) == 2048
-    # torchvision's ResNet-50 has 25.557 M parameters with 1000 classes, 53 120 of them in BN and 1000 a bias.
+    # torchvision's ResNet-50 has 25.557 M parameters with 1000 classes: 53 120 of them in BN, and 1000 biases.
     assert sum(shape.outputs * shape.columns for shape in cost.resnet50(1000)) == 25_557_032 - 53_120 - 1000
     assert cost.training(RESNET50, 32) == pytest.approx(785.1e9, rel=1e-4)
 

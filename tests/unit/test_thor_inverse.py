@@ -1,3 +1,5 @@
+"""Damped inverses of THOR's factors, in float32, against float64."""
+
 import math
 
 import numpy as np
@@ -8,7 +10,7 @@ from resnetboost_trainer.optim.thor.inverse import damping_shares, invert, pi
 
 
 def covariances(count: int, size: int, rows: int, seed: int = 0) -> NDArray[np.float32]:
-    """Blocks of that size and a rank of at most `rows`, with scales that differ by entry as activations' do."""
+    """Covariance blocks of that size and rank at most `rows`; scales differ by entry, as those of activations do."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(count, size, rows)) * np.exp(generator.normal(size=(count, size, 1)))
     blocks: NDArray[np.float32] = (x @ x.transpose(0, 2, 1) / rows).astype(np.float32)
@@ -107,5 +109,5 @@ def test_shares_multiply_to_the_damping_of_a_position() -> None:
     for_a, for_g = damping_shares(0.03, 16, 2.0)
     assert for_a * for_g * 16 == pytest.approx(0.03)
     assert for_a / for_g == pytest.approx(4)
-    # MindSpore's: sqrt(damping / T) for both
+    # as MindSpore does: sqrt(damping / T) for both
     assert damping_shares(0.03, 16, 1.0) == pytest.approx((math.sqrt(0.03 / 16),) * 2)

@@ -1,4 +1,4 @@
-"""An update that a step was to make and could not: the next one makes it, and nobody waits for the device to know."""
+"""Overdue THOR updates: a skipped update is due at the next step; its flag is read from the device only once."""
 
 from collections.abc import Iterator
 
@@ -14,13 +14,13 @@ from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
 
 @pytest.fixture(scope="module", autouse=True)
 def on_a_cpu() -> None:
-    """To be said before MindSpore computes anything in this process, or no later test could say it."""
+    """MindSpore must know the device before it computes anything in this process; later tests could not set it."""
     mindspore.set_device("CPU")
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Names of the parameters whose values somebody has asked for."""
+    """Names of the parameters whose values were read."""
     names: list[str] = []
     asnumpy = Parameter.asnumpy
 

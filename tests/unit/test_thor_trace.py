@@ -1,3 +1,5 @@
+"""THOR's trace rule: which layers are updated, kept or stopped."""
+
 import msgspec
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ def run(
     state: State | None = None,
     outdated: tuple[int, ...] = (),
 ) -> list[Decision]:
-    """Decisions for one layer over candidates, of whose updates all succeed but those numbered."""
+    """Decisions for one layer over candidates; the numbered updates fail."""
     state = first_state(1) if state is None else state
     decisions = []
     for candidate, trace in enumerate(traces):

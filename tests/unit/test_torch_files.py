@@ -1,4 +1,4 @@
-"""Files of torch.save: what they hold is read to the bit, and whatever else they might do is refused by its name."""
+"""Reader of torch.save files: tensors bit for bit, and any other pickle opcode refused by name."""
 
 import io
 import pickle
@@ -23,7 +23,7 @@ ONE = np.array([1, 2, 3, 4, 5, 6], np.float32).tobytes()
 
 
 def holding(value: bytes, **storages: bytes) -> bytes:
-    """A file with one tensor, `w`, that the given opcodes make."""
+    """A file with one tensor, `w`, built by the given opcodes."""
     return archive(pickled(dictionary({"w": value})), {"0": ONE} | storages)
 
 
@@ -66,7 +66,7 @@ def test_what_training_scripts_keep_a_state_dict_under(key: str) -> None:
 
 
 class Command:
-    """What Python's own unpickler would run."""
+    """A command that Python's own unpickler would run."""
 
     def __reduce__(self) -> Any:
         return print, ("run!",)
@@ -94,7 +94,7 @@ HUGE = 2**62
         (archive(pickled(GOOD)[:-20], {"0": ONE}), "damaged"),
         (archive(b"", {"0": ONE}), "damaged"),
         (archive(pickled(b"}" + tuple_([number(1)]) + number(2) + b"s"), {}), "a dict has a tuple as key"),
-        # The hash of a key of so many tuples needs more than a process's stack.
+        # Hashing a key of so many nested tuples would overflow the process's stack.
         (archive(pickled(b"})" + b"\x85" * 200_000 + number(2) + b"s"), {}), "a dict has a tuple as key"),
         (archive(pickled(number(3)), {}), "holds no state dict"),
         (archive(pickled(b"}"), {}), "holds no state dict"),
@@ -169,7 +169,7 @@ def test_a_memo_of_a_high_place_takes_no_memory() -> None:
 
 
 def test_nested_tuples_are_never_written_out() -> None:
-    """Each level twice as long as the one below: as text it would fill any memory."""
+    """Each level is twice as long as the one below: written out as text it would exhaust memory."""
     doubled = b")q\x00" + b"".join(
         b"h" + bytes([k]) * 1 + b"h" + bytes([k]) + b"\x86q" + bytes([k + 1]) for k in range(60)
     )

@@ -1,4 +1,4 @@
-"""A trained network is found, held against its manifest and the family, and refused in one sentence."""
+"""Loading a trained network: checkpoint lookup, checks against manifest and architecture, refusals."""
 
 import json
 import shutil
@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_folder_and_refused_by_its_name
 def test_a_checkpoint_of_which_a_part_is_missing_is_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither of these can be read as weights at all."""
+    """Neither of these can be read as weights."""
     whole = save(tmp_path, 20)
     truncated, gone = save(tmp_path, 40), save(tmp_path, 60)
     with (truncated / "model.safetensors").open("r+b") as file:
@@ -177,7 +177,7 @@ def test_arrays_of_another_scale_become_what_the_network_was_trained_on(tmp_path
     digits = registry.load(config.Dataset(name="digits"), 10)
     arrays = digits_source.read(config.Dataset(name="digits"), 10)._asdict()
     bright = {name: array * np.float32(10) if name[0] == "x" else array for name, array in arrays.items()}
-    bright["x_train"], bright["y_train"] = bright["x_train"][:99], bright["y_train"][:99]  # of another mean
+    bright["x_train"], bright["y_train"] = bright["x_train"][:99], bright["y_train"][:99]  # with another mean
     np.savez(tmp_path / "bright.npz", **bright)
     found = registry.load(config.Dataset(name="npz", path=str(tmp_path / "bright.npz")), 10, digits.preparation)
     np.testing.assert_allclose(found.x_test, digits.x_test, atol=1e-5)
@@ -185,7 +185,7 @@ def test_arrays_of_another_scale_become_what_the_network_was_trained_on(tmp_path
 
 def test_a_coloured_and_larger_picture_is_made_grey_and_small(tmp_path: Path) -> None:
     pixels = np.zeros((80, 40, 3), np.uint8)
-    pixels[..., 1] = 255  # pure green is 150 in grey, by ITU-R 601
+    pixels[..., 1] = 255  # pure green becomes 150 in grey, by ITU-R 601
     found = GREY.picture(picture(tmp_path, pixels))
     np.testing.assert_allclose(found, np.full((1, 8, 8), (150 * 16 / 255 - 5) / 2), atol=1e-5)
 

@@ -1,3 +1,5 @@
+"""The trainer's config file: defaults, bounds, and files of earlier versions."""
+
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,7 @@ def test_a_value_out_of_bounds_is_named_with_what_would_be_right(
 
 
 def test_what_has_a_default_may_be_left_out(tmp_path: Path) -> None:
-    """Who uses the trainer without the operator writes what the job is, and no more."""
+    """A user of the trainer without the operator writes only the required fields."""
     needed = {"job", "stage", "attempt", "model", "dataset", "algorithm", "epochs", "localBatchSize"}
     short = {name: value for name, value in GOOD.items() if name in needed}
     loaded = load(tmp_path, yaml.safe_dump(short | {"model": {"name": "resnet20", "numClasses": 10}}))
@@ -108,7 +110,7 @@ def test_an_algorithm_without_its_block_has_its_defaults(tmp_path: Path, algorit
 
 
 def test_a_config_of_an_earlier_version_in_a_checkpoint_is_read() -> None:
-    """Manifests have every field, with null for none, and once had no augmentation."""
+    """Those manifests hold every field, null where unset, and older ones have no augmentation."""
     earlier = msgspec.to_builtins(config.parse(GOOD)) | {"clipNorm": None, "startFrom": None}
     earlier["dataset"] |= {"augmentation": None, "maxCorruptImages": None}
     assert config.recorded(earlier) == config.parse(GOOD)

@@ -1,4 +1,4 @@
-"""What becomes of a photograph's file, against torchvision itself for tests and against plain Pillow for training."""
+"""Image transforms: evaluation against torchvision, training against plain Pillow."""
 
 import io
 import math
@@ -20,7 +20,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 REFERENCE = Path(__file__).parents[1] / "integration" / "torchvision_transforms.py"
 EVALUATED = Evaluated(64, 73)
 CROP = ResizedCrop(min_scale=0.08, max_scale=1, min_ratio=3 / 4, max_ratio=4 / 3)
-# A level of 255, divided by the smallest deviation. Two passes of a resize may each round the other way.
+# One level of 255, divided by the smallest deviation. The two passes of a resize may round differently.
 ONE_LEVEL = 1.01 / float(IMAGENET.deviation.min())
 TOLERANCE = 2 * ONE_LEVEL
 Floats = NDArray[np.float32]
@@ -55,7 +55,7 @@ def normalised(image: Image.Image) -> Floats:
 
 
 def ask_torchvision(folder: Path, *wanted: str) -> None:
-    """Have it write its results into the folder of images."""
+    """Make torchvision write its results into the folder of images."""
     if subprocess.run([SYSTEM_PYTHON, "-c", "import torchvision"], capture_output=True, check=False).returncode:
         pytest.skip("no torchvision; scripts/install-system-packages brings it")
     subprocess.run([SYSTEM_PYTHON, str(REFERENCE), str(folder), *wanted], check=True)
@@ -63,7 +63,7 @@ def ask_torchvision(folder: Path, *wanted: str) -> None:
 
 @pytest.mark.slow
 def test_the_evaluation_transform_is_torchvisions(tmp_path: Path) -> None:
-    """Resize, CenterCrop, ToTensor, Normalize, from the same JPEGs, wide, tall, square, smaller and larger."""
+    """Resize, CenterCrop, ToTensor, Normalize on the same JPEGs: wide, tall, square, smaller and larger."""
     sizes = [(640, 427), (427, 640), (375, 500), (100, 100), (90, 61), (61, 90), (33, 200), (64, 73)]
     transforms = [Evaluated(64, 73), Evaluated(224, 256), Evaluated(32, 32)]
     for number, size in enumerate(sizes):
@@ -131,14 +131,14 @@ def test_what_cannot_be_decoded_says_so_in_one_line(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["EPS", "PDF", "TGA", "ICO"])
 def test_a_format_that_no_photograph_has_is_not_even_tried(kind: str) -> None:
-    """Pillow would run a program on an EPS."""
+    """Pillow would run an external program for an EPS file."""
     with pytest.raises(Unreadable, match="it cannot be decoded: cannot identify image file"):
         evaluated(encoded(photograph(90, 70), kind))
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("PNG", "I;16"), ("TIFF", "I;16"), ("TIFF", "I"), ("TIFF", "F")])
 def test_more_bits_than_a_byte_are_refused(kind: str, mode: str) -> None:
-    """Pillow makes white of most of them."""
+    """Pillow turns most 16-bit values into white."""
     deep = Image.new(mode, (90, 70), 30_000)
     with pytest.raises(Unreadable, match="more than 8 bits for each colour; save it with 8"):
         evaluated(encoded(deep, kind))
@@ -170,7 +170,7 @@ def test_crops_have_the_shares_and_ratios_asked_for_and_lie_inside(size: tuple[i
     boxes = [CROP.box(width, height, np.random.default_rng(seed)) for seed in range(400)]
     for left, top, w, h in boxes:
         assert 0 <= left <= left + w <= width and 0 <= top <= top + h <= height
-    if min(size) > 100:  # the ratio of whole pixels
+    if min(size) > 100:  # rounding to whole pixels changes the ratio
         shares, ratios = [w * h / (width * height) for _, _, w, h in boxes], [w / h for _, _, w, h in boxes]
         assert 0.07 < min(shares) < 0.15 and 0.85 < max(shares) <= 1
         assert 0.74 < min(ratios) < 0.78 and 1.29 < max(ratios) < 1.34
@@ -194,7 +194,7 @@ def test_a_training_image_is_its_crop_resized() -> None:
         with Image.open(io.BytesIO(data)) as opened:
             plain = opened.convert("RGB").resize((64, 64), Image.Resampling.BILINEAR, box=corners)
         ours = augmented(data, Augmented(CROP, 0, None), seed)
-        # A crop of twice the size or more is decoded at a half, a quarter or an eighth: as good, but not the same.
+        # A crop of at least twice the target size is decoded at 1/2, 1/4 or 1/8: close, but not identical.
         scaled = min(box.width, box.height) >= 128
         assert np.abs(ours - normalised(plain)).mean() < (0.15 if scaled else 0.01)
 

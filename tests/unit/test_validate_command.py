@@ -1,4 +1,4 @@
-"""`resnetboost validate` with files that nobody means well with: it stays readable, short and harmless."""
+"""`resnetboost validate` on hostile files: output stays readable, short and harmless."""
 
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The trainer's failure classes and its termination message: one sentence, valid JSON, within the size limit."""
+
 import errno
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files of weights: found out by their content, converted there and back to the bit, and refused in a sentence."""
+"""Weight files: format detection by content, bit-exact conversion both ways, one-sentence refusals."""
 
 import hashlib
 import os
@@ -30,7 +30,7 @@ Arrays = dict[str, Array]
 
 
 def drawn(name: str = "resnet20", classes: int = 10, channels: int = 1) -> Arrays:
-    """Weights under our names; all positive, as variances are."""
+    """Random weights under our names; all positive, as variances must be."""
     generator = np.random.default_rng(0)
     shapes = arch.parameters(name, classes, channels)
     return {key: generator.uniform(0.1, 1, shape).astype(np.float32) for key, shape in shapes.items()}
@@ -81,7 +81,7 @@ def test_there_and_back_is_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_means_its_newest_whole_checkpoint(tmp_path: Path) -> None:
-    """As it does to `resnetboost eval`; it says which one it took."""
+    """As for `resnetboost eval`; the message says which checkpoint it took."""
     checkpoints, out = tmp_path / "run" / "checkpoints", tmp_path / "out.safetensors"
     newest = smallcheckpoints.save(checkpoints, 20, {"model.safetensors": drawn()})
     damaged = smallcheckpoints.save(checkpoints, 40, {"model.safetensors": drawn()})
@@ -118,7 +118,7 @@ def test_a_file_that_a_manifest_beside_it_does_not_tell_of_has_no_lineage(tmp_pa
 
 
 def test_a_checkpoint_that_cannot_be_read_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As one that its job has removed between being found and being read."""
+    """For example, a checkpoint its job removed between listing and reading."""
     smallcheckpoints.save(tmp_path, 20, {weightfile.MODEL: drawn()})
     newest = smallcheckpoints.save(tmp_path, 40, {weightfile.MODEL: drawn()})
     (newest / weightfile.MODEL).unlink()
@@ -188,7 +188,7 @@ def test_no_numbers_in_a_shape_that_cannot_be(tmp_path: Path) -> None:
 
 
 def converted(source: Path, target: Path, *words: str) -> Arrays:
-    """What the command wrote, under our names."""
+    """The weights that the command wrote, under our names."""
     assert convert.main([*words, str(source), str(target), "--to", "resnetboost"]) == 0
     return safetensors.numpy.load_file(target)
 
@@ -196,7 +196,7 @@ def converted(source: Path, target: Path, *words: str) -> Arrays:
 def test_of_a_checkpoint_the_average_is_converted_unless_the_trained_ones_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As evaluated, predicted with and exported."""
+    """As in evaluation, prediction and export."""
     trained = drawn()
     average = {name: array * np.float32(0.5) for name, array in trained.items()}
     contents: dict[str, Any] = {"model.safetensors": trained, "ema.safetensors": average}
@@ -240,7 +240,7 @@ def settings(path: Path, head: str = "Keep", **changes: object) -> tuple[Model, 
 
 
 def refusal(path: Path, head: str = "Keep", channels: int = 1, **changes: object) -> str:
-    """What a job with this file is told."""
+    """Error message for a job with this file."""
     with pytest.raises(ConfigError) as refused:
         pretrained.read(*settings(path, head, **changes), channels)
     return str(refused.value).replace(str(path), "FILE")
@@ -262,7 +262,7 @@ def test_a_file_of_something_else_is_named_with_the_remedy(tmp_path: Path) -> No
     )
     assert refusal(path, "New", 3).endswith("for images of 3 channels; use images or weights of as many channels")
     assert refusal(path, numClasses=100, name="resnet32").endswith("set model.name to resnet20, or use another file")
-    # Each name of resnet18 is one of resnet34 too, of the same shape.
+    # resnet34 has each name of resnet18, with the same shape.
     larger = saved(tmp_path / "w", drawn("resnet34"))
     assert "FILE is a resnet34" in refusal(larger, name="resnet18")
 
@@ -305,7 +305,7 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert says in refusal(path)
     with path.open("wb") as file:
-        file.truncate(weightfile.MAX_BYTES + 1)  # takes no place on the disk
+        file.truncate(weightfile.MAX_BYTES + 1)  # a sparse file
     assert "no ResNet's weights alone" in refusal(path)
 
 
@@ -332,7 +332,7 @@ def test_a_run_that_goes_on_keeps_the_weights_it_began_with(tmp_path: Path, capl
 def test_a_run_whose_weights_job_has_gone_on_since_is_still_gone_on_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its folder means another checkpoint by now, and nobody can restore what that was."""
+    """The folder's newest checkpoint is another one by now, and the old one cannot be restored."""
     smallcheckpoints.save(tmp_path, 20, {weightfile.MODEL: drawn()})
     _, weights = settings(tmp_path)
     first = pretrained.read(*settings(tmp_path), 1).fingerprint

@@ -1,7 +1,7 @@
-"""A real Kubernetes control plane on this machine, for tests and for trying things out; it runs no containers.
+"""A real Kubernetes control plane on this machine, for tests and experiments; it runs no containers.
 
-Pods are bound by the real scheduler to nodes that are only objects. What a kubelet would do to them, the test does by
-patching their status, or kwok does (see `ControlPlane.add_kwok_nodes`).
+The real scheduler binds pods to nodes that exist only as objects. In place of a kubelet, the test patches the pods'
+status, or kwok does (see `ControlPlane.add_kwok_nodes`).
 """
 
 from beds.cluster.audit import Request

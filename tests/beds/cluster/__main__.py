@@ -1,4 +1,4 @@
-"""`python -m beds.cluster`: a control plane in the foreground, to try things out by hand."""
+"""`python -m beds.cluster`: a control plane in the foreground, for experiments by hand."""
 
 import os
 import shlex
@@ -24,7 +24,7 @@ _CHECK_SECONDS = 1
 def main(nodes: int, crds: tuple[Path, ...], folder: Path | None) -> None:
     """Run a Kubernetes control plane until Ctrl-C.
 
-    It starts no containers: kwok says of pods that they run.
+    It starts no containers: kwok sets pods to running.
     """
     try:
         build.programs((*build.CONTROL_PLANE, "kwok"))
@@ -43,7 +43,7 @@ def main(nodes: int, crds: tuple[Path, ...], folder: Path | None) -> None:
 
 
 def tell(plane: ControlPlane, nodes: int) -> None:
-    """Say how to use it from another terminal."""
+    """Print how to use it from another terminal."""
     click.echo(f"cluster: Kubernetes serves at {plane.url} with {nodes} nodes; logs are in {plane.folder}\n")
     click.echo("In another terminal:\n")
     environment = plane.environment()

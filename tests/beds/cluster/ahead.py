@@ -1,4 +1,4 @@
-"""Builds the test bed's programs beside tests that do without them; whoever comes before it is done waits or builds."""
+"""Builds the test bed's programs in the background, while tests run that do not need them."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ _BUILD = "import sys; from beds.cluster import build; build.programs(sys.argv[1:
 
 
 class Ahead:
-    """The programs that are missing, in the order in which they are built, and the process that builds them."""
+    """The missing programs, in the order in which they are built, and the process that builds them."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        """Starts to build, if anything is missing and can be built. Needs no answer: who needs a program asks again."""
+        """Start to build what is missing and can be built. A failure shows when a fixture builds the program itself."""
         self._names = build.missing(names)
         self._process: subprocess.Popen[bytes] | None = None
         if self._names and not build.unavailable(self._names):
@@ -32,14 +32,14 @@ class Ahead:
 
     @property
     def building(self) -> list[str]:
-        """What is being built, or will be."""
+        """Programs that are being built, or will be."""
         if self._process is None or self._process.poll() is not None:
             return []
         self._names = build.missing(self._names)
         return self._names
 
     def close(self) -> None:
-        """End it, with the compilers it has started."""
+        """Kill the build and its compilers."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, 9)

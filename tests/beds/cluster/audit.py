@@ -1,4 +1,4 @@
-"""What the API server was asked, by whom and with what outcome, from its audit log; it only reads."""
+"""Reads the API server's audit log: requests, their users and outcomes."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ POLICY = {
 
 
 class Request(NamedTuple):
-    """One request; `resource` is as RBAC has it (pods/status), `code` the HTTP status."""
+    """One request; `resource` is named as in RBAC (pods/status), `code` is the HTTP status."""
 
     user: str
     verb: str
@@ -38,13 +38,13 @@ def read(log: Path, user: str = "") -> Iterator[Request]:
 
 
 def is_first_answer(event: dict[str, Any]) -> bool:
-    """Whether an event is its request's own; only a watch that was granted has one at its start and one at its end."""
+    """Whether this is the request's first event with an answer; a granted watch has one at its start and its end."""
     granted_watch = event["verb"] == "watch" and event["responseStatus"]["code"] < 400
     return bool(event["stage"] == ("ResponseStarted" if granted_watch else "ResponseComplete"))
 
 
 def request(event: dict[str, Any]) -> Request:
-    """An audit event as a request."""
+    """Convert an audit event to a request."""
     target = event.get("objectRef", {})
     resource = "/".join(part for part in (target.get("resource", ""), target.get("subresource", "")) if part)
     return Request(

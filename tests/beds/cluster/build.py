@@ -1,4 +1,4 @@
-"""Builds the test bed's pinned programs, once, from Go modules into a cache outside the tree; it runs none of them.
+"""Builds the test bed's pinned programs from Go modules, once, into a cache outside the tree.
 
 tools/*/go.mod pin the versions, one module for each group of programs that share dependencies. To add a program, add
 its package here and as a `tool` there, then run `GOFLAGS=-mod=mod go mod tidy` in that folder.
@@ -38,7 +38,7 @@ _ERROR_LINES = 10
 
 
 def unavailable(names: Iterable[str] = CONTROL_PLANE) -> str:
-    """Why programs can neither be found nor built here, with the remedy; empty if they can."""
+    """Why programs can neither be found nor built here, and how to fix it; empty if they can."""
     if not shutil.which("openssl"):
         return "there is no openssl here to make certificates with; install the package openssl"
     missing = [name for name in names if not _given(name)]
@@ -51,7 +51,7 @@ def unavailable(names: Iterable[str] = CONTROL_PLANE) -> str:
 
 
 def programs(names: Iterable[str]) -> dict[str, Path]:
-    """Paths of programs, built first if need be, which takes minutes and shows its progress on stderr.
+    """Paths of the programs; builds the missing ones, which takes minutes and shows its progress on stderr.
 
     Raises `ClusterError` if that is impossible here.
     """
@@ -64,7 +64,7 @@ def programs(names: Iterable[str]) -> dict[str, Path]:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Those that have to be built before they can run."""
+    """Programs that have to be built first."""
     wanted = [name for name in names if not _given(name)]
     if not wanted or not shutil.which("go"):
         return wanted
@@ -73,7 +73,7 @@ def missing(names: Iterable[str]) -> list[str]:
 
 
 def _given(name: str) -> Path | None:
-    """The program in KUBEBUILDER_ASSETS, the folder that other Kubernetes test beds look into as well."""
+    """The program in KUBEBUILDER_ASSETS, which other Kubernetes test beds use too."""
     folder = os.environ.get("KUBEBUILDER_ASSETS")
     path = Path(folder or "/", name)
     return path if folder and path.is_file() else None
@@ -91,7 +91,7 @@ def _built(names: list[str]) -> dict[str, Path]:
 
 
 def _cache() -> Path:
-    """The folder of the programs of these versions, compiled by this Go."""
+    """Cache folder of the programs of these versions, compiled by this Go."""
     digest = hashlib.sha256(_go("env", "GOVERSION", "GOARCH").encode())
     for file in sorted(MODULES.glob("*/go.*")):
         digest.update(file.read_bytes())
@@ -110,13 +110,13 @@ def module(folder: str, name: str) -> Path:
 
 
 def home() -> Path:
-    """The folder for all that is worth keeping from one run to the next, of every clone."""
+    """The cache folder shared by all clones and runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "resnetboost"
 
 
 @contextmanager
 def locked(folder: Path, doing: str) -> Iterator[None]:
-    """Hold a folder: of several runs one builds, and the others wait for what it builds."""
+    """Lock a folder: of several runs one builds, and the others wait for the result."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
@@ -128,7 +128,7 @@ def locked(folder: Path, doing: str) -> Iterator[None]:
 
 
 def _build(name: str, cache: Path, count: str) -> None:
-    """Build in a scratch folder: a program in the cache is always whole, and nothing of an aborted build remains."""
+    """Build in a scratch folder, so that the cache never holds partial programs or leftovers of an aborted build."""
     module, package = PACKAGES[name]
     started = time.monotonic()
     tell(f"cluster: building {name} ({count}) ... ")
@@ -141,7 +141,7 @@ def _build(name: str, cache: Path, count: str) -> None:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """An empty folder, perhaps left by a run that was killed, and gone afterwards."""
+    """An empty folder, removed afterwards; clears what a killed run left in it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
@@ -151,7 +151,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _linker_flags() -> str:
-    """No debugging symbols, and the versions, which Kubernetes' and helm's own builds would have put in.
+    """Strip debugging symbols, and set the versions as Kubernetes' and helm's own builds do.
 
     A helm without them renders for Kubernetes 1.20, which the chart refuses.
     """
@@ -172,7 +172,7 @@ def _linker_flags() -> str:
 
 
 def _version(folder: str, module: str) -> str:
-    """What tools/<folder>/go.mod pins a module to."""
+    """The version of a module pinned in tools/<folder>/go.mod."""
     (version,) = re.findall(rf"{re.escape(module)} (v[0-9.]+)", (MODULES / folder / "go.mod").read_text())
     return str(version)
 
@@ -189,5 +189,5 @@ def _go(*arguments: str, folder: Path = MODULES, **variables: str) -> str:
 
 
 def tell(text: str) -> None:
-    """Show progress to whoever waits."""
+    """Print progress to stderr."""
     print(text, end="", file=sys.stderr, flush=True)

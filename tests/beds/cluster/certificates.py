@@ -1,4 +1,4 @@
-"""The control plane's own certificate authority, by the openssl program; it is good for one year and one test run."""
+"""The control plane's own certificate authority, made with openssl; valid for one year."""
 
 import subprocess
 from pathlib import Path
@@ -35,9 +35,9 @@ class Authority:
         self.pair = self._make("ca", "/CN=resnetboost-test", *_CA_EXTENSIONS)
 
     def issue(self, user: str, group: str = "", addresses: str = "") -> Pair:
-        """A certificate for a user, which Kubernetes reads as CN and O, or for a server with addresses.
+        """Issue a certificate for a user (Kubernetes reads CN and O), or for a server with addresses.
 
-        Addresses are in openssl's words, such as `IP:127.0.0.1,DNS:localhost`.
+        Addresses are in openssl's syntax, such as `IP:127.0.0.1,DNS:localhost`.
         """
         subject = f"/O={group}/CN={user}" if group else f"/CN={user}"
         extensions = [f"subjectAltName={addresses}"] if addresses else []

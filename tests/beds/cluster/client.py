@@ -1,4 +1,4 @@
-"""Plain requests to the API server, for what kubectl is too slow for."""
+"""Plain HTTP requests to the API server, where kubectl is too slow."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ _WATCH_SECONDS = 600
 
 
 class Client:
-    """Sends requests as the owner of a certificate, one after another, and past any proxy."""
+    """Sends requests as the owner of a certificate, one after another, ignoring proxies of the environment."""
 
     def __init__(self, url: str, authority: Path, user: Pair) -> None:
         self._url = url
@@ -27,12 +27,12 @@ class Client:
         self._open = urllib.request.build_opener(directly, urllib.request.HTTPSHandler(context=tls)).open
 
     def get(self, path: str) -> str:
-        """The answer as text; raises `OSError` if there is none or it is an error."""
+        """The response as text; raises `OSError` if there is none or it is an error."""
         with self._open(self._url + path, timeout=_TIMEOUT_SECONDS) as answer:
             return str(answer.read().decode())
 
     def answers(self, path: str) -> bool:
-        """Whether there is a good answer by now."""
+        """Whether the server answers without an error."""
         try:
             self.get(path)
         except OSError:
@@ -40,16 +40,16 @@ class Client:
         return True
 
     def lines(self, path: str) -> Iterator[str]:
-        """The lines of an answer that goes on, as they come: a watch. Raises `OSError` when it breaks off."""
+        """Lines of a streamed response (a watch) as they arrive. Raises `OSError` when the stream breaks."""
         with self._open(self._url + path, timeout=_WATCH_SECONDS) as answer:
             try:
                 for line in answer:
                     yield line.decode()
-            except http.client.HTTPException as error:  # in the middle of a piece
+            except http.client.HTTPException as error:  # broken within a chunk
                 raise ConnectionError(f"{path}: the answer broke off: {error}") from error
 
     def send(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> dict[str, Any]:
-        """Send an object; returns the one that comes back. Raises `ClusterError` with the server's words."""
+        """Send an object; returns the server's. Raises `ClusterError` with the server's message."""
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, content, {"Content-Type": content_type}, method=method)
         try:
@@ -62,7 +62,7 @@ class Client:
 
 
 def _complaint(answer: bytes) -> str:
-    """The message of a Status, or what a server says that is too busy to make one."""
+    """Message of a Status, or the plain text of an overloaded server."""
     try:
         return str(json.loads(answer)["message"])
     except (ValueError, TypeError, KeyError):

@@ -1,6 +1,6 @@
-"""The command lines of the control plane's parts; it starts none of them.
+"""Command lines of the control plane's components.
 
-All data is thrown away, so nothing is synced to disk; all addresses are loopback or sockets in the working directory.
+All data is temporary, so nothing is synced to disk; all addresses are loopback or sockets in the working directory.
 """
 
 from pathlib import Path
@@ -8,12 +8,12 @@ from pathlib import Path
 from beds.cluster.identities import Identities
 
 STAGES = Path(__file__).with_name("kwok")
-# The default of 20 requests/s is what a test at scale would measure; and each is the only one of its kind.
+# With the default of 20 requests/s, tests at scale would measure that limit. Each component has only one replica.
 _CONTROLLER = ("--kube-api-qps=2000", "--kube-api-burst=4000", "--leader-elect=false", "--secure-port=0")
 
 
 def etcd() -> list[str]:
-    """Listening on sockets there are no ports to find; those it must advertise nobody calls."""
+    """On Unix sockets, so that no free ports are needed; nobody connects to the advertised URLs."""
     return [
         "--data-dir=etcd",
         "--listen-client-urls=unix://etcd.sock",
@@ -32,8 +32,8 @@ def apiserver(port: int, identities: Identities) -> list[str]:
         "--advertise-address=127.0.0.1",
         f"--secure-port={port}",
         "--permit-port-sharing=true",
-        "--endpoint-reconciler-type=none",  # it refuses loopback addresses
-        "--shutdown-watch-termination-grace-period=1s",  # else its end waits a minute for watches to end
+        "--endpoint-reconciler-type=none",  # loopback addresses are refused as endpoints
+        "--shutdown-watch-termination-grace-period=1s",  # otherwise shutdown waits a minute for watches to end
         "--service-cluster-ip-range=10.96.0.0/16",
         "--authorization-mode=Node,RBAC",
         "--allow-privileged=true",
@@ -50,23 +50,23 @@ def apiserver(port: int, identities: Identities) -> list[str]:
 
 
 def auditing(policy: Path, log: Path) -> list[str]:
-    """Added to the API server's: write down requests."""
+    """Options that make the API server log requests."""
     return [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
 
 
 def untainted_nodes() -> list[str]:
-    """Added to the API server's: new nodes take pods at once, without the controller that finds them healthy."""
+    """Options that let new nodes take pods at once, without the controller that marks them healthy."""
     return ["--disable-admission-plugins=TaintNodesByCondition"]
 
 
 def controller_manager(kubeconfig: Path, identities: Identities, with_node_lifecycle: bool) -> list[str]:
-    """Without the node lifecycle, nodes without a kubelet are never taken for lost."""
+    """Without the node lifecycle controller, nodes without a kubelet never count as lost."""
     return [
         *_CONTROLLER,
         f"--kubeconfig={kubeconfig}",
         f"--root-ca-file={identities.ca}",
         f"--service-account-private-key-file={identities.tokens.key}",
-        "--use-service-account-credentials",  # RBAC knows the controllers by their own names only
+        "--use-service-account-credentials",  # RBAC has roles for the controllers' own names only
         "--controllers=*" if with_node_lifecycle else "--controllers=*,-node-lifecycle-controller",
     ]
 
@@ -77,7 +77,7 @@ def scheduler(kubeconfig: Path) -> list[str]:
 
 
 def kwok(kubeconfig: Path) -> list[str]:
-    """For the pods on nodes with kwok's annotation; stages say what becomes of them."""
+    """For pods on nodes with kwok's annotation; the stages define their status changes."""
     stages = [f"--config={path}" for path in sorted(STAGES.glob("*.yaml"))]
     return [
         f"--kubeconfig={kubeconfig}",

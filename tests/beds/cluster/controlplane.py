@@ -1,4 +1,4 @@
-"""A control plane from its start to its end, and what tests ask of it."""
+"""The control plane as a context manager, and its operations for tests: nodes, kubectl, restarts, audit log."""
 
 import contextlib
 import json
@@ -23,40 +23,40 @@ _KUBECTL_SECONDS = 300
 
 
 class Place(Protocol):
-    """Where programs run that are not to run beside the test, and what goes away with them."""
+    """Where the control plane's programs run: beside the test or in a sandbox."""
 
     @property
     def folders(self) -> Sequence[Path]:
-        """Removed when all is over."""
+        """Folders to remove at the end."""
 
     def open(self, processes: Processes, port: int) -> None:
-        """Make the place, and its loopback's port this machine's."""
+        """Create the place, and forward this machine's loopback port to it."""
 
     def command(self, *command: str | Path) -> Sequence[str | Path]:
-        """What runs a command there."""
+        """The command line that runs a command there."""
 
 
 class Here:
-    """Beside the test."""
+    """On this machine, beside the test."""
 
     folders: Sequence[Path] = ()
 
     def open(self, processes: Processes, port: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def command(self, *command: str | Path) -> Sequence[str | Path]:
-        """The command itself."""
+        """The command, unchanged."""
         return command
 
 
 class ControlPlane:
-    """A context manager; everything it started and wrote is gone afterwards.
+    """A control plane as a context manager, which stops every process and removes every file at the end.
 
-    crds: files of definitions that exist before the garbage collector looks which kinds there are: one that comes
-    later it does not know for up to 30 s.
-    with_audit: write every request down, for `requests`.
-    with_node_lifecycle: take nodes that do not report for lost after 40 s and evict their pods.
-    folder: a new one in which logs and data stay; without it they go to a temporary one.
+    crds: files of CRDs to install before the garbage collector discovers kinds; it would take up to 30 s to notice
+    later ones.
+    with_audit: log every request, for `requests`.
+    with_node_lifecycle: count nodes that do not report as lost after 40 s and evict their pods.
+    folder: a new one in which logs and data are kept; by default they go to a temporary one.
     place: where its programs run.
     """
 
@@ -95,12 +95,12 @@ class ControlPlane:
 
     @property
     def url(self) -> str:
-        """Where the API server listens: on loopback only."""
+        """URL of the API server, on loopback only."""
         return f"https://127.0.0.1:{self._port}"
 
     @property
     def ca(self) -> Path:
-        """The certificate of the authority that the API server's is signed by."""
+        """CA certificate of the API server."""
         return self._identities.ca
 
     @property
@@ -109,7 +109,7 @@ class ControlPlane:
         return self.folder / "audit.log"
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
-        """What kubectl prints for an administrator; raises `ClusterError` with its complaint."""
+        """Output of kubectl, run as administrator; raises `ClusterError` with its error message."""
         done = subprocess.run(
             [self._programs["kubectl"], *arguments],
             env={**os.environ, **self.environment()},
@@ -124,7 +124,7 @@ class ControlPlane:
         return done.stdout
 
     def environment(self) -> dict[str, str]:
-        """What makes kubectl and clients administrators of this cluster; the cache is no longer right for the next."""
+        """Environment that makes kubectl and clients administrators of this cluster, with its own discovery cache."""
         return {
             "KUBECONFIG": str(self.kubeconfig),
             "KUBECACHEDIR": str(self.folder / "kubectl-cache"),
@@ -132,25 +132,25 @@ class ControlPlane:
         }
 
     def token_kubeconfig(self, namespace: str, service_account: str) -> Path:
-        """The kubeconfig of an existing service account, with a token that is good for a day."""
+        """The kubeconfig of an existing service account, with a token that is valid for a day."""
         token = self.kubectl("create", "token", service_account, f"--namespace={namespace}", "--duration=24h").strip()
         return self._identities.token_kubeconfig(namespace, service_account, token)
 
     def identity(self, user: str, group: str) -> Path:
-        """The kubeconfig of a user with a certificate, for one more part of the cluster."""
+        """The kubeconfig of a user with a certificate, for another component of the cluster."""
         return self._identities.kubeconfig(user, group)
 
     def server_certificate(self, name: str, addresses: str) -> Pair:
-        """For one more server of the cluster; addresses are in openssl's words."""
+        """A certificate for another server of the cluster; addresses are in openssl's syntax."""
         return self._identities.certificate(name, addresses)
 
     def restart_apiserver(self, kill: bool = False) -> None:
-        """End the API server, or kill it, and start it at the same address; returns when it serves again."""
+        """Stop or kill the API server and start it at the same address; returns when it serves again."""
         self.stop_apiserver(kill)
         self.start_apiserver()
 
     def stop_apiserver(self, kill: bool = False) -> None:
-        """End the API server, or kill it."""
+        """Stop or kill the API server."""
         self.processes.end(_APISERVER, signal.SIGKILL if kill else signal.SIGTERM)
 
     def start_apiserver(self) -> None:
@@ -163,15 +163,15 @@ class ControlPlane:
         return self.client.get("/metrics")
 
     def requests(self, user: str = "") -> Iterator[audit.Request]:
-        """The requests that the API server has answered so far, one user's or all; needs `with_audit`."""
+        """Requests the API server has answered so far, of one user or of all; needs `with_audit`."""
         return audit.read(self.audit_log, user)
 
     def add_node(self, name: str, allocatable: Mapping[str, str] | None = None) -> None:
-        """Add a ready node, with extended resources, say; nobody takes care of the pods that are bound to it."""
+        """Add a ready node, optionally with extended resources; no kubelet handles the pods bound to it."""
         self.client.send("POST", "/api/v1/nodes", nodes.manifest(name, allocatable or {}))
 
     def add_kwok_nodes(self, count: int, allocatable: Mapping[str, str] | None = None) -> None:
-        """Add nodes kwok-0, kwok-1, ... whose pods run at once, stay so, and go when deleted: see kwok/."""
+        """Add nodes kwok-0, kwok-1, ... whose pods run at once until they are deleted: see kwok/."""
         if not self.processes.runs("kwok"):
             self._programs |= build.programs(["kwok"])
             self._start_program("kwok", components.kwok(self._identities.kubeconfig("kwok", MASTERS)))
@@ -219,7 +219,7 @@ class ControlPlane:
 
 @contextlib.contextmanager
 def _reserved_port() -> Iterator[int]:
-    """A free port that nobody else can take: a socket that does not listen holds it, and shares it with this user's."""
+    """Reserve a free port: a socket that does not listen holds it, and shares it with processes of this user."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))

@@ -1,5 +1,5 @@
-"""What the test bed can fail with; one exception, because nobody handles its causes apart."""
+"""The test bed's only exception, because no caller distinguishes causes."""
 
 
 class ClusterError(Exception):
-    """The test bed cannot do what it was asked to; the text says why, and what helps."""
+    """An operation of the test bed failed; the text says why, and how to fix it."""

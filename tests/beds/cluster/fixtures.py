@@ -1,4 +1,4 @@
-"""Fixtures for pytest: one control plane for the whole session, which tests share by namespaces of their own."""
+"""Pytest fixtures: one control plane per session, with a namespace per test."""
 
 import os
 import uuid
@@ -16,30 +16,30 @@ CRD = Path(__file__).parents[3] / "crds" / "resnetboostjobs.yaml"
 
 @pytest.fixture(scope="session")
 def programs(pytestconfig: pytest.Config) -> None:
-    """Builds the test bed's programs; skips if that is impossible, but never in CI."""
+    """Build the test bed's programs; skip if that is impossible, but never in CI."""
     if reason := build.unavailable(_PROGRAMS):
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no Kubernetes to test with: {reason}")
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():  # building takes minutes: its progress must be seen
+    with capture.global_and_fixture_disabled():  # building takes minutes: show its progress
         build.programs(_PROGRAMS)
 
 
 @pytest.fixture(scope="session")
 def control_plane(programs: None) -> Iterator[ControlPlane]:
-    """A control plane that knows ResNetBoostJobs and writes down requests."""
+    """A control plane with the ResNetBoostJob CRD that logs requests."""
     with ControlPlane(crds=[CRD], with_audit=True) as plane:
         yield plane
 
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A fresh namespace; afterwards it goes by itself, with its pods, while the next test runs."""
+    """A new namespace; deleted afterwards in the background, with its pods, while the next test runs."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     path = f"/api/v1/namespaces/{name}"
     control_plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     account = f"{path}/serviceaccounts/default"
-    control_plane.processes.wait_until(lambda: control_plane.client.answers(account), account)  # pods need it
+    control_plane.processes.wait_until(lambda: control_plane.client.answers(account), account)  # needed by pods
     yield name
     control_plane.client.send("DELETE", path)
-    # Without a kubelet nobody else would confirm that bound pods are gone.
+    # Without a kubelet, nothing else would confirm that bound pods are gone.
     control_plane.client.send("DELETE", f"{path}/pods", {"gracePeriodSeconds": 0})

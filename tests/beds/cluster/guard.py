@@ -1,6 +1,6 @@
-"""Ends processes and removes a folder when their owner closes stdin or is gone, even by SIGKILL; a program of its own.
+"""Kills a process group and removes folders when their owner closes stdin or dies, even by SIGKILL; run as a program.
 
-It prints the number of the process group that the owner is to put its processes into.
+It prints the id of the process group that the owner puts its processes into.
 """
 
 import os
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def start_group() -> int:
-    """A process group; its first process is our child, so that its number cannot pass to strangers before we wait."""
+    """Start a process group led by a child of this process, so that its id is not reused before we wait for it."""
     leader = os.fork()
     if leader == 0:
         wait_for_owner()
@@ -32,12 +32,12 @@ def start_group() -> int:
 
 
 def wait_for_owner() -> None:
-    """Wait for the end of stdin, which nobody writes to and only the owner holds open."""
+    """Wait for the end of stdin, which only the owner holds open and never writes to."""
     sys.stdin.buffer.read()
 
 
 def remove(folder: str) -> None:
-    """Remove a folder in which a dying process may still be writing."""
+    """Remove a folder in which a dying process may still write files."""
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.exists(folder):

@@ -1,4 +1,4 @@
-"""helm, with its own files in a folder that goes; what it installs is the test's."""
+"""Runs helm with its cache and configuration in a temporary folder."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ _SECONDS = 600
 
 
 class Helm:
-    """folder: for its cache and configuration. environment: how to reach a cluster; empty: there is none."""
+    """folder: helm's cache and configuration. environment: how to reach a cluster; empty: none."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._program = build.programs(build.HELM)["helm"]
@@ -23,11 +23,11 @@ class Helm:
 
     @classmethod
     def of(cls, plane: ControlPlane) -> "Helm":
-        """One for a cluster's administrator."""
+        """helm as a cluster's administrator."""
         return cls(plane.folder, plane.environment())
 
     def __call__(self, *arguments: str | Path, input: str | None = None) -> str:
-        """What helm prints; raises `ClusterError` with its complaint."""
+        """helm's output; raises `ClusterError` with its error message."""
         done = subprocess.run(
             [self._program, *arguments],
             env=self._environment,

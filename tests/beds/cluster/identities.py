@@ -1,4 +1,4 @@
-"""Who is who in a control plane: certificates, and kubeconfig files made from them or from tokens."""
+"""Users of a control plane: certificates, and kubeconfig files made from certificates or tokens."""
 
 import base64
 import json
@@ -7,12 +7,12 @@ from pathlib import Path
 from beds.cluster.certificates import Authority, Pair
 from beds.cluster.client import Client
 
-SERVICE = "10.96.0.1"  # the API server's address for pods, the first one of the range of services
-MASTERS = "system:masters"  # the group that may do everything
+SERVICE = "10.96.0.1"  # the API server's address for pods, the first one of the service range
+MASTERS = "system:masters"  # the group with all rights
 
 
 class Identities:
-    """All files go into one folder; the kubeconfigs need no other file."""
+    """All files go into one folder; the kubeconfigs are self-contained."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
@@ -24,25 +24,25 @@ class Identities:
         self.tokens = self._authority.issue("service-accounts")
 
     def client(self, user: str) -> Client:
-        """A client that may do everything."""
+        """A client with all rights."""
         return Client(self._url, self.ca, self._authority.issue(user, MASTERS))
 
     def certificate(self, name: str, addresses: str) -> Pair:
-        """The certificate of a server."""
+        """Issue a server's certificate."""
         return self._authority.issue(name, addresses=addresses)
 
     def kubeconfig(self, user: str, group: str = "") -> Path:
-        """The kubeconfig of a user, who has a certificate."""
+        """The kubeconfig of a user with a certificate."""
         pair = self._authority.issue(user, group)
         credentials = {"client-certificate-data": _encoded(pair.certificate), "client-key-data": _encoded(pair.key)}
         return self._write(user, credentials, "default")
 
     def token_kubeconfig(self, namespace: str, account: str, token: str) -> Path:
-        """The kubeconfig of a service account."""
+        """The kubeconfig of a service account with a token."""
         return self._write(f"{namespace}-{account}", {"token": token}, namespace)
 
     def _write(self, name: str, credentials: dict[str, str], namespace: str) -> Path:
-        """JSON is YAML too."""
+        """Write a kubeconfig as JSON, which is valid YAML."""
         server = {"server": self._url, "certificate-authority-data": _encoded(self.ca)}
         content = {
             "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""The Prometheus operator's own definitions of its kinds, from its module; the operator itself is not here."""
+"""The Prometheus operator's CRDs, from its Go module; the operator itself does not run."""
 
 from beds.cluster import build
 from beds.cluster.controlplane import ControlPlane
@@ -9,7 +9,7 @@ _GROUP = "monitoring.coreos.com"
 
 
 def create(plane: ControlPlane) -> None:
-    """Returns when the API server knows them. Raises `ClusterError`."""
+    """Create the CRDs and wait until the API server serves them. Raises `ClusterError`."""
     folder = build.module("prometheus-operator", _MODULE) / "example" / "prometheus-operator-crd"
     plurals = [f"{kind.lower()}s" for kind in KINDS]
     plane.kubectl("create", *(f"--filename={folder}/{_GROUP}_{plural}.yaml" for plural in plurals))

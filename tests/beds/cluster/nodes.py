@@ -1,14 +1,14 @@
-"""Nodes that are only objects: always ready, with room for many pods, and without a kubelet."""
+"""Nodes that exist only as objects: always ready, with room for many pods, without a kubelet."""
 
 from collections.abc import Mapping
 from typing import Any
 
-KWOK = {"kwok.x-k8s.io/node": "fake"}  # the annotation of nodes whose pods kwok takes care of
+KWOK = {"kwok.x-k8s.io/node": "fake"}  # annotation of nodes whose pods kwok manages
 ROOM = {"cpu": "1000", "memory": "4Ti", "pods": "2000"}
 
 
 def manifest(name: str, allocatable: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A node that is ready from the start."""
+    """Manifest of a node that is ready from the start."""
     room = {**ROOM, **allocatable}
     return {
         "apiVersion": "v1",

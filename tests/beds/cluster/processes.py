@@ -1,4 +1,4 @@
-"""Processes that end together and never outlive their owner, however that ends; what they are is not known here."""
+"""Groups of processes that end together and never outlive their owner, however it ends."""
 
 import signal
 import subprocess
@@ -15,9 +15,9 @@ _LOG_LINES = 15
 
 
 class Processes:
-    """A group of processes, each with a log NAME.log in a folder, which goes with them unless it is to be kept.
+    """A group of processes, each with a log NAME.log in a folder, which is removed with them unless it is to be kept.
 
-    also: more folders that go with them.
+    also: more folders to remove at the end.
     """
 
     def __init__(self, folder: Path, keep: bool = False, also: Sequence[Path] = ()) -> None:
@@ -29,9 +29,9 @@ class Processes:
     def start(
         self, name: str, *command: str | Path, env: Mapping[str, str] | None = None, vital: bool = False
     ) -> subprocess.Popen[bytes]:
-        """Start a process in the folder, out of reach of a terminal's Ctrl-C.
+        """Start a process in the folder, in a session that a terminal's Ctrl-C does not reach.
 
-        vital: once it has ended by itself, `wait_until` no longer waits for anything.
+        vital: if it ends unexpectedly, `wait_until` fails at once.
         """
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
@@ -49,7 +49,7 @@ class Processes:
         return process
 
     def runs(self, name: str) -> bool:
-        """Whether a process of this name was started and has not been ended here."""
+        """Whether a process of this name was started and has not been ended by `end`."""
         return name in self._running
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
@@ -59,7 +59,7 @@ class Processes:
         process.wait()
 
     def check(self) -> None:
-        """Raise `ClusterError` if a vital process has ended by itself."""
+        """Raise `ClusterError` if a vital process has ended unexpectedly."""
         for name in sorted(self._vital):
             process = self._running.get(name)
             if process and (code := process.poll()) is not None:
@@ -67,7 +67,7 @@ class Processes:
                 raise ClusterError("\n".join([f"{name} ended with code {code}; the end of its log:", *log]))
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-        """Wait for a condition; raises `ClusterError` if it does not hold in time, or never will."""
+        """Wait for a condition; raises `ClusterError` on timeout, or if a vital process has ended."""
         deadline = time.monotonic() + seconds
         while not condition():
             self.check()
@@ -78,14 +78,14 @@ class Processes:
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """End all at once and without grace, as nothing they have is needed any more; the folder goes as well."""
+        """Kill all processes at once, since none of their state is needed, and remove the folder."""
         self._guard.communicate()
         for process in self._running.values():
             process.wait()
 
 
 def _start_guard(folders: list[Path]) -> tuple[subprocess.Popen[str], int]:
-    """The guard, and the process group it guards.
+    """Start the guard; returns it and the process group it guards.
 
     A death signal (PR_SET_PDEATHSIG) would come as soon as the thread ends that started a process, and remove nothing.
     """

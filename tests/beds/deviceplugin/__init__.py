@@ -1,4 +1,4 @@
-"""Fake Ascend and NVIDIA device plugins that speak kubelet's real protocol; the kubelet is the test's."""
+"""Fake Ascend and NVIDIA device plugins that speak kubelet's real protocol; tests provide the kubelet."""
 
 from beds.deviceplugin.kinds import ASCEND, NVIDIA, Kind
 from beds.deviceplugin.plugin import DevicePlugin

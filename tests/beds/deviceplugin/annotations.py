@@ -1,4 +1,4 @@
-"""Writes on pods which Ascend device they got, as Huawei's plugin does: from what kubelet gave out, when asked to."""
+"""Annotates pods with their Ascend device as Huawei's plugin does, from kubelet's record of allocations."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ _MERGE = "application/merge-patch+json"
 
 
 def given_out(folder: Path, resource: str) -> dict[str, list[str]]:
-    """Devices by the uid of the pod that has them, as kubelet has written it down beside the plugins' sockets."""
+    """Allocated devices by pod uid, from kubelet's checkpoint file beside the plugins' sockets."""
     try:
         data = json.loads((folder / _CHECKPOINT).read_text())["Data"]
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def given_out(folder: Path, resource: str) -> dict[str, list[str]]:
 
 
 def write(client: Client, pod: dict[str, Any], devices: list[str]) -> None:
-    """Annotate one pod."""
+    """Annotate one pod with its devices."""
     metadata = pod["metadata"]
     annotations = {KEY: json.dumps(configuration(pod, devices)), REAL: ",".join(devices)}
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
@@ -36,7 +36,7 @@ def write(client: Client, pod: dict[str, Any], devices: list[str]) -> None:
 
 
 def configuration(pod: dict[str, Any], devices: list[str]) -> dict[str, Any]:
-    """The annotation's content; the server is the pod, as today's plugin has it."""
+    """Content of the annotation; the server is named after the pod, as today's plugin does."""
     return {
         "pod_name": pod["metadata"]["name"],
         "server_id": pod["metadata"]["uid"],
@@ -50,5 +50,5 @@ def configuration(pod: dict[str, Any], devices: list[str]) -> dict[str, Any]:
 
 
 def address(device: str) -> str:
-    """A device's own address in the network of devices."""
+    """A device's address in the device network."""
     return f"192.168.100.{100 + int(device)}"

@@ -1,4 +1,4 @@
-"""What Ascend's and NVIDIA's plugins call their devices and give to containers; device files are all /dev/null here."""
+"""Resource names, device names and container settings of Ascend's and NVIDIA's plugins; /dev/null as device files."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,19 +10,19 @@ _ASCEND_SHARED = ("davinci_manager", "devmm_svm", "hisi_hdc")
 
 
 class Kind(NamedTuple):
-    """A resource, the names of its devices by number, and what a container gets with some."""
+    """A resource, the names of its devices by number, and the settings of a container with some of them."""
 
     resource: str
     name: str
     give: Callable[[list[str]], Given]
 
     def devices(self, count: int) -> list[str]:
-        """The names of the first ones."""
+        """Names of the first `count` devices."""
         return [self.name.format(number) for number in range(count)]
 
 
 def number(device: str) -> str:
-    """A device's physical number."""
+    """Physical number of a device."""
     return device.rpartition("-")[2]
 
 

@@ -1,4 +1,4 @@
-"""A device plugin for a real kubelet: it offers devices that do not exist; whose pods use them it does not know."""
+"""A device plugin for a real kubelet that offers devices which do not exist."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,17 +16,17 @@ _THREADS = 8
 
 
 class Given(NamedTuple):
-    """What a container gets with its devices: variables, and device files for which this machine has another one."""
+    """A container's settings for its devices: variables, and device files with the file of this machine behind each."""
 
     variables: dict[str, str]
     files: dict[str, str]
 
 
 class DevicePlugin:
-    """A context manager: a plugin for one resource.
+    """A plugin for one resource, as a context manager.
 
     folder: kubelet's, for the sockets of plugins. It registers as soon as a kubelet is there, and again with each new
-    one: a kubelet that starts removes the sockets of those it does not know any more.
+    one, because a starting kubelet removes the sockets of plugins that it does not know.
     """
 
     def __init__(self, folder: Path, resource: str, devices: Sequence[str], give: Callable[[list[str]], Given]) -> None:
@@ -50,7 +50,7 @@ class DevicePlugin:
         self._keeper.join()
 
     def set_health(self, device: str, healthy: bool) -> None:
-        """Tell kubelet that a device is well, or no longer."""
+        """Report a device to kubelet as healthy or unhealthy."""
         with self._changed:
             self._health[device] = HEALTHY if healthy else UNHEALTHY
             self._changes += 1
@@ -71,7 +71,7 @@ class DevicePlugin:
             server.stop(None).wait()
 
     def _kubelet(self) -> tuple[int, int] | None:
-        """Tells one kubelet from the next, whose socket may have the same inode; None while there is none."""
+        """Identifies one kubelet, as the next one's socket may have the same inode; None while there is none."""
         try:
             found = (self._folder / KUBELET_SOCKET).stat()
         except OSError:
@@ -91,7 +91,7 @@ class DevicePlugin:
         with grpc.insecure_channel(f"unix://{self._folder / KUBELET_SOCKET}") as channel:
             try:
                 services.RegistrationStub(channel).Register(request, timeout=_TIMEOUT_SECONDS)
-            except grpc.RpcError:  # the socket of one that is gone, or that does not serve yet
+            except grpc.RpcError:  # a socket of a kubelet that has stopped or does not serve yet
                 return False
         self.registrations += 1
         return True
@@ -113,13 +113,13 @@ class DevicePlugin:
         plugin = self
 
         class Servicer:
-            """The methods kubelet calls; gRPC finds them by name."""
+            """The plugin's gRPC methods, which kubelet calls; gRPC finds them by name."""
 
             def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
                 return messages.DevicePluginOptions()
 
             def ListAndWatch(self, request: Any, context: Any) -> Iterator[Any]:
-                told = -1  # nothing yet
+                told = -1  # no state sent yet
                 while context.is_active() and not plugin._closing.is_set():
                     with plugin._changed:
                         if plugin._changes == told:

@@ -1,4 +1,4 @@
-"""The device plugin protocol v1beta1: its messages and services, from kubelet 1.34's own file, unchanged."""
+"""The device plugin protocol v1beta1: messages and services from kubelet 1.34's own file, unchanged."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A real Kubernetes node on this machine, for tests: real pods from images of this tree, in namespaces of their own."""
+"""A real Kubernetes node on this machine, for tests: real pods from this tree's images, in Linux namespaces."""
 
 from beds.kubelet.bed import Bed, unavailable
 

@@ -1,4 +1,4 @@
-"""`python -m beds.kubelet`: a cluster with a real node in the foreground, to install the operator on, or to kill."""
+"""`python -m beds.kubelet`: a cluster with a real node in the foreground, to install the operator on or to break."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ _CHECK_SECONDS = 1
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Run Kubernetes with one node, that has the images of this tree, until Ctrl-C."""
+    """Run Kubernetes with one node that has this tree's images, until Ctrl-C."""
     try:
         if reason := unavailable():
             raise ClusterError(reason)
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def tell(bed: Bed, folders: list[str]) -> None:
-    """Say how to use it from another terminal."""
+    """Print how to use it from another terminal."""
     environment = bed.plane.environment()
     click.echo(f"cluster: Kubernetes serves at {bed.plane.url}; files are in {bed.folder} and {bed.plane.folder}\n")
     click.echo("In another terminal:\n")

@@ -1,4 +1,4 @@
-"""One real node: containerd, kubelet and a name server beside a control plane of their own; what runs is the test's."""
+"""One real node: containerd, kubelet and a name server beside a control plane of their own."""
 
 import contextlib
 import json
@@ -22,9 +22,9 @@ _VOLUMES = "/api/v1/persistentvolumes"
 
 
 class Bed:
-    """A context manager; everything it started, mounted and wrote is gone afterwards.
+    """A cluster with one real node, as a context manager, which removes every process, mount and file at the end.
 
-    `plane` is the cluster's control plane. labels: of the node, in kubelet's words.
+    `plane` is the cluster's control plane. labels: of the node, in kubelet's syntax.
     """
 
     def __init__(self, crds: Sequence[Path] = (), labels: Mapping[str, str] | None = None) -> None:
@@ -48,14 +48,14 @@ class Bed:
         self._resources.close()
 
     def run(self, *command: str | Path) -> str:
-        """What a command prints inside. Raises `ClusterError` with its complaint."""
+        """Output of a command run inside the node. Raises `ClusterError` with its error message."""
         done = subprocess.run(self.sandbox.command(*command), capture_output=True, text=True, check=False)
         if done.returncode:
             raise ClusterError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
         return done.stdout
 
     def start_kubelet(self) -> None:
-        """Start it again where it was; returns at once."""
+        """Start kubelet again with the same state; returns at once."""
         options = [
             f"--config={self.folder}/kubelet.json",
             f"--kubeconfig={self._kubeconfig}",
@@ -66,36 +66,36 @@ class Bed:
         self._start_program(_KUBELET, self._programs[_KUBELET], *options)
 
     def stop_kubelet(self) -> None:
-        """End it; its containers run on."""
+        """Stop kubelet; its containers keep running."""
         self.plane.processes.end(_KUBELET)
 
     def add_claim(self, namespace: str, name: str) -> Path:
-        """A claim for a new folder of the node, which pods may write to by their fsGroup; returns the folder."""
+        """Create a claim for a new folder of the node, which pods may write to by their fsGroup; returns the folder."""
         folder = self.folder / "volumes" / f"{namespace}-{name}"
         folder.mkdir(parents=True)
         send = self.plane.client.send
         send("POST", _VOLUMES, volumes.volume(folder))
         wait = self.plane.processes.wait_until
-        # A claim that comes before its volume is known is looked at again only after 15 s.
+        # A claim that is created before its volume exists is retried only after 15 s.
         wait(lambda: '"phase":"Available"' in self.plane.client.get(f"{_VOLUMES}/{folder.name}"), "a volume")
         send("POST", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims", volumes.claim(name, folder))
         return folder
 
     @property
     def plugins(self) -> Path:
-        """Where device plugins meet kubelet, by a path that is short enough for a socket's."""
+        """Folder of the device plugins' sockets, by a path short enough for a socket."""
         short = self.plane.folder / "plugins"
         if not short.is_symlink():
             short.symlink_to(self.folder / "lib" / "kubelet" / "device-plugins")
         return short
 
     def node(self) -> dict[str, Any]:
-        """The node as the API server knows it."""
+        """The node object from the API server."""
         found: dict[str, Any] = json.loads(self.plane.client.get(f"/api/v1/nodes/{texts.NODE}"))
         return found
 
     def is_ready(self) -> bool:
-        """Whether the node takes pods."""
+        """Whether the node is ready for pods."""
         try:
             conditions = self.node()["status"]["conditions"]
         except OSError:
@@ -128,7 +128,7 @@ class Bed:
 
 
 def unavailable() -> str:
-    """Why there can be no node here, with the remedy; empty if there can."""
+    """Why there can be no node here, and how to fix it; empty if there can."""
     if reason := sandbox.unavailable() or build.unavailable((*build.CONTROL_PLANE, *build.NODE)):
         return reason
     places = os.environ["PATH"] + ":/usr/sbin:/sbin"

@@ -1,4 +1,4 @@
-"""Runs a command in the namespaces of another process; a program of its own, which passes signals on to the command.
+"""Runs a command in the namespaces of another process and passes signals on to it; run as a program.
 
 `enter.py PID COMMAND...`. However it ends, the command ends too.
 """
@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> NoReturn:
-    """Enter, run, and end as the command ends."""
+    """Enter the namespaces, run the command, and exit as it does."""
     folder = os.getcwd()
     enter(sys.argv[1])
     os.chdir(folder)
@@ -29,7 +29,7 @@ def main() -> NoReturn:
 
 
 def enter(process: str) -> None:
-    """Join all of them, the mounts last: afterwards /proc is another one."""
+    """Join all namespaces; mounts come last, because they replace /proc."""
     found = [os.open(f"/proc/{process}/ns/{kind}", os.O_RDONLY) for kind in ("net", "pid", "mnt")]
     for namespace in found:
         if _libc.setns(namespace, 0):

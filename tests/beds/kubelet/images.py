@@ -1,6 +1,6 @@
-"""The images pods of the bed run, built from this tree's Dockerfiles and kept in the cache; it starts no pods.
+"""Builds the container images that the bed's pods run, from this tree's Dockerfiles, into the cache.
 
-No registry is asked: the base is made by debootstrap, what holds a pod's namespaces by a C compiler.
+It uses no registry: debootstrap makes the base image, and a C compiler the pause program.
 """
 
 import hashlib
@@ -35,14 +35,14 @@ _MOST_BYTES = 15 << 30
 
 
 class Image(NamedTuple):
-    """One of ours; `inputs` are files and folders of the tree that decide what is in it."""
+    """One of our images; `inputs` are the files and folders of the tree that determine its content."""
 
     name: str
     inputs: tuple[str, ...]
 
     @property
     def tag(self) -> str:
-        """As in a pod's manifest."""
+        """Name and tag as in a pod's manifest."""
         return f"resnetboost/{self.name}:{__version__}"
 
 
@@ -51,9 +51,9 @@ TRAINER = Image("trainer-cpu", _COMMON_INPUTS + _TRAINER_INPUTS)
 
 
 def give(own: Path, images: Sequence[Image] = (OPERATOR, TRAINER)) -> None:
-    """Make a folder for containerd with these images, as they are in this tree.
+    """Create a folder for containerd with these images, built from this tree.
 
-    Builds what has changed since, which may take minutes and shows its progress. Raises `ClusterError`.
+    Rebuilds images whose inputs have changed, which may take minutes and shows its progress. Raises `ClusterError`.
     """
     cache = home() / "images"
     with locked(cache, "is building images"):
@@ -69,7 +69,7 @@ def give(own: Path, images: Sequence[Image] = (OPERATOR, TRAINER)) -> None:
 
 
 def _link(stored: Path, own: Path) -> None:
-    """A copy without copying: what is unpacked never changes, only databases do."""
+    """Copy with hard links: unpacked files never change; only databases are really copied."""
     _run("cp", "--archive", "--link", stored, own)
     for part in own.iterdir():
         for database in part.glob("*.db"):
@@ -78,13 +78,13 @@ def _link(stored: Path, own: Path) -> None:
 
 
 def sizes() -> dict[str, int]:
-    """Bytes of each image's layers, unpacked."""
+    """Bytes of each image's unpacked layers."""
     found = json.loads((home() / "images" / "kept.json").read_text())
     return {name: entry["bytes"] for name, entry in found.items()}
 
 
 class _Builder:
-    """Builds into a folder of the cache, which somebody holds."""
+    """Builds images into a locked folder of the cache."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
@@ -93,7 +93,7 @@ class _Builder:
         self.base_key = hashlib.sha256(f"{_SUITE} {_BASE_PACKAGES} {_BASE_FILE}".encode()).hexdigest()[:12]
 
     def tidy(self) -> None:
-        """Remove what killed runs left, and all layers when they have become too many: each change adds some."""
+        """Remove the leftovers of killed runs, and all layers when there are too many, as each change adds some."""
         for left in self._cache.glob("tmp*"):
             shutil.rmtree(left)
         layers = self._cache / "buildah"
@@ -101,11 +101,11 @@ class _Builder:
             _run("buildah", "rmi", "--all", "--force", **self._environment())
 
     def has(self, name: str, digest: str) -> bool:
-        """Whether an image made from these inputs is there."""
+        """Whether an image of these inputs is cached."""
         return bool(self._kept().get(name, {}).get("digest") == digest)
 
     def keep(self, name: str, digest: str, make: object) -> None:
-        """Make an archive of an image and give it to containerd."""
+        """Archive an image and import it into containerd."""
         assert callable(make)
         with tempfile.TemporaryDirectory(dir=self._cache) as scratch:
             archive = Path(scratch, "image.tar")
@@ -116,7 +116,7 @@ class _Builder:
         self._record.write_text(json.dumps({**self._kept(), name: entry}, indent=1))
 
     def build(self, image: Image, archive: Path) -> None:
-        """From its Dockerfile."""
+        """Build an image from its Dockerfile."""
         base = self._base()
         with _told(f"building the image {image.name}"), tempfile.TemporaryDirectory(dir=self._cache) as scratch:
             _copy_inputs(image, Path(scratch))
@@ -131,7 +131,7 @@ class _Builder:
         return found
 
     def _base(self) -> str:
-        """The image that takes the place of python:3.11-slim."""
+        """Base image in place of python:3.11-slim."""
         tag = f"localhost/resnetboost-base:{self.base_key}"
         known = _run("buildah", "images", "--quiet", "--filter", f"reference={tag}", **self._environment())
         if not known.strip():
@@ -142,7 +142,7 @@ class _Builder:
         return tag
 
     def _environment(self) -> dict[str, str]:
-        """buildah's storage is our own, not the machine's."""
+        """Environment with buildah's own storage, separate from the machine's."""
         file = self._cache / "storage.conf"
         roots = f'graphroot = "{self._cache}/buildah"\nrunroot = "{self._cache}/buildah-run"\n'
         file.write_text(f'[storage]\ndriver = "overlay"\n{roots}')
@@ -150,7 +150,7 @@ class _Builder:
 
 
 def _copy_inputs(image: Image, folder: Path) -> None:
-    """A tree in which files have no time: else each clone would make all layers anew."""
+    """Copy the inputs with fixed modification times; otherwise each clone would rebuild all layers."""
     for source in _files(image):
         target = folder / source.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def _digest(image: Image, base_key: str) -> str:
 
 
 def _bootstrap(folder: Path) -> None:
-    """A tar file of a small Debian, and a Dockerfile for it, from the mirror that debootstrap knows itself."""
+    """A tar file of a small Debian and a Dockerfile for it, from debootstrap's default mirror."""
     system = folder / "system"
     _run("debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", _SUITE, system)
     for waste in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log"):
@@ -210,7 +210,7 @@ def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
 
 @contextmanager
 def _containerd(root: Path, folder: Path) -> Iterator[Path]:
-    """A containerd on a root, for as long as it takes; its mounts are seen by nobody else."""
+    """Run a containerd on a root folder; its mounts are private."""
     configuration, socket = folder / "containerd.toml", folder / "c.sock"
     configuration.write_text(texts.containerd(root, folder / "state", socket, folder / "network"))
     command = ["unshare", "--mount", "containerd", "--config", str(configuration)]

@@ -1,7 +1,7 @@
-"""Makes namespaces of its own and is the first process in them; a program of its own, which ends all others with it.
+"""Creates Linux namespaces and is the first process in them; all others end with it; run as a program.
 
-It is called with the folder whose `lib`, `log` and `run` stand for /var/lib, /var/log and /run inside, and with the
-addresses of the bridge and of the loopback device. It writes its process id into the folder when all is ready.
+Its arguments are the folder whose `lib`, `log` and `run` replace /var/lib, /var/log and /run inside, and the addresses
+of the bridge and of the loopback device. It writes its process id into the folder when all is ready.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from typing import NoReturn
 _NEW_MOUNTS, _NEW_PROCESSES, _NEW_NETWORK = 0x20000, 0x20000000, 0x40000000
 _PR_SET_PDEATHSIG = 1
 _STANDINS = {"lib": "/var/lib", "log": "/var/log", "run": "/run"}
-# What a kubelet wants of the kernel; it would set it for the whole machine, so it is shown what it wants to see.
+# Kernel settings that kubelet requires; it would change them for the whole machine, so they are faked.
 _TUNABLES = {
     "kernel/keys/root_maxbytes": 25000000,
     "kernel/keys/root_maxkeys": 1000000,
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> NoReturn:
-    """Become the parent of the namespaces' first process, and end as it does."""
+    """Become the parent of the namespaces' first process, and exit as it does."""
     folder, bridge, service = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     if _libc.unshare(_NEW_MOUNTS | _NEW_PROCESSES | _NEW_NETWORK):
         sys.exit(f"no namespaces to be had here: {os.strerror(ctypes.get_errno())}")
@@ -50,7 +50,7 @@ def main() -> NoReturn:
 
 
 def make_mounts(folder: Path) -> None:
-    """Own /proc, /run, /var/lib and /var/log, seen by nobody outside."""
+    """Mount private /proc, /run, /var/lib and /var/log."""
     run("mount", "--make-rprivate", "/")
     run("mount", "-t", "proc", "proc", "/proc")
     for name, place in _STANDINS.items():
@@ -64,22 +64,23 @@ def make_mounts(folder: Path) -> None:
 
 
 def make_network(bridge: str, service: str) -> None:
-    """The bridge that pods hang on, and an address for the API server's service, which nobody forwards here."""
+    """Create the bridge for pods, and an address for the API server's service, which needs no forwarding here."""
     run("ip", "link", "set", "lo", "up")
     run("ip", "address", "add", f"{service}/32", "dev", "lo")
-    # With an address of its own: else it takes the lowest of its ports', and each new pod may cut off the others.
+    # With a fixed MAC address: otherwise the bridge takes the lowest of its ports', and each new pod may interrupt the
+    # others.
     run("ip", "link", "add", "cni0", "address", "0a:58:0a:58:00:01", "type", "bridge")
     run("ip", "address", "add", bridge, "dev", "cni0")
     run("ip", "link", "set", "cni0", "up")
 
 
 def run(*command: str) -> None:
-    """Run a program that must succeed."""
+    """Run a program; raise if it fails."""
     subprocess.run(command, check=True)
 
 
 def rest() -> NoReturn:
-    """Reap whoever dies without a parent, for ever."""
+    """Reap orphaned processes for ever."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:
         try:

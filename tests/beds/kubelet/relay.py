@@ -1,7 +1,7 @@
-"""Passes TCP connections into a network namespace; a program of its own, which knows nothing of what it passes.
+"""Forwards TCP connections into a network namespace; run as a program.
 
-`relay.py PID PORT ADDRESS:PORT`: whoever connects to the port on this side's loopback, or to the address inside the
-namespaces of PID, is connected to that port of the loopback inside.
+`relay.py PID PORT ADDRESS:PORT`: connections to the port on this side's loopback, or to the address inside the
+namespaces of PID, are forwarded to that port of the loopback inside.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _PIECE = 1 << 16
 
 
 def main() -> None:
-    """Listen outside, enter, listen inside."""
+    """Listen outside, enter the namespaces, listen inside."""
     process, port, inside = sys.argv[1:]
     address, _, inner_port = inside.rpartition(":")
     listening = [listen("127.0.0.1", int(port))]
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """The port may be held by a socket that does not listen."""
+    """Listen on a port that may be reserved by a socket that does not listen."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listening.bind((address, port))
@@ -37,7 +37,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 async def serve(listening: list[socket.socket], port: int, process: int) -> None:
-    """Connect whoever comes, until the process ends."""
+    """Accept and forward connections until the process ends."""
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError), contextlib.closing(writer):
@@ -51,7 +51,7 @@ async def serve(listening: list[socket.socket], port: int, process: int) -> None
 
 
 async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One direction, until its end."""
+    """Forward one direction of a connection until its end."""
     while piece := await reader.read(_PIECE):
         writer.write(piece)
         await writer.drain()

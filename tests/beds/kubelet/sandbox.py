@@ -1,4 +1,4 @@
-"""Namespaces, control groups and a folder for one node: what is started in them is gone with them, however it ends."""
+"""Namespaces, control groups and a folder for one node; every process started in them ends with them."""
 
 import contextlib
 import fcntl
@@ -19,11 +19,11 @@ _PROGRAMS = Path(__file__).parent
 _GROUPS = Path("/sys/fs/cgroup")
 _SERVICE_PORT = 443
 _PREFIX = "resnetboost-"
-_SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}  # eight processes'; the kernel's two versions of it
+_SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}  # the share of eight processes, in cgroup v1 and v2
 
 
 class Sandbox:
-    """A `Place` for a control plane. It makes its folder at once, which goes with the control plane or by `close`."""
+    """A `Place` for a control plane. Creates its folder at once; the control plane or `close` removes it."""
 
     def __init__(self) -> None:
         beds = home() / "beds"
@@ -42,11 +42,11 @@ class Sandbox:
 
     @property
     def folders(self) -> Sequence[Path]:
-        """The folder last: while it is there, somebody knows that there is something to remove."""
+        """The sandbox's own folder comes last: while it exists, `sweep` finds what else must be removed."""
         return [*cgroups(self.name), self.folder]
 
     def open(self, processes: Processes, port: int) -> None:
-        """Start the first process, and the way in for tests and pods to an API server on the port."""
+        """Start the first process, and forward the API server's port for tests and pods."""
         (self.folder / "plane").symlink_to(processes.folder)  # for `sweep`
         bridge = f"{texts.GATEWAY}/{texts.SUBNET.rpartition('/')[2]}"
         self._start(processes, "sandbox", "init.py", str(self.folder), bridge, identities.SERVICE)
@@ -54,15 +54,15 @@ class Sandbox:
         self.let_in(processes, port, f"{identities.SERVICE}:{_SERVICE_PORT}")
 
     def let_in(self, processes: Processes, port: int, inside: str) -> None:
-        """Make a loopback port of the inside this machine's too, and known to pods by an address and a port."""
+        """Make a loopback port of the inside reachable from this machine, and from pods by an address and a port."""
         self._start(processes, "relay", "relay.py", self._first, str(port), inside)
 
     def command(self, *command: str | Path) -> Sequence[str | Path]:
-        """What runs a command inside."""
+        """The command line that runs a command inside."""
         return [sys.executable, "-I", "-S", _PROGRAMS / "enter.py", self._first, *command]
 
     def close(self) -> None:
-        """Let others know that nobody is here any more, and remove what there is if no guard did."""
+        """Stop the processes, and clean up if no guard did."""
         self._lock.close()
         sweep(self.folder.parent)
 
@@ -75,12 +75,12 @@ class Sandbox:
 
 
 def cgroups(name: str) -> list[Path]:
-    """A group of this name in each hierarchy of this machine."""
+    """This sandbox's control group in each hierarchy of this machine."""
     return [path / name for path in sorted(_hierarchies())]
 
 
 def _favour(group: Path) -> None:
-    """Else all pods together got as much of busy cores as one process beside them."""
+    """Raise the CPU share: otherwise all pods together would get as much of busy cores as one process beside them."""
     for name, value in _SHARES.items():
         if (group / name).exists():
             (group / name).write_text(value)
@@ -94,7 +94,7 @@ def _hierarchies() -> Iterator[Path]:
 
 
 def sweep(beds: Path) -> None:
-    """Remove what runs left behind that were killed together with their guards."""
+    """Remove the leftovers of runs that were killed together with their guards."""
     for folder in beds.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), (folder / "lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,7 +104,7 @@ def sweep(beds: Path) -> None:
 
 
 def _end(folder: Path) -> None:
-    """End the first process if it still is ours: with it end all that it started, or that entered."""
+    """End the first process if it is still ours; every process started in or entering its namespaces ends with it."""
     with contextlib.suppress(OSError):
         process = int((folder / "pid").read_text())
         if str(folder) in Path(f"/proc/{process}/cmdline").read_text():

@@ -1,4 +1,4 @@
-"""The configuration files of a node's programs, as text; it writes and starts nothing."""
+"""Contents of the configuration files of containerd, its network, kubelet and the name server."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,15 @@ from beds.cluster.certificates import Pair
 NODE = "node-0"
 PAUSE_IMAGE = "localhost/resnetboost-pause:1"
 SUBNET = "10.88.0.0/16"
-GATEWAY = "10.88.0.1"  # the bridge's address: the node's own, and that of its name server
+GATEWAY = "10.88.0.1"  # the bridge's address, which is also the node's and the name server's
 _DOMAIN = "cluster.local"
 
 
 def containerd(root: Path | str, state: Path | str, socket: Path | str, network: Path | str) -> str:
-    """oom_score_adj may not be lowered by everybody who may start containers.
+    """containerd's configuration.
 
-    containerd makes the folders it is told of, and one of its own choice for programs if it is not told.
+    oom_score_adj is restricted because an unprivileged user may not lower it. Every folder is named, because containerd
+    would create its default ones on the machine.
     """
     return f"""version = 2
 root = "{root}"
@@ -40,7 +41,7 @@ conf_dir = "{network}"
 
 
 def network() -> str:
-    """The bridge that is there already, for all pods."""
+    """CNI configuration: the existing bridge for all pods."""
     addresses = {"type": "host-local", "ranges": [[{"subnet": SUBNET, "gateway": GATEWAY}]]}
     bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": addresses}
     routed = {**bridge, "ipam": {**addresses, "routes": [{"dst": "0.0.0.0/0"}]}}
@@ -48,7 +49,7 @@ def network() -> str:
 
 
 def kubelet(cgroup: str, ca: Path, server: Pair) -> str:
-    """What a test looks at comes soon: a change of a device or of the node is told without delay."""
+    """Kubelet's configuration, with short intervals so that tests soon see changes of devices and the node."""
     content: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -74,7 +75,7 @@ def kubelet(cgroup: str, ca: Path, server: Pair) -> str:
 
 
 def name_server(kubeconfig: Path) -> str:
-    """Names of services and pods, and no others: nobody is asked outside."""
+    """The name server's configuration: names of services and pods only, no forwarding."""
     return f""".:53 {{
     bind {GATEWAY}
     errors

@@ -1,4 +1,4 @@
-"""Manifests of a volume that is a folder of the node, and of a claim for it."""
+"""Manifests of a volume on a folder of the node, and of a claim for it."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ _COMMON = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
 
 
 def volume(folder: Path) -> dict[str, Any]:
-    """Of the kind `local`, because a hostPath is not given to the pod's group."""
+    """A volume of type `local`, because a hostPath is not given to the pod's group."""
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
     spec = {
         **_COMMON,
@@ -21,6 +21,6 @@ def volume(folder: Path) -> dict[str, Any]:
 
 
 def claim(name: str, folder: Path) -> dict[str, Any]:
-    """For this very volume."""
+    """A claim bound to this volume."""
     spec = {**_COMMON, "volumeName": folder.name, "resources": {"requests": {"storage": "1Gi"}}}
     return {"metadata": {"name": name}, "spec": spec}

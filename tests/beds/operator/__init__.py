@@ -1,6 +1,6 @@
-"""The real operator as a process, a proxy that can fail it, and a kubelet that does what a test says.
+"""The real operator as a process, a proxy that injects failures, and a kubelet under the test's control.
 
-What a test asserts is not here; the control plane is `cluster`.
+The control plane is in `beds.cluster`; assertions are in the tests.
 """
 
 from beds.operator.kubelet import Kubelet

@@ -1,4 +1,4 @@
-"""Plays a scenario in a namespace of its own with an operator that is killed where a test says; tells how it ended."""
+"""Runs a scenario with an operator that is killed at given writes, and returns its outcome."""
 
 import contextlib
 import functools
@@ -33,12 +33,12 @@ _TIMES = frozenset(
         "startTime",
     }
 )
-# How long things took, which a crash may change.
+# Durations, which a crash may change.
 _DURATIONS = frozenset({"attemptSeconds", "productiveSeconds", "percent", "lost"})
 
 
 class Point(NamedTuple):
-    """Where the operator dies: see `Crash`."""
+    """The write at which the operator is killed: see `Crash`."""
 
     write: int
     when: When
@@ -46,16 +46,16 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class End:
-    """What was left when a scenario was over; `created` says how often each object was."""
+    """State at the end of a scenario; `created` counts the creations of each object."""
 
     status: Manifest
     objects: dict[str, list[str]]
     created: dict[str, int]
 
     def agrees(self, expected: "End") -> bool:
-        """Whether it came out the same and nothing was created more often.
+        """Whether the outcome is the same and no object was created more often.
 
-        A creation whose caller was killed while the API server answered may be missing in its log.
+        A creation whose client was killed while the API server answered may be missing in its audit log.
         """
         same = (self.status, self.objects) == (expected.status, expected.objects)
         return same and self.created.items() <= expected.created.items()
@@ -63,7 +63,7 @@ class End:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a scenario ended, how many writes it took, and how often the operator died."""
+    """Result of a scenario, the number of writes, and how often the operator was killed."""
 
     end: End
     writes: int
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def play(plane: ControlPlane, account: Account, scenario: str, point: Point | None = None) -> Outcome:
-    """Play a scenario to its end. Raises AssertionError, with the operator's log, if it does not come."""
+    """Run a scenario to its end. Raises AssertionError, with the operator's log, on timeout."""
     with _namespace(plane, account) as name, _Life(plane, account, name, point) as life:
         space = Space(plane, name, _PATIENCE_SECONDS)
         try:
@@ -87,7 +87,7 @@ def play(plane: ControlPlane, account: Account, scenario: str, point: Point | No
 
 
 class _Life:
-    """An operator behind a proxy that kills it; it is started again each time, as a Deployment would."""
+    """An operator behind a proxy that kills it; restarted each time, as by a Deployment."""
 
     def __init__(self, plane: ControlPlane, account: Account, namespace: str, point: Point | None) -> None:
         self.deaths = 0
@@ -110,7 +110,7 @@ class _Life:
         self._resources.close()
 
     def until_rest(self) -> None:
-        """Wait until the operator runs and has nothing more to write."""
+        """Wait until the operator runs and writes nothing more."""
         seen, since = -1, time.monotonic()
 
         def rests() -> bool:
@@ -122,7 +122,7 @@ class _Life:
         eventually(rests, bool, "the operator has nothing more to write", _PATIENCE_SECONDS)
 
     def _die(self) -> None:
-        """Called in the middle of a request, so somebody else brings it back to life."""
+        """Called in the middle of a request, so another thread restarts the operator."""
         self.operator.kill()
         self.deaths += 1
         revival = threading.Thread(target=self._revive, name="revival")
@@ -164,7 +164,7 @@ def _end(space: Space) -> End:
 
 
 def _timeless(value: Any) -> Any:
-    """A status without the times in it: they are the only thing that a crash may change."""
+    """A status without its times, the only part that a crash may change."""
     if isinstance(value, dict):
         left = {key: found for key, found in value.items() if key not in _TIMES | _DURATIONS}
         return {key: _timeless(found) for key, found in left.items()}
@@ -172,7 +172,7 @@ def _timeless(value: Any) -> Any:
 
 
 def _created(space: Space) -> dict[str, int]:
-    """How often each pod, config map and service was really created, from the API server's own log."""
+    """Number of successful creations of each pod, config map and service, from the API server's audit log."""
     by_operator = space.plane.requests(Account.user)
     counts = Counter(
         f"{found.resource}/{found.name}"

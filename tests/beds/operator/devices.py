@@ -1,4 +1,4 @@
-"""Nodes with Ascend devices, and what Huawei's device plugin writes on their pods, when a test says so."""
+"""Nodes with Ascend devices, and the annotations of Huawei's device plugin, written when a test says so."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ _MERGE = "application/merge-patch+json"
 
 
 def add_nodes(plane: ControlPlane) -> None:
-    """Nodes that only pods for their devices may use; their chip is a 910A."""
+    """Add nodes reserved for pods that use their devices; the chip is a 910A."""
     for name in NODES:
         plane.add_node(name, {RESOURCE: str(PER_NODE)})
         taints = [{"key": RESOURCE, "effect": "NoSchedule"}]
@@ -24,9 +24,9 @@ def add_nodes(plane: ControlPlane) -> None:
 
 
 class DevicePlugin:
-    """Writes its annotation on pods of one namespace, on nodes whose names end with a number.
+    """Annotates pods of one namespace, on nodes whose names end with a number.
 
-    Devices of a node are given away in the order of asking.
+    A node's devices are allocated in the order of the calls.
     """
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
@@ -35,7 +35,7 @@ class DevicePlugin:
         self._given: Counter[str] = Counter()
 
     def allocate(self, pod: dict[str, Any], address: str = "") -> None:
-        """Give a bound pod the next device of its node; `address` instead of the device's own."""
+        """Allocate the next device of its node to a bound pod; `address` replaces the device's own."""
         node = pod["spec"]["nodeName"]
         device = self._given[node] % PER_NODE
         self._given[node] += 1
@@ -43,7 +43,7 @@ class DevicePlugin:
         self.tell(pod, device, address or f"10.{high}.{low}.{device + 1}")
 
     def tell(self, pod: dict[str, Any], device: int, address: str) -> None:
-        """Write that a pod has that device."""
+        """Annotate the pod with that device."""
         metadata = pod["metadata"]
         devices = [{"device_id": str(device), "device_ip": address}]
         written = {"pod_name": metadata["name"], "server_id": metadata["uid"], "devices": devices}

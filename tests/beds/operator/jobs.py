@@ -1,4 +1,4 @@
-"""Job manifests for tests: small, quick to fail, and as sparse as a user's."""
+"""Job manifests for tests: small, without back-off, and with few fields set."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ CLAIM = "checkpoints"
 
 
 def job(name: str = "digits", *, ranks: int = 2, stages: tuple[str, ...] = ("base",), **spec: Any) -> Manifest:
-    """A job of CPU ranks that restarts without waiting; `spec` adds to its fields or replaces them."""
+    """A job of CPU ranks that restarts without back-off; `spec` adds or replaces fields."""
     minimal: Manifest = {
         "device": {"type": "CPU", "count": ranks},
         "model": {"name": "resnet20", "numClasses": 10},

@@ -1,4 +1,4 @@
-"""What kubelets and trainers do to the pods of one namespace, as a test directs it; the real scheduler binds them."""
+"""A fake kubelet and trainer for the pods of one namespace, under the test's control; the real scheduler binds them."""
 
 import contextlib
 import itertools
@@ -16,21 +16,21 @@ from resnetboost_api import names
 Manifest = dict[str, Any]
 
 _STRATEGIC = "application/strategic-merge-patch+json"
-_WATCH_SECONDS = 5  # so long the thread may outlive its test
+_WATCH_SECONDS = 5  # the thread may outlive its test by this much
 _PAUSE_SECONDS = 0.02
 
 
 class Kubelet:
-    """A context manager. What happens by itself:
+    """Fake kubelets and trainers as a context manager. Attributes set the automatic behaviour:
 
     starts: a bound pod runs at once.
-    ends: a deleted pod stops within its grace, as a trainer does after SIGTERM, and is gone.
-    succeeds: a pod that runs exits with 0 at once.
-    saved_step: what rank 0 says it saved when it was stopped.
-    told: what rank 0 answers on /progress, beside stage and attempt; None: nobody listens there.
+    ends: a deleted pod stops within its grace period, as a trainer does after SIGTERM, and is removed.
+    succeeds: a running pod exits with 0 at once.
+    saved_step: the step that rank 0 reports as saved when it is stopped.
+    told: rank 0's answer on /progress, besides stage and attempt; None: nothing listens there.
     told_of: the same for the job of that name alone.
 
-    `seen` are the names of all pods that ever came, by uid.
+    `seen` are the names of all pods so far, by uid.
     """
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
@@ -59,7 +59,7 @@ class Kubelet:
         for port in self._ports.values():
             port.close()
 
-    # What a test may direct
+    # Actions of a test
 
     def exit(self, name: str, code: int, reason: str = "", report: Manifest | None = None) -> None:
         """End a pod's container; `report` is the trainer's termination message."""
@@ -67,36 +67,36 @@ class Kubelet:
         self._patch(name, podstatus.ended(code, reason or default, json.dumps(report) if report else ""))
 
     def disrupt(self, name: str, reason: str) -> None:
-        """Say that a pod is about to be ended by Kubernetes itself."""
+        """Mark a pod as about to be disrupted by Kubernetes."""
         self._patch(name, podstatus.disrupted(reason))
 
     def wait_for_image(self, name: str, reason: str, message: str) -> None:
-        """Leave a bound pod without its image."""
+        """Leave a bound pod waiting for its image."""
         self._patch(name, podstatus.waiting(reason, message))
 
     def tell(self, step: int, **progress: Any) -> None:
-        """From now on rank 0 trains and says so on /progress."""
+        """From now on rank 0 trains and reports this on /progress."""
         self.told = {"state": "Training", "step": step, "heartbeat": step, **progress}
 
     def asked(self, name: str) -> list[float]:
-        """When a pod was asked for its progress (monotonic seconds)."""
+        """Times (monotonic) at which a pod was polled for its progress."""
         return list(self._ports[name].asked) if name in self._ports else []
 
     def stop(self, name: str) -> None:
-        """End the container of a deleted pod as after SIGTERM; the pod stays."""
+        """End the container of a deleted pod as after SIGTERM; the pod object stays."""
         self._stop(self._get(name))
 
     def release(self) -> None:
-        """Let go of every deleted pod, now and from now on."""
+        """Confirm the end of every deleted pod, now and from now on."""
         self.ends = True
         for pod in json.loads(self._plane.client.get(self._path))["items"]:
             self._look(pod)
 
-    # What happens by itself
+    # Automatic behaviour
 
     def _work(self) -> None:
         while not self._stopping.wait(_PAUSE_SECONDS):
-            # The API server is restarted by some tests.
+            # Some tests restart the API server.
             with contextlib.suppress(OSError, ClusterError, ValueError):
                 self._follow()
 
@@ -116,7 +116,7 @@ class Kubelet:
     def _look(self, pod: Manifest) -> None:
         metadata, phase = pod["metadata"], pod["status"].get("phase")
         self.seen[metadata["uid"]] = metadata["name"]
-        with contextlib.suppress(ClusterError):  # others act on pods too; a later event tells the outcome
+        with contextlib.suppress(ClusterError):  # others change pods too; a later event brings the result
             if "deletionTimestamp" in metadata:
                 if self.ends:
                     self._end(pod)
@@ -178,6 +178,6 @@ def _is_rank_0(pod: Manifest) -> bool:
 
 
 def _loopback_addresses() -> Iterator[str]:
-    """Addresses of pods: loopback ones, from a corner that no other test of this moment is likely to use."""
+    """Loopback addresses for pods, from a range that no other test is likely to use at the same time."""
     corner = f"127.{random.randrange(64, 255)}.{random.randrange(256)}"
     return (f"{corner}.{number}" for number in itertools.chain(range(1, 255), itertools.cycle(range(1, 255))))

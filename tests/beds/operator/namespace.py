@@ -1,4 +1,4 @@
-"""One namespace as a test sees it: its jobs and what became of them; nothing acts for the operator or a kubelet."""
+"""Creates, changes and awaits jobs and other objects of one namespace, for tests."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _PLURALS = {
 
 
 class Space:
-    """All names are of objects in `namespace`. patience_seconds: so long it waits for anything."""
+    """Objects of one namespace. patience_seconds: timeout of every wait."""
 
     def __init__(self, plane: ControlPlane, namespace: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.plane = plane
@@ -31,7 +31,7 @@ class Space:
         self.patience_seconds = patience_seconds
 
     def create(self, manifest: Manifest) -> Manifest:
-        """Create any object; returns it as the API server completed it."""
+        """Create an object; returns it with the API server's defaults."""
         return self.plane.client.send("POST", self._path(_PLURALS[manifest["kind"]]), manifest)
 
     def get(self, plural: str, name: str) -> Manifest:
@@ -45,7 +45,7 @@ class Space:
         return sorted(found, key=lambda item: str(item["metadata"]["name"]))
 
     def names_of(self, plural: str) -> list[str]:
-        """The names of all objects of a kind; without the config map that Kubernetes puts into every namespace."""
+        """Names of all objects of a kind, without the config map that Kubernetes puts into every namespace."""
         found = [str(item["metadata"]["name"]) for item in self.all(plural)]
         return [name for name in found if name != "kube-root-ca.crt"]
 
@@ -58,7 +58,7 @@ class Space:
         return self.plane.client.send("PATCH", self._path(plural, name), change, _MERGE)
 
     def add_claim(self, name: str) -> None:
-        """A claim for checkpoints and the volume it is bound to; nothing is ever written there."""
+        """Create a claim for checkpoints and its volume; nothing is ever written there."""
         volume = f"{self.namespace}-{name}"
         common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
         spec = {**common, "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/nowhere"}}
@@ -68,7 +68,7 @@ class Space:
         def phase() -> object:
             return json.loads(self.plane.client.get(f"{path}/{volume}")).get("status", {}).get("phase")
 
-        # A claim that comes before its volume is known is looked at again only after 15 s.
+        # A claim that is created before its volume exists is retried only after 15 s.
         eventually(phase, lambda found: found == "Available", f"volume {volume} is available", self.patience_seconds)
         wanted = {**common, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
         self.create({"kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": wanted})
@@ -80,20 +80,20 @@ class Space:
         self.patch(JOB, job, {"spec": spec})
 
     def status(self, job: str = "digits") -> Manifest:
-        """A job's status; empty before the operator saw it."""
+        """A job's status; empty before the operator has written it."""
         status: Manifest = self.get(JOB, job).get("status", {})
         return status
 
     def until(self, holds: Callable[[Manifest], object], what: str, job: str = "digits") -> Manifest:
-        """A job's status as soon as it is as wanted."""
+        """Wait until a job's status satisfies the condition; returns it."""
         return eventually(lambda: self.status(job), holds, f"job {job}: {what}", self.patience_seconds)
 
     def until_phase(self, phase: str, job: str = "digits") -> Manifest:
-        """A job's status as soon as it has that phase."""
+        """Wait until a job has that phase; returns its status."""
         return self.until(lambda status: status.get("phase") == phase, f"phase {phase}", job)
 
     def until_started(self, attempt: int = 0, job: str = "digits") -> Manifest:
-        """A job's status as soon as all pods of an attempt were seen and run."""
+        """Wait until all pods of an attempt run and the operator has seen it; returns the job's status."""
 
         def is_started(status: Manifest) -> bool:
             whole = status.get("attempt") == attempt and "attemptStartTime" in status
@@ -106,17 +106,17 @@ class Space:
         return self.all("pods")
 
     def until_names(self, plural: str, *wanted: str) -> None:
-        """Wait until the objects of a kind are exactly those of these names."""
+        """Wait until the objects of a kind have exactly these names."""
         what = f"{plural} are {sorted(wanted)}"
         eventually(lambda: self.names_of(plural), lambda found: found == sorted(wanted), what, self.patience_seconds)
 
     def until_pods(self, *wanted: str) -> list[Manifest]:
-        """All pods as soon as they are exactly those of these names."""
+        """Wait until the pods have exactly these names; returns them."""
         self.until_names("pods", *wanted)
         return self.pods()
 
     def until_gone(self, plural: str, name: str) -> None:
-        """Wait until an object is no more."""
+        """Wait until an object is gone."""
         what = f"no {plural} {name}"
         eventually(lambda: self.names_of(plural), lambda found: name not in found, what, self.patience_seconds)
 
@@ -125,7 +125,7 @@ class Space:
         return [event["reason"] for event in self.all("events") if event["involvedObject"]["kind"] == names.KIND]
 
     def clear(self) -> None:
-        """Delete all jobs, and all pods without grace, so that nothing goes on after a test."""
+        """Delete all jobs, and all pods without grace, so that nothing continues after a test."""
         self.plane.client.send("DELETE", self._path(JOB), {"propagationPolicy": "Background"})
         self.plane.client.send("DELETE", self._path("pods"), {"gracePeriodSeconds": 0})
 
@@ -135,10 +135,10 @@ class Space:
 
 
 def condition(status: Manifest, kind: str) -> Manifest:
-    """A condition in a status; empty if there is none of that type."""
+    """A condition of a status; empty if there is none of that type."""
     return next((found for found in status.get("conditions", ()) if found["type"] == kind), {})
 
 
 def is_true(status: Manifest, kind: str) -> bool:
-    """Whether a condition in a status is there and holds."""
+    """Whether a condition of a status is True."""
     return condition(status, kind).get("status") == "True"

@@ -1,4 +1,4 @@
-"""Pod statuses as a kubelet writes them, as patches; who writes them when is not known here."""
+"""Pod status patches as kubelet writes them: running, ended, waiting, disrupted."""
 
 import datetime
 from typing import Any
@@ -11,12 +11,12 @@ _RUNNING_CONDITIONS = ("Initialized", "ContainersReady", "Ready")
 
 
 def now() -> str:
-    """This moment, as Kubernetes writes it."""
+    """The current time in Kubernetes' format."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def running(address: str) -> Manifest:
-    """The container runs and is ready."""
+    """Status of a pod whose container runs and is ready."""
     return {
         "phase": "Running",
         "podIP": address,
@@ -28,7 +28,7 @@ def running(address: str) -> Manifest:
 
 
 def ended(code: int, reason: str, message: str) -> Manifest:
-    """The container has ended, and with it the pod."""
+    """Status of a pod whose container has terminated."""
     state = {"exitCode": code, "reason": reason, "message": message, "startedAt": now(), "finishedAt": now()}
     return {
         "phase": "Succeeded" if code == 0 else "Failed",
@@ -38,12 +38,12 @@ def ended(code: int, reason: str, message: str) -> Manifest:
 
 
 def waiting(reason: str, message: str) -> Manifest:
-    """The container cannot start yet."""
+    """Status of a pod whose container cannot start yet."""
     return {"containerStatuses": [_container(False, {"waiting": {"reason": reason, "message": message}})]}
 
 
 def disrupted(reason: str) -> Manifest:
-    """Kubernetes itself is about to end the pod. Without a time it is taken back at once, as having come to nothing."""
+    """Status of a pod about to be disrupted. Kubernetes resets a DisruptionTarget condition that has no time."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": now()}
     return {"conditions": [condition]}
 

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, as in a cluster; it is ended as a cluster or a bad day would end it."""
+"""The operator as a process, as in a cluster: started, awaited, signalled and killed."""
 
 import os
 import signal
@@ -20,11 +20,11 @@ _SECONDS = 5.0
 
 
 class Operator:
-    """One replica. With the same identity its next life need not wait for the lease of the one before.
+    """One replica. With the same identity, its next start need not wait for the previous one's lease.
 
-    namespace: the only one it looks after; all of them without it.
+    namespace: the only one it watches; all by default.
     lease_namespace: operators with their leases in one namespace are replicas of each other.
-    options: further ones, which go before those.
+    options: further ones, placed first.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Operator:
         self.until_ready()
 
     def launch(self) -> None:
-        """Start it and do not wait."""
+        """Start it without waiting."""
         self._address = f"127.0.0.1:{_free_port()}"
         options = [
             *self._options,
@@ -71,25 +71,25 @@ class Operator:
         self._process = self._plane.processes.start(self.name, *command, env=environment)
 
     def until_ready(self) -> None:
-        """Wait until it says that it is ready."""
+        """Wait until it reports that it is ready."""
         eventually(self.readiness, lambda answer: answer == "ready", f"{self.name} is ready", _READY_SECONDS)
 
     @property
     def pid(self) -> int:
-        """Its process' number."""
+        """Its process id."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process exists."""
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL: no last words."""
+        """Kill it with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def terminate(self) -> int:
-        """SIGTERM; its exit code."""
+        """Send SIGTERM; returns its exit code."""
         self._end(signal.SIGTERM)
         return self._process.returncode
 
@@ -98,26 +98,26 @@ class Operator:
         self._process.send_signal(number)
 
     def exit_code(self, seconds: float = 30.0) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Wait until it exits by itself; returns its exit code."""
         code = self._process.wait(seconds)
         self._end(signal.SIGKILL)
         return code
 
     def answer(self, path: str) -> str:
-        """What it answers to GET on its own port."""
+        """Response to GET on its own port."""
         with urllib.request.urlopen(f"http://{self._address}{path}", timeout=_SECONDS) as answer:
             return str(answer.read().decode())
 
     def log(self) -> str:
-        """Everything it and its earlier lives wrote."""
+        """Its output since the first start."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def log_tail(self) -> str:
-        """The end of its log, for a person."""
+        """The last lines of its log, for failure messages."""
         return "\n".join(self.log().splitlines()[-_LOG_LINES:])
 
     def readiness(self) -> str:
-        """`ready`, or what it waits for."""
+        """`ready`, or what it is waiting for."""
         assert self.running, f"{self.name} ended with code {self._process.returncode}:\n{self.log_tail()}"
         try:
             self.answer("/readyz")

@@ -1,4 +1,4 @@
-"""The trainer's /progress, as rank 0 of a fake pod serves it; what it tells is the test's to say."""
+"""Serves the trainer's /progress for rank 0 of a fake pod, with answers the test sets."""
 
 import http.server
 import threading
@@ -9,7 +9,7 @@ from resnetboost_api import names
 
 
 class ProgressPort:
-    """Answers GET on a pod's address with whatever `tell` returns by then; `asked` are the times of it (monotonic)."""
+    """Answers GET on a pod's address with the result of `tell`; `asked` are the requests' times (monotonic)."""
 
     def __init__(self, address: str, tell: Callable[[], bytes]) -> None:
         self.asked: list[float] = []
@@ -32,7 +32,7 @@ class ProgressPort:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -41,4 +41,4 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """An operator that was killed, or had heard enough, leaves in the middle of an answer."""
+        """Ignore errors of connections that the operator closed in the middle of an answer."""

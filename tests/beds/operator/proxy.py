@@ -1,4 +1,4 @@
-"""Stands between one operator and the API server: counts what is written, and fails as a network or a server may.
+"""A proxy between one operator and the API server: counts writes, and injects network and server failures.
 
 Plain HTTP on loopback towards the operator, whose token it passes on. Watches stream through.
 """
@@ -18,7 +18,7 @@ from aiohttp import web
 
 When = Literal["before", "after"]
 
-# Headers that are about one connection and not about the message.
+# Hop-by-hop headers.
 _HOP_BY_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding", "upgrade"})
 _READING = frozenset({"GET", "HEAD"})
 
@@ -33,12 +33,12 @@ class Call:
 
     @property
     def is_write(self) -> bool:
-        """Whether it writes something that matters: leases and events come and go by themselves."""
+        """Whether it is a write other than of leases and events, which are written at any time."""
         return self.method not in _READING and self.collection not in ("leases", "events")
 
     @property
     def collection(self) -> str:
-        """The plural it is about: /api/v1/namespaces/x/pods/y is about pods."""
+        """The resource's plural: /api/v1/namespaces/x/pods/y is about pods."""
         parts = self.path.split("/")
         after_namespace = parts.index("namespaces") + 2 if "namespaces" in parts else 0
         return parts[after_namespace] if after_namespace and len(parts) > after_namespace else parts[-1]
@@ -46,10 +46,10 @@ class Call:
 
 @dataclass
 class Trouble:
-    """What happens to the next `times` calls that `concerns` accepts, instead of or beside their being answered.
+    """A failure of the next `times` calls that `concerns` accepts.
 
-    `code` is answered without asking the server (0: none); 410 to a watch comes inside of it, as from a real server.
-    `lost`: the server did it, the answer never arrives.
+    `code` is answered without passing the call on (0: none); 410 to a watch comes as an event within it, as from a real
+    server. `lost`: the call is passed on, but the answer never arrives.
     """
 
     times: int
@@ -61,11 +61,11 @@ class Trouble:
 
 @dataclass
 class Crash:
-    """The end of the operator, around its n-th write (the first is 1).
+    """The operator is killed around its n-th write (counted from 1).
 
-    when: before the server sees it, or just after it was done.
-    write: 0 means after each write that changed anything: not one that came too late or found nothing to delete, for
-    the next life begins with the same ones.
+    when: before the server sees the write, or just after it was done.
+    write: 0 means after each write that changed anything. Writes that conflicted or found nothing to delete do not
+    count, because the next life begins with the same ones.
     """
 
     write: int
@@ -74,9 +74,9 @@ class Crash:
 
 
 class Proxy:
-    """A context manager; `url` is where the operator should think that the API server is.
+    """The proxy as a context manager; `url` is the API server's address for the operator.
 
-    `muted`: the watches that stay open and tell nothing any more, as behind a connection that died on the way.
+    `muted`: watches that stay open and deliver no events any more, as on a dead connection.
     """
 
     def __init__(self, upstream: str, authority: Path) -> None:
@@ -105,15 +105,15 @@ class Proxy:
 
     @property
     def writes(self) -> list[Call]:
-        """Every write so far that the operator tried, leases and events apart."""
+        """Every write the operator has tried so far, except leases and events."""
         return [call for call in self.calls if call.is_write]
 
     def reopen(self) -> None:
-        """Let writes through again after a crash: they come from the next life."""
+        """Let writes through again after a crash: they come from the restarted operator."""
         self._closed_to_writes = False
 
     def cut_watches(self) -> None:
-        """Break every watch without a word."""
+        """Break every watch without an error event."""
         self._loop.call_soon_threadsafe(self._abort_watches)
 
     def _abort_watches(self) -> None:
@@ -128,7 +128,7 @@ class Proxy:
         connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as self._session:
-            # A handler whose client is gone is cancelled, and with it the watch behind it.
+            # aiohttp cancels the handler of a client that is gone, and with it the watch behind it.
             runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0)
             await runner.setup()
             site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -154,7 +154,7 @@ class Proxy:
             return _refusal(trouble, call)
         try:
             return await self._forward(request, call, crash, trouble)
-        except (aiohttp.ClientError, OSError):  # the server is gone, or the operator is
+        except (aiohttp.ClientError, OSError):  # the server or the operator is gone
             return _hang_up(request)
 
     def _next_trouble(self, call: Call) -> Trouble | None:
@@ -218,11 +218,11 @@ async def _has_changed_something(request: web.BaseRequest, answer: aiohttp.Clien
 async def _pass_on(
     request: web.BaseRequest, answer: aiohttp.ClientResponse, muted: Callable[[], bool]
 ) -> web.StreamResponse:
-    """The answer as it comes, piece by piece."""
+    """Stream the response in chunks."""
     headers = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP_BY_HOP}
     passed = web.StreamResponse(status=answer.status, headers=headers)
     await passed.prepare(request)
-    if answer.content.at_eof():  # read already
+    if answer.content.at_eof():  # already read
         await passed.write(await answer.read())
     async for piece in answer.content.iter_any():
         if not muted():
@@ -232,7 +232,7 @@ async def _pass_on(
 
 
 def _hang_up(request: web.BaseRequest) -> web.Response:
-    """No answer: the connection is reset."""
+    """Reset the connection without a response."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

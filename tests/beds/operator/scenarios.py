@@ -1,4 +1,4 @@
-"""Lives of a job from its creation to its end, each as a script that waits for what it needs; none knows of crashes."""
+"""Scenarios of a job from creation to end, each a script that waits for what it needs; chaos.py adds the crashes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from beds.operator.wait import eventually
 
 Scenario = Callable[[Space, Kubelet], None]
 
-_ON_ONE_NODE = {"nodeSelector": {"kubernetes.io/hostname": "node-0"}}  # evidence names it
+_ON_ONE_NODE = {"nodeSelector": {"kubernetes.io/hostname": "node-0"}}  # the failure record names the node
 _SAVED_STEP = 33
 
 
@@ -40,7 +40,8 @@ def suspension(space: Space, kubelet: Kubelet) -> None:
     space.until_started()
     space.change("digits", runPolicy={"suspend": True})
     _stop_all(space, kubelet)
-    # What a pod says just before it goes while nobody looks is lost in any cluster: that is no matter of crashes.
+    # A pod's last status is lost in any cluster if the pod is removed while no operator watches, so that case is
+    # excluded.
     space.until(
         lambda status: status.get("progress", {}).get("checkpointStep") == _SAVED_STEP, "what was saved is known"
     )
@@ -62,7 +63,7 @@ def stages(space: Space, kubelet: Kubelet) -> None:
 
 
 def deadline(space: Space, kubelet: Kubelet) -> None:
-    """A job that is out of time fails, and its ranks may save."""
+    """A job fails at its active deadline, and its ranks may save."""
     space.create(_job())
     space.until_started()
     space.change("digits", runPolicy={"activeDeadlineSeconds": 1})
@@ -71,8 +72,8 @@ def deadline(space: Space, kubelet: Kubelet) -> None:
 
 
 def rank_table(space: Space, kubelet: Kubelet) -> None:
-    """A job on Ascend whose gang is told of its devices, fails, and whose next gang is told of others."""
-    node = {"nodeSelector": {"kubernetes.io/hostname": "ascend-0"}}  # the table names it
+    """An Ascend job gets its rank table, fails, and its next gang gets a table of other devices."""
+    node = {"nodeSelector": {"kubernetes.io/hostname": "ascend-0"}}  # the table contains the node's name
     space.create(job(device={"type": "Ascend", "count": 2}, template=node))
     plugin = DevicePlugin(space.plane, space.namespace)
     _allocate(space, plugin, "digits-base-0")
@@ -91,7 +92,7 @@ def _job(*stages: str) -> dict[str, Any]:
 
 
 def _allocate(space: Space, plugin: DevicePlugin, gang: str) -> None:
-    """The last pod first. A gang that failed before its table was published would end with another status."""
+    """The last pod first: a gang that failed before its table was published would end with another status."""
     space.until_started(int(gang.rpartition("-")[2]))
     for index in (1, 0):
         plugin.allocate(space.get("pods", f"{gang}-{index}"))
@@ -104,7 +105,7 @@ def _succeed(space: Space, kubelet: Kubelet, gang: str) -> None:
 
 
 def _exit(kubelet: Kubelet, gang: str) -> None:
-    """Rank 1 first: the stage's result is rank 0's."""
+    """Rank 1 first: the stage's result comes from rank 0."""
     kubelet.exit(f"{gang}-1", 0)
     kubelet.exit(f"{gang}-0", 0, report={"class": "Succeeded", "step": 44, "top1": 0.97})
 

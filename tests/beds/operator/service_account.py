@@ -1,4 +1,4 @@
-"""The operator's service account: it may do what the chart grants (its files/rbac.yaml) and nothing else."""
+"""The operator's service account, with exactly the rights of the chart's files/rbac.yaml."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 class Account:
-    """Exists from its construction on; `user` is its name in the audit log."""
+    """Created by the constructor; `user` is its name in the audit log."""
 
     user = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 
@@ -30,7 +30,7 @@ class Account:
         self.kubeconfig = plane.token_kubeconfig(NAMESPACE, NAME)
 
     def kubeconfig_via(self, url: str, name: str) -> Path:
-        """The same account's kubeconfig for another way to the API server: a proxy without TLS."""
+        """The account's kubeconfig for another address of the API server: a proxy without TLS."""
         content = json.loads(self.kubeconfig.read_text())
         content["clusters"][0]["cluster"] = {"server": url}
         path = self._plane.folder / f"{name}.kubeconfig"
@@ -38,11 +38,11 @@ class Account:
         return path
 
     def allow_lease(self, namespace: str) -> None:
-        """Let operators have their lease in another namespace too: those that are no replicas of each other."""
+        """Allow leases in another namespace too, for operators that are not replicas of each other."""
         self._grant(_role("Role"), f"{_RBAC}/namespaces/{namespace}")
 
     def _grant(self, role: dict[str, Any], root: str) -> None:
-        """Create a role as it is in the file and bind it to the account."""
+        """Create a role from the file and bind it to the account."""
         kind, name = role["kind"], role["metadata"]["name"]
         self._plane.client.send("POST", f"{root}/{kind.lower()}s", role)
         binding = {
@@ -54,7 +54,7 @@ class Account:
 
 
 def roles() -> list[dict[str, Any]]:
-    """The ClusterRole and the Role of the file."""
+    """The ClusterRole and the Role in the file."""
     return list(yaml.safe_load_all(RULES.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of sleeping; says what was seen last when it does not come."""
+"""Polls for a condition with a timeout, and reports the last value seen."""
 
 import json
 import time
@@ -8,12 +8,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.05
-# Two cores are shared by the control plane, the operator and the test.
+# The control plane, the operator and the test share two cores.
 PATIENCE_SECONDS = 30.0
 
 
 def eventually(read: Callable[[], T], holds: Callable[[T], object], what: str, seconds: float = PATIENCE_SECONDS) -> T:
-    """The first value that holds. Raises AssertionError with the last one if none comes in time."""
+    """Poll until the condition holds; returns the value. Raises AssertionError with the last value on timeout."""
     deadline = time.monotonic() + seconds
     while not holds(value := read()):
         if time.monotonic() > deadline:
@@ -23,7 +23,7 @@ def eventually(read: Callable[[], T], holds: Callable[[T], object], what: str, s
 
 
 def throughout(read: Callable[[], T], holds: Callable[[T], object], what: str, seconds: float) -> None:
-    """Assert that something stays so: for what has no event that would end the waiting."""
+    """Assert that a condition holds for a while, where no event marks the end."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         value = read()

@@ -1,4 +1,4 @@
-"""A real Prometheus for tests: where it runs, what it scrapes in the words of a cluster's monitors, what it answers."""
+"""A real Prometheus for tests: server, scrape configuration from the chart's monitors, and queries."""
 
 from beds.prometheus.api import Api, Series
 from beds.prometheus.server import Prometheus, unavailable

@@ -1,4 +1,4 @@
-"""Questions to a Prometheus over HTTP, past any proxy; it starts none and waits for nothing."""
+"""Client of Prometheus' HTTP API; ignores proxies of the environment."""
 
 import json
 import math
@@ -13,7 +13,7 @@ _TIMEOUT_SECONDS = 30
 
 
 class Series(NamedTuple):
-    """Labels, and values by time (s since the epoch); without those that are no number: of nothing, no share is one."""
+    """Labels, and values by time (s since the epoch) without NaN, which a ratio of two zeros has."""
 
     labels: dict[str, str]
     points: list[tuple[float, float]]
@@ -25,14 +25,14 @@ class Series(NamedTuple):
 
 
 class Api:
-    """All raise `ClusterError` with Prometheus' complaint, and `OSError` where there is no Prometheus."""
+    """Queries. All raise `ClusterError` with Prometheus' error message, and `OSError` where there is no Prometheus."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def is_ready(self) -> bool:
-        """Whether it answers questions by now."""
+        """Whether Prometheus is ready for queries."""
         try:
             with self._open(f"{self._url}/-/ready", timeout=_TIMEOUT_SECONDS):
                 return True
@@ -40,29 +40,29 @@ class Api:
             return False
 
     def instant(self, query: str, when: float | None = None) -> list[Series]:
-        """What a query has at a time, else now."""
+        """Result of a query at a time, by default now."""
         data = self._ask("query", query=query, **({} if when is None else {"time": repr(when)}))
         if data["resultType"] == "scalar":
             return _numbers([{"metric": {}, "values": [data["result"]]}])
         return _numbers([{"metric": one["metric"], "values": [one["value"]]} for one in data["result"]])
 
     def range(self, query: str, start: float, end: float, step: float) -> list[Series]:
-        """What a query has from one time to another."""
+        """Result of a query over a range of time."""
         data = self._ask("query_range", query=query, start=repr(start), end=repr(end), step=repr(step))
         return _numbers(data["result"])
 
     def label_values(self, label: str, selector: str) -> list[str]:
-        """All values that a label has had on the series of a selector."""
+        """All values of a label on the series of a selector."""
         found: list[str] = self._ask(f"label/{label}/values", **{"match[]": selector})
         return found
 
     def targets(self) -> list[dict[str, Any]]:
-        """What it scrapes by now."""
+        """Active scrape targets."""
         found: list[dict[str, Any]] = self._ask("targets", state="active")["activeTargets"]
         return found
 
     def up(self) -> list[dict[str, str]]:
-        """The labels of those targets whose last scrape was good."""
+        """Labels of the targets whose last scrape succeeded."""
         return [target["labels"] for target in self.targets() if target["health"] == "up"]
 
     def rules(self) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ class Api:
         return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
 
     def alerts(self, name: str) -> dict[str, dict[str, str]]:
-        """The active alerts of a rule: their labels, by state."""
+        """Active alerts of a rule: their labels, by state."""
         found = [alert for rule in self.rules() if rule["name"] == name for alert in rule.get("alerts", ())]
         return {alert["state"]: alert["labels"] for alert in found}
 
@@ -85,7 +85,7 @@ class Api:
 
 
 def _numbers(found: list[dict[str, Any]]) -> list[Series]:
-    """Those that have any."""
+    """Series that have any values."""
     told = [Series(one["metric"], [(float(at), float(value)) for at, value in one["values"]]) for one in found]
     kept = [Series(one.labels, [point for point in one.points if not math.isnan(point[1])]) for one in told]
     return [one for one in kept if one.points]

@@ -1,4 +1,4 @@
-"""Grafana's dashboards as files: what they ask Prometheus, with their variables filled in; it draws nothing."""
+"""Reads Grafana dashboard files: their queries, with variables filled in."""
 
 import json
 import re
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from beds.prometheus.api import Api
 
-# What Grafana puts in for its own variables, for scrapes each second: a window of several scrapes on a busy machine.
+# Values of Grafana's own variables, for scrapes each second: the window spans several scrapes on a busy machine.
 _WINDOWS = {"__rate_interval": "20s", "__interval": "10s", "__range": "10m", "__range_s": "600"}
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::\w+)?\}|\[\[(\w+)\]\]")
 
 
 class Query(NamedTuple):
-    """One that a panel or an annotation sends, with the title of where it stands; legend: of its series."""
+    """A query of a panel or an annotation, with the title of its place; legend: of its series."""
 
     title: str
     text: str
@@ -22,7 +22,7 @@ class Query(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """What is drawn in one place: x, y, width and height in Grafana's units, of which a line has 24."""
+    """A panel: x, y, width and height in Grafana's units, 24 to a row."""
 
     title: str
     kind: str
@@ -33,7 +33,7 @@ class Panel(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """A list of values of a label to choose from; several: more than one may be chosen at once."""
+    """A variable with the values of a label; several: more than one may be selected."""
 
     name: str
     label: str
@@ -43,7 +43,7 @@ class Variable(NamedTuple):
 
 
 class Dashboard:
-    """One file."""
+    """One dashboard file."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem
@@ -55,12 +55,12 @@ class Dashboard:
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """All that it asks for."""
+        """All queries of the dashboard."""
         return (*(query for panel in self.panels for query in panel.queries), *self.annotations)
 
 
 def choices(dashboard: Dashboard, api: Api) -> list[dict[str, str]]:
-    """All ways to fill in the variables: everything where several values may be chosen, else one by one."""
+    """Assignments of the variables: all values where several may be selected, else one at a time."""
     found: list[dict[str, str]] = [{}]
     for variable in dashboard.variables:
         longer = []
@@ -73,7 +73,7 @@ def choices(dashboard: Dashboard, api: Api) -> list[dict[str, str]]:
 
 
 def filled(query: str, choice: Mapping[str, str]) -> str:
-    """A query with values for its variables. Raises `KeyError` for one that nobody knows."""
+    """A query with the variables replaced. Raises `KeyError` for an unknown one."""
     values = {**_WINDOWS, **choice}
     return _VARIABLE.sub(lambda found: values[next(filter(None, found.groups()))], query)
 
@@ -83,7 +83,7 @@ def _everything(variable: Variable, values: list[str]) -> str:
 
 
 def _flat(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """With those in rows that are folded."""
+    """All panels, including those in collapsed rows."""
     for panel in panels:
         yield panel
         yield from _flat(panel.get("panels", []))
@@ -98,7 +98,7 @@ def _panel(found: dict[str, Any]) -> Panel:
 
 
 def _annotations(content: dict[str, Any]) -> Iterator[Query]:
-    """Those that ask Prometheus: Grafana's own has no query."""
+    """Annotations that query Prometheus; Grafana's own have no query."""
     for one in content.get("annotations", {}).get("list", ()):
         if text := one.get("expr") or one.get("target", {}).get("expr"):
             yield Query(one["name"], text, one.get("titleFormat", ""))

@@ -1,7 +1,7 @@
-"""Tells a Prometheus which pods and endpoints a cluster has, in its own labels: Debian's has no Kubernetes discovery.
+"""Kubernetes service discovery for a Prometheus without it, such as Debian's: writes targets to files it watches.
 
-What it would find (discovery/kubernetes/pod.go and endpoints.go) as far as a monitor asks for it, in files that it
-watches; which of them are scraped, the configuration says.
+Labels are those of discovery/kubernetes/pod.go and endpoints.go, as far as our monitors use them; the scrape
+configuration selects the targets.
 """
 
 import json
@@ -22,7 +22,7 @@ _META = "__meta_kubernetes"
 
 
 class Discovery:
-    """A context manager; the files are in `folder`."""
+    """Writes target files to `folder`, as a context manager."""
 
     def __init__(self, client: Client, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Discovery:
         while not self._ending.wait(_PERIOD_SECONDS):
             try:
                 self._look()
-            except OSError:  # an API server that restarts
+            except OSError:  # the API server may be restarting
                 continue
 
     def _look(self) -> None:
@@ -57,7 +57,7 @@ class Discovery:
 
 
 def pod_targets(pods: list[Manifest]) -> Iterator[Manifest]:
-    """One for each port of each container, as soon as the pod has an address."""
+    """One target per port of each container, as soon as the pod has an address."""
     for pod in pods:
         address = pod["status"].get("podIP")
         for container in pod["spec"]["containers"] if address else ():
@@ -67,7 +67,7 @@ def pod_targets(pods: list[Manifest]) -> Iterator[Manifest]:
 
 
 def endpoint_targets(endpoints: list[Manifest], services: list[Manifest], pods: list[Manifest]) -> Iterator[Manifest]:
-    """One for each port of each ready address, with what is told of its service and its pod."""
+    """One target per port of each ready address, with the labels of its service and its pod."""
     known_services = {_key(service): service for service in services}
     known_pods = {pod["metadata"]["uid"]: pod for pod in pods}
     for found in endpoints:
@@ -83,7 +83,7 @@ def endpoint_targets(endpoints: list[Manifest], services: list[Manifest], pods: 
 
 
 def _of_pod(pod: Manifest, number: int) -> Labels:
-    """Of a pod behind an endpoint, and of its container that has this port."""
+    """Labels of the pod behind an endpoint, and of its container with this port."""
     labels = _pod_labels(pod)
     for container in pod["spec"]["containers"]:
         if any(port["containerPort"] == number for port in container.get("ports", ())):
@@ -121,12 +121,12 @@ def _key(found: Manifest) -> tuple[str, str]:
 
 
 def sanitized(label: str) -> str:
-    """As Prometheus names it."""
+    """A label name as Prometheus sanitizes it."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", label)
 
 
 def _write(path: Path, content: list[Manifest]) -> None:
-    """Whole, and only if it is another one."""
+    """Write a file atomically, and only if it has changed."""
     text = json.dumps(content)
     if not path.exists() or path.read_text() != text:
         part = path.with_suffix(".part")

@@ -1,4 +1,4 @@
-"""Jobs which together show all that there is to see of jobs: what they are, not who runs them or looks at them."""
+"""Jobs that together produce every series: training, restarted, hung, failed, pending."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +13,14 @@ Manifest = dict[str, Any]
 
 CLAIM = "checkpoints"
 SMALL_CLAIM = "small"
-_SMALL_BYTES = 300_000  # less than one checkpoint of a resnet20
+_SMALL_BYTES = 300_000  # smaller than one checkpoint of a resnet20
 _KILLED, _STOPPED = "digits-base-0-1", "hangs-base-0-1"
-# A thread for each rank, and next to nothing to wait for: all gangs share a small machine.
+# One thread per rank, and short waits: all gangs share a small machine.
 _SPARING = {"requests": {"cpu": "10m"}, "limits": {"cpu": "1"}}
 
-# What a job is there for, by its end.
+# Purpose of each job, by its expected end.
 ENDS = {
-    "digits": "Complete",  # Momentum through a restart, then PCA
+    "digits": "Complete",  # Momentum with a restart, then PCA
     "digits-thor": "Complete",
     "digits-adasum": "Complete",
     "no-data": "Failed",
@@ -33,7 +33,7 @@ WAITING = ("no-devices", "no-rank-table")
 
 
 def start(bed: Bed, space: Space) -> None:
-    """Create them all; devices of Ascend's kind are somebody else's to offer."""
+    """Create all jobs; the caller provides devices of Ascend's kind."""
     bed.add_claim(space.namespace, CLAIM)
     _make_small(bed, bed.add_claim(space.namespace, SMALL_CLAIM))
     for manifest in jobs():
@@ -41,7 +41,7 @@ def start(bed: Bed, space: Space) -> None:
 
 
 def jobs() -> Iterator[Manifest]:
-    """The manifests, those first that take longest; those to be killed last longer than progress takes to be told."""
+    """The manifests, longest first; jobs to be killed run longer than the interval of progress reports."""
     kept = {"everySteps": 10, "claimName": CLAIM}
     snapshots = {"everyEpochs": 8, "from": 70, "keep": 10}
     base = _stage("Momentum", 150, learningRate={"peak": 0.1}, snapshots=snapshots)
@@ -61,7 +61,7 @@ def jobs() -> Iterator[Manifest]:
 
 
 def play(bed: Bed, space: Space) -> None:
-    """See to a restart and to a hang, and wait until each job has its end, or says what it waits for."""
+    """Cause a restart and a hang, and wait until each job has ended or reports why it is pending."""
     for name, pod, signal in (("digits", _KILLED, "KILL"), ("hangs", _STOPPED, "STOP")):
         space.until(_has_saved, "a checkpoint is saved", name)
         containers.kill(bed, space.namespace, pod, signal)
@@ -79,7 +79,7 @@ def _has_saved(status: Manifest) -> bool:
 def _job(
     name: str, stages: list[Manifest] | None = None, ranks: int = 2, hang_timeout_seconds: int = 600, **spec: Any
 ) -> Manifest:
-    """Failures that would only repeat are not tried again."""
+    """A job whose repeatable failures are not retried."""
     template = {"image": images.TRAINER.tag, "resources": _SPARING}
     restarts = 3 if name == "digits" else 0
     policy = {"backoffSeconds": 0, "maxRestarts": restarts, "hangTimeoutSeconds": hang_timeout_seconds}
@@ -94,5 +94,5 @@ def _stage(algorithm: str, epochs: int, name: str = "base", **fields: Any) -> Ma
 
 
 def _make_small(bed: Bed, folder: Path) -> None:
-    """A volume that is full before a checkpoint is whole; it goes with the node's mounts."""
+    """Make a volume too small for a checkpoint; it is removed with the node's mounts."""
     bed.run("mount", "-t", "tmpfs", "-o", f"size={_SMALL_BYTES}", "none", folder)

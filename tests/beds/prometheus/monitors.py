@@ -1,6 +1,6 @@
-"""What a PodMonitor or a ServiceMonitor makes Prometheus scrape, in the words of Prometheus' own file.
+"""Translates a PodMonitor or ServiceMonitor to Prometheus' scrape configuration.
 
-As the Prometheus operator has it (pkg/prometheus/promcfg.go), for the fields below; another one is an error.
+Follows the Prometheus operator (pkg/prometheus/promcfg.go) for the fields below; any other field is an error.
 """
 
 import re
@@ -23,10 +23,10 @@ _FIELDS = {
 
 
 class _Kind(NamedTuple):
-    """How a kind of monitor finds what it scrapes."""
+    """How a kind of monitor discovers targets."""
 
     file: str
-    labels: str  # those the selector is about
+    labels: str  # labels that the selector matches
     port: str
     endpoints: str
 
@@ -38,7 +38,7 @@ _KINDS = {
 
 
 def scrapes(monitor: Manifest, folder: Path) -> list[Manifest]:
-    """A scrape configuration for each endpoint of a monitor, of what is found in a folder. Raises `ValueError`."""
+    """A scrape configuration per endpoint of a monitor, for targets in a folder. Raises `ValueError`."""
     kind, spec = _KINDS[monitor["kind"]], monitor["spec"]
     _check("spec", spec)
     found = []
@@ -60,7 +60,7 @@ def scrapes(monitor: Manifest, folder: Path) -> list[Manifest]:
 
 
 def _within(monitor: Manifest) -> Iterator[Manifest]:
-    """The namespaces it looks into: its own, if it names none."""
+    """Namespaces of a monitor: its own, if it names none."""
     where = monitor["spec"].get("namespaceSelector", {})
     _check("namespaceSelector", where)
     if not where.get("any"):
@@ -69,7 +69,7 @@ def _within(monitor: Manifest) -> Iterator[Manifest]:
 
 
 def _relabelings(monitor: Manifest, kind: _Kind, endpoint: Manifest) -> Iterator[Manifest]:
-    """First what is not scraped goes, then come the labels of what is; the monitor's own relabelings are the last."""
+    """Relabelings in order: drop unselected targets, add the labels, then the monitor's own relabelings."""
     yield _filter("drop", ["__meta_kubernetes_pod_phase"], "(Failed|Succeeded)")
     yield from _within(monitor)
     yield from _selection(monitor["spec"]["selector"], kind.labels)
@@ -96,7 +96,7 @@ def _job_name(monitor: Manifest, kind: _Kind) -> Iterator[Manifest]:
 
 
 def _selection(selector: Manifest, labels: str) -> Iterator[Manifest]:
-    """Of a label selector of Kubernetes."""
+    """Relabelings of a Kubernetes label selector."""
     _check("selector", selector)
     for label, value in selector.get("matchLabels", {}).items():
         yield _filter("keep", _both(labels, label), f"({re.escape(value)});true")
@@ -109,7 +109,7 @@ def _selection(selector: Manifest, labels: str) -> Iterator[Manifest]:
 
 
 def _both(labels: str, label: str) -> list[str]:
-    """A label's value, and whether it is there."""
+    """A label's value, and whether it is present."""
     return [f"__meta_kubernetes_{labels}_{kind}_{sanitized(label)}" for kind in ("label", "labelpresent")]
 
 
@@ -122,7 +122,7 @@ def _copy(source: str, target: str, regex: str = "(.*)") -> Manifest:
 
 
 def _snake(relabeling: Manifest) -> Manifest:
-    """A relabeling's fields as Prometheus names them."""
+    """A relabeling with Prometheus' names of the fields."""
     found = {re.sub("([A-Z])", lambda letter: f"_{letter[1].lower()}", key): value for key, value in relabeling.items()}
     return found | ({"action": found["action"].lower()} if "action" in found else {})
 

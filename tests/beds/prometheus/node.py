@@ -1,4 +1,4 @@
-"""A place for Prometheus on a node of the test bed, where pods have addresses; it knows nothing of what is scraped."""
+"""Runs Prometheus on a node of the test bed, where it can reach pods by their addresses."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from beds.kubelet.sandbox import Sandbox
 
 
 class OnNode:
-    """In the namespaces of a node, and reached from outside by the same port."""
+    """In the namespaces of a node, reachable from outside by the same port."""
 
     folders: Sequence[Path] = ()
 
@@ -17,9 +17,9 @@ class OnNode:
         self._sandbox = sandbox
 
     def open(self, processes: Processes, port: int) -> None:
-        """Start the way in."""
+        """Start forwarding the port."""
         self._sandbox.let_in(processes, port, f"{texts.GATEWAY}:{port}")
 
     def command(self, *command: str | Path) -> Sequence[str | Path]:
-        """What runs a command there."""
+        """The command line that runs a command there."""
         return self._sandbox.command(*command)

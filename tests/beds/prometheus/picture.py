@@ -1,4 +1,4 @@
-"""Draws a dashboard as Grafana would lay it out, from its own file and a Prometheus; a stand-in where is no Grafana."""
+"""Draws a dashboard from its file and a Prometheus, laid out as in Grafana, where there is no Grafana."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INCHES = (0.54, 0.36)  # of Grafana's unit across and down
+_INCHES = (0.54, 0.36)  # of Grafana's unit, horizontally and vertically
 _GAP = (0.25, 0.55)  # in units, around a panel
 _TITLE_UNITS = 1.6
 _PIXELS_PER_INCH = 100
@@ -21,12 +21,12 @@ _COLOURS = ("#3f7fd0", "#d9822b", "#2a9d6e", "#c2447a", "#7a5cc2", "#8a7a3c", "#
 _INK, _PALE, _PAPER, _PAGE = "#24292f", "#7d8590", "#ffffff", "#eef1f4"
 _PLAIN = ("gauge", "stat", "table")  # without axes
 _LONGEST_LEGEND = 6
-_FEWEST_BARS = 4  # fewer are as thin
+_FEWEST_BARS = 4  # fewer bars are drawn equally thin
 _MOST_ROWS = 9
 
 
 class Moment(NamedTuple):
-    """What is looked at: from when to when (s since the epoch), with which values of the variables."""
+    """The time range (s since the epoch) and the values of the variables."""
 
     start: float
     end: float
@@ -38,7 +38,7 @@ Found = list[tuple[str, Series]]  # with the legend of each
 
 
 def draw(dashboard: Dashboard, api: Api, moment: Moment, path: Path, lowest: int) -> list[str]:
-    """Write a PNG of the panels that end above a line of the dashboard, in Grafana's units; titles of empty ones."""
+    """Write a PNG of the panels that end above that row, in Grafana's units; returns the titles of empty ones."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -56,7 +56,7 @@ def draw(dashboard: Dashboard, api: Api, moment: Moment, path: Path, lowest: int
 
 
 def _spare(path: Path) -> None:
-    """Fewer colours: a third of the bytes."""
+    """Reduce the colours, to a third of the bytes."""
     from PIL import Image
 
     with Image.open(path) as image:
@@ -77,14 +77,14 @@ def _ask(panel: Panel, api: Api, moment: Moment) -> Found:
 
 
 def _legend(pattern: str, series: Series) -> str:
-    """Grafana's pattern with the labels in it; without one, what tells the series from others."""
+    """Grafana's legend pattern with the labels filled in; without one, the labels that distinguish the series."""
     if pattern and pattern != "__auto":
         return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: series.labels.get(found[1], ""), pattern)
     return ", ".join(value for label, value in series.labels.items() if label != "__name__")
 
 
 def _axes(figure: "Figure", panel: Panel, height: float) -> "Axes":
-    """A white card, and room for what is drawn inside."""
+    """A white card with room for the drawing inside."""
     from matplotlib.patches import FancyBboxPatch
 
     x, y, width, tall = panel.place
@@ -106,7 +106,7 @@ def _axes(figure: "Figure", panel: Panel, height: float) -> "Axes":
 
 
 def _current(found: Found, moment: Moment) -> Found:
-    """Those that are there at the end, if any are; else the last that there were."""
+    """Series that exist at the end of the range, else those that existed last."""
     return [one for one in found if one[1].points[-1][0] > moment.end - 2 * moment.step] or found
 
 
@@ -149,7 +149,7 @@ def _add_legend(axes: "Axes") -> None:
 
 
 def _unbroken(series: Series, moment: Moment) -> Iterator[tuple[list[float], list[float]]]:
-    """Pieces without a gap, in seconds since the start."""
+    """Pieces of a series without a gap, in seconds since the start."""
     times, values = [], []
     before = None
     for at, value in series.points:
@@ -163,7 +163,7 @@ def _unbroken(series: Series, moment: Moment) -> Iterator[tuple[list[float], lis
 
 
 def _states(axes: "Axes", panel: Panel, found: Found, moment: Moment) -> None:
-    """A bar from when a series was there."""
+    """Draw a bar from when a series began."""
     names = list(dict.fromkeys(legend for legend, _ in found))
     for number, (legend, series) in enumerate(found):
         colour = _COLOURS[number % len(_COLOURS)]
@@ -174,7 +174,7 @@ def _states(axes: "Axes", panel: Panel, found: Found, moment: Moment) -> None:
 
 
 def _number(axes: "Axes", panel: Panel, found: Found, moment: Moment) -> None:
-    """The newest values, large; of several with what they are of."""
+    """Draw the newest values in large type, with labels if there are several."""
     axes.set_axis_off()
     shown = _current(found, moment)[:4]
     for number, (legend, series) in enumerate(shown):
@@ -187,7 +187,7 @@ def _number(axes: "Axes", panel: Panel, found: Found, moment: Moment) -> None:
 
 
 def _bars(axes: "Axes", panel: Panel, found: Found, moment: Moment) -> None:
-    """The newest values beside each other."""
+    """Draw the newest values side by side."""
     rows = sorted(_current(found, moment), key=lambda one: one[1].last)[-_MOST_ROWS:]
     axes.barh(range(len(rows)), [series.last for _, series in rows], height=0.6, color=_COLOURS[0])
     axes.set_yticks(range(len(rows)), [legend for legend, _ in rows])
@@ -200,14 +200,14 @@ def _bars(axes: "Axes", panel: Panel, found: Found, moment: Moment) -> None:
 
 
 def _make_room(axes: "Axes", names: Sequence[str]) -> None:
-    """For long names at the left."""
+    """Widen the left margin for long names."""
     box = axes.get_position()
     more = min(box.width * 0.5, 0.0042 * max(map(len, names), default=0))
     axes.set_position((box.x0 + more - 0.03, box.y0, box.width - more + 0.03, box.height))
 
 
 def _table(axes: "Axes", panel: Panel, found: Found, moment: Moment) -> None:
-    """A line for each series: labels and the newest value."""
+    """Draw a row per series: labels and the newest value."""
     axes.set_axis_off()
     for number, (_, series) in enumerate(_current(found, moment)[:_MOST_ROWS]):
         labels = " · ".join(value for label, value in series.labels.items() if label != "__name__")
@@ -218,7 +218,7 @@ def _table(axes: "Axes", panel: Panel, found: Found, moment: Moment) -> None:
 
 
 def _readable(value: float, unit: str) -> str:
-    """A value in its unit, as short as Grafana has it."""
+    """A value in its unit, as short as Grafana writes it."""
     if unit == "percentunit":
         return f"{value * 100:.3g} %"
     if unit == "percent":

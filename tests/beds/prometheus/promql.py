@@ -1,6 +1,6 @@
-"""What a rule compares, taken out of its expression: series that must be there for it to tell anything, ever.
+"""Extracts the series that an alert rule compares; without any of them the rule can never fire.
 
-It knows as much of the language as a rule needs to be taken apart: brackets, quotes, comparisons and set operators.
+It parses only brackets, quotes, comparisons and set operators.
 """
 
 import re
@@ -18,9 +18,9 @@ _NUMBER = re.compile(r"(?:[-+\d.eE_x*/^()\s]|Inf|NaN)+", re.IGNORECASE)
 
 
 def compared(expression: str) -> list[str]:
-    """Its parts without comparisons and set operators, and without plain numbers.
+    """Operands of its comparisons and set operators, except plain numbers.
 
-    Of a function or an aggregation of what is compared, these parts alone.
+    For a function or an aggregation of a comparison, only the operands inside.
     """
     expression = expression.strip()
     pieces = [piece.strip() for piece in _split(expression)]
@@ -34,7 +34,7 @@ def compared(expression: str) -> list[str]:
 
 
 def _split(expression: str) -> Iterator[str]:
-    """At operators outside all brackets."""
+    """Split at operators outside all brackets."""
     depth, start = 0, 0
     for token in _TOKEN.finditer(expression):
         depth += bool(token["open"]) - bool(token["close"])
@@ -47,7 +47,7 @@ def _split(expression: str) -> Iterator[str]:
 
 
 def _groups(expression: str) -> Iterator[str]:
-    """What its outermost round brackets hold."""
+    """Contents of the outermost round brackets."""
     depth, start = 0, 0
     for token in _TOKEN.finditer(expression):
         if token["open"]:

@@ -1,4 +1,4 @@
-"""A real Prometheus from its start to its end; what it scrapes and evaluates is the test's to say."""
+"""A real Prometheus server as a context manager."""
 
 import contextlib
 import shutil
@@ -19,9 +19,9 @@ _PROGRAM = "prometheus"
 
 
 class Prometheus:
-    """A context manager; everything it started and wrote is gone afterwards, also after a kill.
+    """A Prometheus as a context manager, which stops it and removes its files, even after a kill.
 
-    configuration: the content of its file. rules: files it evaluates. place: where it runs.
+    configuration: content of its file. rules: rule files. place: where it runs.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Prometheus:
 
 
 def unavailable() -> str:
-    """Why there can be no Prometheus here, with the remedy; empty if there can."""
+    """Why there can be no Prometheus here, and how to fix it; empty if there can."""
     if not shutil.which(_PROGRAM):
         return "there is no prometheus here; run scripts/install-system-packages"
     return ""
 
 
 def _free_port() -> int:
-    """Not held: Prometheus cannot share it."""
+    """A free port. It is not held, because Prometheus cannot share it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,6 +1,6 @@
-"""One rank of a gang that sums its rows of many cases adaptively; it writes what it is left with into a file.
+"""One rank of a gang that sums its rows of many cases with Adasum and writes the results to a file.
 
-In the folder: cases.npz, of each case `name.values` (ranks, length), `name.sizes` and `name.per_node`.
+Its folder holds cases.npz: per case `name.values` (ranks, length), `name.sizes` and `name.per_node`.
 """
 
 import json

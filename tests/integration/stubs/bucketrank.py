@@ -1,7 +1,7 @@
-"""One rank of a gang that trains small networks with gradients in buckets and without, and is at last left by another.
+"""One rank of a gang that trains small networks with and without gradient buckets, until the last rank is killed.
 
-It writes what the steps told and what weights they ended with, in which networks of the family and which of
-MindSpore's modes buckets gave other bits than one sum, and the first rank what it met when the last was gone.
+It writes the metrics of the steps and the final weights, the networks and MindSpore modes in which buckets gave other
+bits than one sum, and, on the first rank, the error after the last rank was gone.
 """
 
 import os
@@ -17,8 +17,8 @@ from msgspec import structs
 from resnetboost_trainer import config
 from resnetboost_trainer.distributed.communicator import Communicator, Rendezvous
 
-os.environ["MS_CPU_COMM_OP_TIMEOUT"] = "15"  # seconds that the first rank waits at the end
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what MindSpore sends itself when a peer is gone
+os.environ["MS_CPU_COMM_OP_TIMEOUT"] = "15"  # seconds that the first rank waits for the lost one
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # MindSpore sends SIGTERM to itself when a peer is gone
 environment = config.environment()
 rendezvous = Rendezvous(environment)
 
@@ -47,10 +47,10 @@ MOMENTUM: dict[str, dict[str, Any]] = {
     "dynamic": {"dynamicLossScale": {"initial": 512, "growthSteps": 2}},
 }
 # The network of Momentum has 641 weights in 10 tensors, that of PCA 53 in 4.
-FORMS = {"whole": None, "buckets": config.AllReduceFusion(bucket_bytes=100)}  # less than a job can ask for
+FORMS = {"whole": None, "buckets": config.AllReduceFusion(bucket_bytes=100)}  # less than a job may set
 FROZEN: dict[str, Any] = {"model": trainerconfig.MODEL | {"freeze": ["layer2"]}}
 FROZEN_FORMS: dict[str, dict[str, Any]] = {"whole": {}, "buckets": {"allReduceFusion": {"bucketBytes": 1 << 17}}}
-# Of all networks tensors are shorter by that, and so are buckets, of the size that a job has by default.
+# For all networks tensors are shortened by this factor, and buckets of the default size too.
 SHORTER, BUCKET_BYTES = 16, 25 << 20
 MODES = {"GRAPH": mindspore.GRAPH_MODE, "PyNative": mindspore.PYNATIVE_MODE}
 
@@ -94,7 +94,7 @@ def digits(step: int) -> tuple[Any, Any]:
 
 
 def sums_differ(name: str, mode: str) -> bool:
-    """Whether buckets of such gradients have other bits than all of them in one sum."""
+    """Whether summing such gradients in buckets gives other bits than one sum of all of them."""
     shapes = arch.parameters(name, 10, 3)
     sizes = [-(-int(np.prod(shape)) // SHORTER) for key, shape in shapes.items() if not key.endswith(arch.STATISTICS)]
     flat = np.random.default_rng(rank).standard_normal(sum(sizes) + 3, np.float32)

@@ -1,6 +1,6 @@
-"""A rank that compiles small cells as plan.json in its folder says, with graphs kept in the folder `kept`.
+"""A rank that compiles small cells by the plan.json in its folder and keeps the compiled graphs in `kept`.
 
-Writes what they gave, how many graphs it compiled and how many kept ones it used.
+Writes the outputs, and how many graphs it compiled and how many kept ones it reused.
 """
 
 import os
@@ -23,7 +23,7 @@ from support import trainerconfig
 
 
 class Plan(msgspec.Struct):
-    """Cells in the order they first run in, and what they are made of."""
+    """Cells in the order of their first run, and their constants."""
 
     order: list[str]
     factor: float = 2.0
@@ -66,7 +66,7 @@ class Flat(nn.Cell):  # type: ignore[misc]
 
 
 def main(folder: Path) -> None:
-    """Run the plan."""
+    """Execute plan.json."""
     environment = config.environment()
     rendezvous = Rendezvous(environment)
     device.prepare()

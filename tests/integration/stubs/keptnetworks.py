@@ -1,7 +1,7 @@
-"""A rank that takes one step with every network of the family, every second part of it frozen, with graphs kept.
+"""A rank that takes one step with every ResNet variant, every second part frozen, and keeps the compiled graphs.
 
-Writes digests of what they gave, how many graphs it compiled and how many kept ones it used, and of these what differs
-from the slowest way by more than rounding.
+Writes digests of the outputs, the numbers of compiled and reused graphs, and the outputs of reused graphs that differ
+from uncompiled execution by more than rounding.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from support import familygradients, trainerconfig
 
 
 def main(folder: Path) -> None:
-    """A step of each."""
+    """Take one step with every network."""
     environment = config.environment()
     rendezvous = Rendezvous(environment)
     device.prepare()

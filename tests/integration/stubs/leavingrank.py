@@ -1,4 +1,4 @@
-"""A rank whose gang has done its work: it leaves as the trainer does, or, told to stay, waits for its end."""
+"""A rank whose gang has finished: it leaves as the trainer does, or waits to be killed if called with `stays`."""
 
 import logging
 import os

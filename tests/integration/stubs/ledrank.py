@@ -1,6 +1,6 @@
-"""One rank of a gang whose rank $LEADER leads: what it gets from the leader, and who has a checkpoint's contents.
+"""One rank of a gang led by rank $LEADER: writes what it received from the leader and whether it has the checkpoint.
 
-In the folder: checkpoints/, for the leader alone.
+Its folder holds checkpoints/, which only the leader reads.
 """
 
 import os
@@ -28,7 +28,7 @@ device.prepare()
 communicator = Communicator(environment.rank, environment.world_size, leader=LEADER)
 network = nn.SequentialCell(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
 for parameter in network.get_parameters():
-    parameter.set_data(parameter * 0 + environment.rank + 1)  # every rank has its own numbers
+    parameter.set_data(parameter * 0 + environment.rank + 1)  # different values on every rank
 told = communicator.broadcast(np.full(3, environment.rank, np.float32))
 integers = communicator.broadcast_integers([2**24 + 1 + environment.rank, 2**53 + 1, 2**63 - 1])
 summed = from_bytes(communicator.sum(as_bytes([2**24 + 1, 2**53 + environment.rank])))

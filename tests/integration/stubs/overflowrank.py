@@ -1,7 +1,7 @@
-"""One rank of a gang that trains each algorithm through a step that overflows on rank 1 alone; it writes what is left.
+"""One rank of a gang that trains each algorithm through a step that overflows on rank 1 alone; writes its state.
 
-In the file: `case.moment.name` for arrays by their names, where the moments are before and after that step, after the
-next one, and after the next one where it never was; and `case.told` (steps, [left out, scale, updates, loss]).
+The file holds `case.moment.name` for each array, where the moments are before and after that step, after the next one,
+and after the next one without an overflow; and `case.told` (steps, [skipped, scale, updates, loss]).
 """
 
 import os

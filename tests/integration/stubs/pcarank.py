@@ -1,6 +1,6 @@
-"""One rank of a gang that trains small networks in subspaces, and prepares a basis; it writes what it is left with.
+"""One rank of a gang that prepares a basis and trains small networks in subspaces; writes its state.
 
-In the folder: components.npz, of each case (k, M); samples.npy, of the whole batch; checkpoints/ for rank 0 alone.
+Its folder holds components.npz, (k, M) of each case; samples.npy, of the whole batch; and checkpoints/ for rank 0.
 """
 
 import os
@@ -29,7 +29,7 @@ from support.pcareference import Settings  # noqa: E402
 
 
 class Recording(Communicator):
-    """It keeps how many numbers were broadcast at a time."""
+    """A communicator that records the sizes of broadcasts."""
 
     broadcasts: list[int]
 

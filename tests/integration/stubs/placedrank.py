@@ -1,4 +1,4 @@
-"""A rank up to where MindSpore would be imported: waits for its rank table and prints what it was told, as JSON."""
+"""A rank up to the import of MindSpore: waits for its rank table and prints its placement as JSON."""
 
 import json
 import os

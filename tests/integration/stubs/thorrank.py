@@ -1,4 +1,4 @@
-"""One rank of a script that uses THOR by itself: it writes all state, and which blocks it inverted, into a file."""
+"""One rank of a script that uses THOR directly: writes all its state, and which blocks it inverted, to a file."""
 
 import hashlib
 import os
@@ -31,8 +31,10 @@ DAMPINGS = {0: 0.03, 2: 0.023, 4: 0.016, 6: 0.016 * 0.7}
 
 
 def damping(step: int) -> float:
-    """It falls so that kept and stopped layers are updated for it at step 4; at 6 the first rank alone would keep them
-    and the others would not, as if their processors rounded unlike each other."""
+    """A damping that falls, so that at step 4 kept and stopped layers are due because of it.
+
+    At step 6 only the first rank's trace rule would keep them, as if processors rounded differently.
+    """
     unlike = (5e-6 if environment.rank == 0 else -1e-6) if step == 6 else 0.0
     return DAMPINGS[step - step % 2] * (1 + unlike)
 

@@ -1,6 +1,6 @@
-"""Stands in for the trainer where a test is about the runner: the same contract, no mathematics, a step in 20 ms.
+"""Stub trainer for tests of the runner: same interface, no computation, a step every 20 ms.
 
-STUB=rank,attempt,step,exit code: that rank ends so at that step of that attempt (137: by SIGKILL).
+STUB=rank,attempt,step,exit code: that rank exits so at that step of that attempt (137: by SIGKILL).
 """
 
 import json

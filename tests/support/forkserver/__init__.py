@@ -1,8 +1,8 @@
-"""Forks the tests' ranks from processes that have imported MindSpore once; an import costs a rank more than its start.
+"""Fork server for ranks: forks processes that have imported MindSpore, as an import takes longer than a rank's start.
 
-Every worker of pytest has a server of its own, which starts with the first rank and ends with the worker. A rank is
-started by `subprocess`, as ever: the command starts a small process that stands for the rank (see stand_in.py). How a
-container starts a rank, and what happens to it while it imports MindSpore, is for tests that do without the server.
+Every pytest worker has a server of its own, which starts with the first rank and ends with the worker. A rank is still
+started by `subprocess`: the command starts a small process that stands for the rank (see stand_in.py). Tests of how a
+container starts a rank, and of what happens while it imports MindSpore, do without the server.
 """
 
 import atexit
@@ -20,12 +20,12 @@ SOCKET = "FORK_SERVER"
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line of a process that runs Python with these arguments, "-m MODULE ..." or "SCRIPT ..."."""
+    """Command line that runs Python with these arguments, "-m MODULE ..." or "SCRIPT ...", through the server."""
     return [sys.executable, "-I", "-S", str(_FOLDER / "stand_in.py"), *arguments]
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables with which `command` finds the server, and with which `python -m resnetboost_trainer` uses it too."""
+    """Variables that let `command` find the server, and make `python -m resnetboost_trainer` use it too."""
     path = [str(_FOLDER / "package"), *filter(None, [variables.get("PYTHONPATH")])]
     return {**variables, SOCKET: str(_started()), "PYTHONPATH": os.pathsep.join(path)}
 
@@ -38,7 +38,7 @@ def _started() -> Path:
         hub = subprocess.Popen(
             [sys.executable, "-m", "support.forkserver.hub", str(path)],
             env={**os.environ, "PYTHONPATH": str(_FOLDER.parents[1])},
-            stdin=subprocess.PIPE,  # the hub ends when this process closes it, however that ends
+            stdin=subprocess.PIPE,  # closed when this process ends, however it ends; the hub then ends too
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,

@@ -1,4 +1,4 @@
-"""Turns a process that was just forked into what `python ARGUMENTS` would be, but for what it has imported already."""
+"""Sets up a forked process as `python ARGUMENTS` would be, except for the modules already imported."""
 
 import atexit
 import importlib
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "package")
-# Nothing of ours: a test may put something else in its place.
+# No modules of ours, because a test may replace them.
 _IMPORTED = (
     "mindspore.nn",
     "mindspore.ops",
@@ -29,7 +29,7 @@ _IMPORTED = (
 
 @dataclass
 class Request:
-    """A Python to run. `parent` is who it shall take for its parent, who in truth is the process that forks."""
+    """A Python process to run. `parent` is the process id it reports as its parent, instead of the forking process."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -40,13 +40,13 @@ class Request:
 
 
 def warm_up() -> None:
-    """Import what takes a rank its time. No device is chosen, no context set and no tensor made."""
+    """Import the modules that make a rank's start slow. Sets no device and no context, and makes no tensor."""
     for name in _IMPORTED:
         importlib.import_module(name)
 
 
 def run(request: Request) -> NoReturn:
-    """Do what was asked for, and leave as Python leaves."""
+    """Run the request, and exit as Python does."""
     _become(request)
     try:
         code = _execute(request.arguments)
@@ -76,7 +76,7 @@ def _become(request: Request) -> None:
             stream.reconfigure(write_through=True)  # type: ignore[union-attr]
     own = str(Path(__file__).parents[2])
     paths = filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))
-    # `python -m` has put the folder it was started in, or nothing, before the tests' own, which PYTHONPATH said.
+    # `python -m` put its working directory, or nothing, before the tests' own entries from PYTHONPATH.
     sys.path[:] = [path for path in paths if path != _PACKAGE] + [path for path in sys.path[1:] if path != own]
     site.execsitecustomize()
 

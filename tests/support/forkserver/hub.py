@@ -1,6 +1,6 @@
-"""Passes requests on to one process per number of threads, since libraries read OMP_NUM_THREADS when they are loaded.
+"""Routes requests to one forking process per OMP_NUM_THREADS, which libraries read when they are loaded.
 
-usage: python -m support.forkserver.hub SOCKET; ends, with all that it started, when its input is closed.
+usage: python -m support.forkserver.hub SOCKET; ends, with every process it started, when its input is closed.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ import sys
 
 THREADS = "OMP_NUM_THREADS"
 MESSAGE_BYTES = 1 << 20
-DESCRIPTORS = 3  # a request brings input, output and error output
+DESCRIPTORS = 3  # a request carries stdin, stdout and stderr
 
 
 class Hub:
-    """The processes that fork, by the number of threads; "" if the environment does not say."""
+    """The forking processes by number of threads; "" if the environment does not set it."""
 
     def __init__(self) -> None:
         self._zygotes: dict[str, socket.socket] = {}
 
     def pass_on(self, connection: socket.socket) -> None:
-        """Pass a request on, together with the connection that its answers go to."""
+        """Pass a request on, with the connection for its answers."""
         message, descriptors, *_ = socket.recv_fds(connection, MESSAGE_BYTES, DESCRIPTORS)
         if message:
             threads = json.loads(message)["environment"].get(THREADS, "")
@@ -47,13 +47,13 @@ class Hub:
 
 
 def _environment(threads: str) -> dict[str, str]:
-    variables = {**os.environ, "GLOG_v": "3"}  # as the trainer has it, which MindSpore reads when it is loaded, too
+    variables = {**os.environ, "GLOG_v": "3"}  # the trainer's log level, which MindSpore reads when it is loaded
     variables.pop(THREADS, None)
     return variables | ({THREADS: threads} if threads else {})
 
 
 def main() -> None:
-    """Serve until the input is closed."""
+    """Serve until stdin is closed."""
     hub = Hub()
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
@@ -66,7 +66,7 @@ def main() -> None:
         selector.register(sys.stdin, selectors.EVENT_READ)
         while all(key.fileobj is listener for key, _ in selector.select()):
             connection, _ = listener.accept()
-            with connection, contextlib.suppress(OSError):  # who asks may be gone already
+            with connection, contextlib.suppress(OSError):  # the client may be gone already
                 hub.pass_on(connection)
 
 

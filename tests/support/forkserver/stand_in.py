@@ -1,4 +1,4 @@
-"""Stands for a rank that the fork server forks: its streams and its end are the rank's, and it passes signals on.
+"""Stands in for a rank forked by the fork server: same streams and exit code, and passes signals on.
 
 Run as a file, `stand_in.py ARGUMENTS` or, by package/, for `python -m resnetboost_trainer ...`; imports no package. The
 rank dies with this process, also by SIGKILL, and this process with its parent.
@@ -51,12 +51,12 @@ class StandIn:
         if self._pidfd is None:
             self._early.append(number)
         else:
-            with contextlib.suppress(ProcessLookupError):  # it has ended: how will be known in a moment
+            with contextlib.suppress(ProcessLookupError):  # it has ended: its exit code follows
                 signal.pidfd_send_signal(self._pidfd, number)
 
 
 def request(arguments: list[str], parent: int) -> dict[str, Any]:
-    """What the forked process needs to be what this one would have been."""
+    """State of this process that the forked process takes over."""
     os.umask(umask := os.umask(0))
     return {
         "arguments": arguments,
@@ -69,7 +69,7 @@ def request(arguments: list[str], parent: int) -> dict[str, Any]:
 
 
 def leave(code: int) -> NoReturn:
-    """End as the rank did; `code` is negative for a signal, as subprocess has it."""
+    """Exit as the rank did; `code` is negative for a signal, as in subprocess."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.pthread_sigmask(signal.SIG_SETMASK, [])

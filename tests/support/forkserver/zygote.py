@@ -1,4 +1,4 @@
-"""Imports MindSpore and what else a rank imports from elsewhere, uses none of it, and forks a rank for every request.
+"""Imports MindSpore and a rank's other third-party modules, without using them, and forks a rank per request.
 
 usage: python -m support.forkserver.zygote DESCRIPTOR, of a socket to the hub; ends with its ranks when that is closed.
 """
@@ -23,14 +23,14 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass
 class Rank:
-    """A forked process, and the connection to who asked for it."""
+    """A forked process, and the connection to its client."""
 
     pid: int
     pidfd: int
     connection: socket.socket
 
     def kill(self) -> None:
-        """It and its process group; its children of other groups look after themselves."""
+        """Kill it and its process group, but not children in other groups."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):  # it has not made the group yet
@@ -38,7 +38,7 @@ class Rank:
 
 
 class Zygote:
-    """Forks, and reports how each fork ended; who hangs up has its rank killed."""
+    """Forks and reports how each fork ended; kills the rank of a client that disconnects."""
 
     def __init__(self, hub: socket.socket) -> None:
         self._hub = hub
@@ -47,7 +47,7 @@ class Zygote:
         self._ranks: dict[int, Rank] = {}
 
     def serve(self) -> forked.Request | None:
-        """Returns in each forked process with what it has to do, and in this one when the hub is gone."""
+        """Serve requests. Returns the request in each forked process, and None in this one when the hub is gone."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is None:
@@ -79,12 +79,12 @@ class Zygote:
         self._ranks[pid] = rank
         self._selector.register(rank.pidfd, selectors.EVENT_READ, pid)
         self._selector.register(connection, selectors.EVENT_READ, pid)
-        with contextlib.suppress(OSError):  # it has hung up: select will say so
+        with contextlib.suppress(OSError):  # it has disconnected: select will report it
             socket.send_fds(connection, [b"forked"], [rank.pidfd])
         return None
 
     def _look_after(self, rank: Rank, descriptor: int) -> None:
-        if descriptor != rank.pidfd:  # nobody says anything there: it is the end of the connection
+        if descriptor != rank.pidfd:  # clients send nothing, so readable means disconnected
             rank.kill()
             self._selector.unregister(rank.connection)
             rank.connection.close()
@@ -104,7 +104,7 @@ class Zygote:
             rank.kill()
 
     def _close(self, connection: socket.socket) -> None:
-        """Leave nothing of the server's open in a forked process."""
+        """Close all of the server's descriptors in a forked process."""
         self._selector.close()
         self._hub.close()
         connection.close()
@@ -120,11 +120,11 @@ def _die_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Import, and serve."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for who asks for ranks
+    """Import the modules, and serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is meant for the clients
     forked.warm_up()
     gc.collect()
-    gc.freeze()  # else the collector would copy the pages that processes share
+    gc.freeze()  # otherwise the collector would copy the pages that processes share
     request = Zygote(socket.socket(fileno=int(sys.argv[1]))).serve()
     if request is not None:
         forked.run(request)

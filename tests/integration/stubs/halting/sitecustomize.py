@@ -1,7 +1,7 @@
-"""Stops a Python process, as SIGSTOP does, just before it opens or renames a file that a test waits for; see halts.py.
+"""Stops a Python process with SIGSTOP just before it opens or renames a given file; see halts.py.
 
-The folder HALTS names has one file per place, `<name>.place`, with a pattern of "open PATH" or "os.rename PATH". The
-first process to come to a place leaves its id in `<name>.pid` and stops; nobody stops there again.
+The folder named by $HALTS has one file per place, `<name>.place`, with a pattern of "open PATH" or "os.rename PATH".
+The first process that reaches a place writes its id to `<name>.pid` and stops; later ones pass.
 """
 
 import contextlib

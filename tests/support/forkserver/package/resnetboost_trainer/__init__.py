@@ -1,4 +1,4 @@
-"""Found by `python -m resnetboost_trainer...` before the trainer: has the same command forked by the fork server."""
+"""Shadows the trainer for `python -m resnetboost_trainer...`: passes the same command to the fork server."""
 
 import runpy
 import sys
