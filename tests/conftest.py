@@ -4,7 +4,7 @@ import signal
 
 from support import examples
 
-pytest_plugins = ["beds.cluster.fixtures", "support.sidebyside", "support.summary"]
+pytest_plugins = ["beds.cluster.fixtures", "beds.cluster.gangfixtures", "support.sidebyside", "support.summary"]
 
 examples.register()
 
