@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from beds.cluster import ControlPlane
-from beds.cluster.gangfixtures import RESOURCE, DeviceNodes
+from beds.cluster.gangfixtures import DeviceNodes
+from beds.cluster.nodes import RESOURCE
 from beds.operator.wait import eventually
 
 pytestmark = pytest.mark.long

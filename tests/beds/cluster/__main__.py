@@ -11,9 +11,9 @@ import click
 from beds.cluster import build, releases
 from beds.cluster.controlplane import ControlPlane
 from beds.cluster.errors import ClusterError
+from beds.cluster.nodes import RESOURCE
 
 _CHECK_SECONDS = 1
-_DEVICES = {"example.com/dev": "1"}
 _TWO_GANGS = Path(__file__).with_name("twogangs.yaml")
 
 
@@ -37,7 +37,7 @@ def main(nodes: int, crds: tuple[Path, ...], gangs: bool, folder: Path | None) -
         click.echo("cluster: starting etcd, the API server, controllers and scheduler")
         with ControlPlane(crds=crds, folder=folder, release=release) as plane:
             if nodes:
-                plane.add_kwok_nodes(nodes, _DEVICES if gangs else None)
+                plane.add_kwok_nodes(nodes, {RESOURCE: "1"} if gangs else None)
             tell(plane, nodes, gangs)
             while True:
                 plane.processes.check()

@@ -103,7 +103,7 @@ def _built(names: list[str]) -> dict[str, Path]:
 def _paths(names: Iterable[str]) -> dict[str, Path]:
     """Where programs are, or will be: in a folder for each module with these versions, compiled by this Go."""
     compiler = _go("env", "GOVERSION", "GOARCH")
-    return {name: _tools() / _folder_name(PACKAGES[name][0], compiler) / name for name in names}
+    return {name: _tools() / _folder_name(PACKAGES[name][0], compiler) / _own_name(name) for name in names}
 
 
 def _folder_name(module: str, compiler: str) -> str:
@@ -113,6 +113,11 @@ def _folder_name(module: str, compiler: str) -> str:
     for file in sorted((MODULES / module).glob("go.*")):
         digest.update(file.read_bytes())
     return f"{module}-{digest.hexdigest()[:16]}"
+
+
+def _own_name(name: str) -> str:
+    """Without the version: Kubernetes' parts tell the API server what their file is called."""
+    return re.sub(r"-[0-9.]+$", "", name)
 
 
 def _tools() -> Path:

@@ -11,8 +11,7 @@ import pytest
 from beds.cluster import build, namespaces, releases
 from beds.cluster.controlplane import ControlPlane
 from beds.cluster.fixtures import CRD, build_or_skip
-
-RESOURCE = "example.com/dev"
+from beds.cluster.nodes import RESOURCE
 
 
 class DeviceNodes:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 KWOK = {"kwok.x-k8s.io/node": "fake"}  # the annotation of nodes whose pods kwok takes care of
+RESOURCE = "example.com/dev"  # devices of nodes for gangs
 ROOM = {"cpu": "1000", "memory": "4Ti", "pods": "2000"}
 
 
