@@ -29,11 +29,13 @@ run: setup  ## Train examples/digits.yaml on 2 CPU ranks of this machine and wri
 	@$(BIN)/resnetboost run examples/digits.yaml
 
 CLUSTER := beds.cluster --crd crds/resnetboostjobs.yaml
+CLUSTER_gangs := $(CLUSTER) --gangs --nodes=6
 CLUSTER_kubelet := beds.kubelet
 
 .PHONY: cluster
-cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs real pods, else they pretend; Ctrl-C stops it
-	@PYTHONPATH=tests $(BIN)/python -m $(if $(NODE),$(or $(CLUSTER_$(NODE)),$(error NODE is kubelet or nothing)),$(CLUSTER))
+cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs real pods, GANGS=1 has a gang scheduler; Ctrl-C stops it
+	@PYTHONPATH=tests $(BIN)/python -m \
+	  $(or $(CLUSTER$(NODE:%=_%)$(if $(GANGS),_gangs)),$(error NODE is kubelet or nothing, and with GANGS nothing))
 
 # Two tests at a time; those of one file, and more that share a test bed, by the same process.
 PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder

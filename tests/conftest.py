@@ -4,7 +4,13 @@ import signal
 
 from support import examples
 
-pytest_plugins = ["beds.cluster.fixtures", "support.sidebyside", "support.summary", "support.tiers"]
+pytest_plugins = [
+    "beds.cluster.fixtures",
+    "beds.cluster.gangfixtures",
+    "support.sidebyside",
+    "support.summary",
+    "support.tiers",
+]
 
 examples.register()
 

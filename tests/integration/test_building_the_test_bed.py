@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,36 @@ def test_of_several_runs_one_builds_and_all_get_whole_programs(tmp_path: Path) -
     (paths,) = {run.communicate(timeout=60)[0] for run in runs}
     assert [Path(path).read_text() for path in paths.split()] == [f"{ETCD}\n", f"{KWOK}\n"]
     assert (tmp_path / "packages").read_text() == f"{ETCD}\n{KWOK}\n"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache and a Go whose programs are the linker's flags."""
+    with_flags = GO.replace("[ $# -gt 1 ]; do", '[ $# -gt 1 ]; do [ "$1" = -ldflags ] && flags=$2;')
+    (tmp_path / "go").write_text(with_flags.replace('echo "$1" > "$output"', 'echo "$flags" > "$output"'))
+    (tmp_path / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    return tmp_path
+
+
+def test_programs_of_two_versions_are_told_their_own(cache: Path) -> None:
+    built = build.programs(["kube-scheduler", "kube-scheduler-1.36"])
+    versions = [re.findall(r"version\.gitVersion=v(1\.\d+)", path.read_text()) for path in built.values()]
+    assert versions == [["1.34"], ["1.36"]]
+
+
+def test_another_version_of_one_module_leaves_the_programs_of_the_others(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = Path(shutil.copytree(build.MODULES, cache / "modules"))
+    monkeypatch.setattr(build, "MODULES", modules)
+    names = ["etcd", "kube-scheduler", "kube-scheduler-1.36"]
+    build.programs(names)
+    pinned = modules / "kubernetes-1.36" / "go.mod"
+    pinned.write_text(pinned.read_text().replace("k8s.io/kubernetes v1.36.3", "k8s.io/kubernetes v1.36.4"))
+    assert build.missing(names) == ["kube-scheduler-1.36"]
 
 
 def test_what_is_missing_is_built_beside_the_tests_and_never_twice(

@@ -15,12 +15,14 @@ from beds.cluster.ahead import Ahead
 _OF_THE_CONTROL_PLANE = tuple(
     f"tests/integration/test_{name}" for name in ("api_server_verdicts", "control_plane", "operator_", "status_of_jobs")
 )
+_OF_THE_GANG_CLUSTER = "tests/integration/test_gang_"
 _BY_FILE = ("contract", "golden", "integration", "unit")
 # Programs that a group's tests need, which may take minutes to build.
 _PROGRAMS: dict[str, Sequence[str]] = {
     "control plane": (*build.CONTROL_PLANE, "kwok"),
     "chart": (*build.CONTROL_PLANE, "kwok", *build.HELM),
     "kubelet": (*build.CONTROL_PLANE, *build.HELM, *build.NODE),
+    "gang cluster": (*build.GANG_CONTROL_PLANE, "kwok"),
 }
 
 
@@ -32,6 +34,8 @@ def group(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if path.startswith(_OF_THE_CONTROL_PLANE):
         return "control plane"
+    if path.startswith(_OF_THE_GANG_CLUSTER):
+        return "gang cluster"
     folder = path.split("/")[1]
     return path if folder in _BY_FILE else folder
 

@@ -1,7 +1,8 @@
 """Builds the test bed's pinned programs from Go modules, once, into a cache outside the tree.
 
-tools/*/go.mod pin the versions, one module for each group of programs that share dependencies. To add a program, add
-its package here and as a `tool` there, then run `GOFLAGS=-mod=mod go mod tidy` in that folder.
+tools/*/go.mod pin the versions, one module for each group of programs that share dependencies, and each version of
+Kubernetes has one. To add a program, add its package here and as a `tool` there, then run
+`GOFLAGS=-mod=mod go mod tidy` in that folder.
 """
 
 import fcntl
@@ -27,13 +28,24 @@ PACKAGES = {
     "kube-apiserver": ("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
     "kube-controller-manager": ("kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    "kube-apiserver-1.36": ("kubernetes-1.36", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    "kube-controller-manager-1.36": ("kubernetes-1.36", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    "kube-scheduler-1.36": ("kubernetes-1.36", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
     "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+GANG_CONTROL_PLANE = (
+    "etcd",
+    "kube-apiserver-1.36",
+    "kube-controller-manager-1.36",
+    "kube-scheduler-1.36",
+    "kubectl",
+)
 NODE = ("coredns", "kubelet")
 HELM = ("helm",)
+_KUBERNETES = "kubernetes"  # the module of all but those who ask for another version
 _ERROR_LINES = 10
 
 
@@ -68,8 +80,7 @@ def missing(names: Iterable[str]) -> list[str]:
     wanted = [name for name in names if not _given(name)]
     if not wanted or not shutil.which("go"):
         return wanted
-    cache = _cache()
-    return [name for name in wanted if not (cache / name).exists()]
+    return [name for name, path in _paths(wanted).items() if not path.exists()]
 
 
 def _given(name: str) -> Path | None:
@@ -80,22 +91,37 @@ def _given(name: str) -> Path | None:
 
 
 def _built(names: list[str]) -> dict[str, Path]:
-    cache = _cache()
-    paths = {name: cache / name for name in names}
+    paths = _paths(names)
     if not all(path.exists() for path in paths.values()):
-        with locked(cache, "is building the programs"):
+        with locked(_tools(), "is building the programs"):
             missing = [name for name, path in paths.items() if not path.exists()]
             for number, name in enumerate(missing, start=1):
-                _build(name, cache, f"{number}/{len(missing)}")
+                _build(name, paths[name], f"{number}/{len(missing)}")
     return paths
 
 
-def _cache() -> Path:
-    """Cache folder of the programs of these versions, compiled by this Go."""
-    digest = hashlib.sha256(_go("env", "GOVERSION", "GOARCH").encode())
-    for file in sorted(MODULES.glob("*/go.*")):
+def _paths(names: Iterable[str]) -> dict[str, Path]:
+    """Where programs are, or will be: in a folder for each module with these versions, compiled by this Go."""
+    compiler = _go("env", "GOVERSION", "GOARCH")
+    return {name: _tools() / _folder_name(PACKAGES[name][0], compiler) / _own_name(name) for name in names}
+
+
+def _folder_name(module: str, compiler: str) -> str:
+    """A new one only when a program of this module becomes another one, as those of Kubernetes take minutes each."""
+    digest = hashlib.sha256(compiler.encode())
+    digest.update(_linker_flags(module).encode())
+    for file in sorted((MODULES / module).glob("go.*")):
         digest.update(file.read_bytes())
-    return home() / "tools" / digest.hexdigest()[:16]
+    return f"{module}-{digest.hexdigest()[:16]}"
+
+
+def _own_name(name: str) -> str:
+    """Without the version: Kubernetes' parts tell the API server what their file is called."""
+    return re.sub(r"-[0-9.]+$", "", name)
+
+
+def _tools() -> Path:
+    return home() / "tools"
 
 
 def module(folder: str, name: str) -> Path:
@@ -127,15 +153,16 @@ def locked(folder: Path, doing: str) -> Iterator[None]:
         yield
 
 
-def _build(name: str, cache: Path, count: str) -> None:
+def _build(name: str, path: Path, count: str) -> None:
     """Build in a scratch folder, so that the cache never holds partial programs or leftovers of an aborted build."""
     module, package = PACKAGES[name]
     started = time.monotonic()
     tell(f"cluster: building {name} ({count}) ... ")
-    with _scratch(cache / ".scratch") as scratch:
-        flags = ["-trimpath", "-ldflags", _linker_flags(), "-o", str(scratch / name)]
+    with _scratch(_tools() / ".scratch") as scratch:
+        flags = ["-trimpath", "-ldflags", _linker_flags(module), "-o", str(scratch / name)]
         _go("build", *flags, package, folder=MODULES / module, GOTMPDIR=str(scratch))
-        (scratch / name).rename(cache / name)
+        path.parent.mkdir(exist_ok=True)
+        (scratch / name).rename(path)
     tell(f"{time.monotonic() - started:.0f} s\n")
 
 
@@ -150,25 +177,32 @@ def _scratch(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _linker_flags() -> str:
-    """Strip debugging symbols, and set the versions as Kubernetes' and helm's own builds do.
+def _linker_flags(module: str) -> str:
+    """No debugging symbols, and the versions, which Kubernetes' and helm's own builds would have put in.
 
     A helm without them renders for Kubernetes 1.20, which the chart refuses.
     """
-    kubernetes, helm = _version("kubernetes", "k8s.io/kubernetes"), _version("helm", "helm.sh/helm/v3")
+    own = module if module.startswith(_KUBERNETES) else _KUBERNETES
+    kubernetes = _version(own, "k8s.io/kubernetes")
     major, minor, _ = kubernetes.removeprefix("v").split(".")
     values = {
         "k8s.io/component-base/version.gitVersion": kubernetes,
         "k8s.io/component-base/version.gitMajor": major,
         "k8s.io/component-base/version.gitMinor": minor,
-        "helm.sh/helm/v3/internal/version.version": helm,
     }
-    for package in ("chartutil", "lint/rules"):
-        values |= {
-            f"helm.sh/helm/v3/pkg/{package}.k8sVersion{part}": values[f"k8s.io/component-base/version.git{part}"]
-            for part in ("Major", "Minor")
-        }
+    if module == "helm":
+        values |= _values_of_helm(major, minor)
     return " ".join(["-s -w", *(f"-X {name}={text}" for name, text in values.items())])
+
+
+def _values_of_helm(major: str, minor: str) -> dict[str, str]:
+    """Its own version, and the Kubernetes that it renders for without a cluster."""
+    packages = [f"helm.sh/helm/v3/pkg/{package}.k8sVersion" for package in ("chartutil", "lint/rules")]
+    return {
+        "helm.sh/helm/v3/internal/version.version": _version("helm", "helm.sh/helm/v3"),
+        **{f"{package}Major": major for package in packages},
+        **{f"{package}Minor": minor for package in packages},
+    }
 
 
 def _version(folder: str, module: str) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from beds.cluster import audit, build, components, nodes
+from beds.cluster import audit, build, components, nodes, releases
 from beds.cluster.certificates import Pair
 from beds.cluster.errors import ClusterError
 from beds.cluster.identities import MASTERS, Identities
 from beds.cluster.processes import Processes
+from beds.cluster.releases import Release
 
 _APISERVER = "kube-apiserver"
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -58,6 +59,7 @@ class ControlPlane:
     with_node_lifecycle: count nodes that do not report as lost after 40 s and evict their pods.
     folder: a new one in which logs and data are kept; by default they go to a temporary one.
     place: where its programs run.
+    release: which Kubernetes; `releases.WITH_GANGS` has a scheduler that places the pods of a PodGroup together.
     """
 
     def __init__(
@@ -68,15 +70,18 @@ class ControlPlane:
         with_node_lifecycle: bool = False,
         folder: Path | None = None,
         place: Place | None = None,
+        release: Release = releases.DEFAULT,
     ) -> None:
         self._crds = crds
         self._with_audit = with_audit
         self._with_node_lifecycle = with_node_lifecycle
         self._kept_folder = folder
         self._place: Place = place or Here()
+        self._release = release
 
     def __enter__(self) -> Self:
-        self._programs = build.programs(build.CONTROL_PLANE)
+        built = build.programs(self._release.programs.values())
+        self._programs = {part: built[name] for part, name in self._release.programs.items()}
         with contextlib.ExitStack() as stack:
             self.folder = self._make_folder()
             self.processes = Processes(self.folder, self._kept_folder is not None, self._place.folders)
@@ -171,12 +176,18 @@ class ControlPlane:
         self.client.send("POST", "/api/v1/nodes", nodes.manifest(name, allocatable or {}))
 
     def add_kwok_nodes(self, count: int, allocatable: Mapping[str, str] | None = None) -> None:
-        """Add nodes kwok-0, kwok-1, ... whose pods run at once until they are deleted: see kwok/."""
+        """Add nodes kwok-0, kwok-1, ... whose pods run at once, stay so, and go when deleted: see kwok/."""
+        for number in range(count):
+            self.add_kwok_node(f"kwok-{number}", allocatable)
+
+    def add_kwok_node(
+        self, name: str, allocatable: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Add one such node."""
         if not self.processes.runs("kwok"):
             self._programs |= build.programs(["kwok"])
             self._start_program("kwok", components.kwok(self._identities.kubeconfig("kwok", MASTERS)))
-        for number in range(count):
-            self.client.send("POST", "/api/v1/nodes", nodes.manifest(f"kwok-{number}", allocatable or {}, nodes.KWOK))
+        self.client.send("POST", "/api/v1/nodes", nodes.manifest(name, allocatable or {}, nodes.KWOK, labels))
 
     def _make_folder(self) -> Path:
         if self._kept_folder is None:
@@ -200,7 +211,8 @@ class ControlPlane:
         self.processes.wait_until(lambda: self.client.answers(_DEFAULT_ACCOUNT), "the default service account")
 
     def _start_program(self, name: str, options: list[str]) -> None:
-        self.processes.start(name, *self._place.command(self._programs[name], *options), vital=True)
+        own = self._release.options.get(name, ())
+        self.processes.start(name, *self._place.command(self._programs[name], *options, *own), vital=True)
 
     def _apiserver_options(self) -> list[str]:
         options = components.apiserver(self._port, self._identities)
