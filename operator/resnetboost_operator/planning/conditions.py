@@ -12,7 +12,13 @@ GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang b
 # Conditions that are a phase while they are True, the first of them first.
 _ENDS: tuple[Phase, ...] = ("Complete", "Failed", "Suspended")
 # Reasons of the condition Running that are a phase while it is False.
-_REASONS: dict[str, Phase] = {"Restarting": "Restarting", "Suspending": "Suspending"}
+QUEUED, EVICTED = "Queued", "Evicted"
+_REASONS: dict[str, Phase] = {
+    "Restarting": "Restarting",
+    "Suspending": "Suspending",
+    EVICTED: "Suspending",
+    QUEUED: "Queued",
+}
 
 
 def phase(status: Status) -> Phase:
@@ -39,6 +45,11 @@ def with_condition(status: Status, kind: str, value: bool, reason: str, message:
     others = tuple(kept for kept in status.conditions if kept.type != kind)
     conditions = tuple(sorted((*others, new), key=lambda found: found.type))
     return replace(status, conditions=conditions)
+
+
+def without_condition(status: Status, kind: str) -> Status:
+    """The status without the condition of that type."""
+    return replace(status, conditions=tuple(kept for kept in status.conditions if kept.type != kind))
 
 
 def not_running(status: Status, reason: str, message: str, now: str) -> Status:
