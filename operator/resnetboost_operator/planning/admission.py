@@ -83,12 +83,16 @@ def _without_effect(reason: str) -> str:
 def _admitted(state: ObservedState) -> tuple[str, str]:
     found = state.observation.workload
     assert found is not None
-    if found.queue != state.job.queue:
-        named = f"names {state.job.queue} now" if state.job.queue else "is gone"
-        message = f"the job runs in the queue {found.queue}, but its label {names.LABEL_QUEUE} {named}"
-        return QUEUE_CHANGED, f"{message}; suspend the job to move it"
-    said = found.conditions["Admitted"]
-    return said.reason, said.message
+    return _changed(state, found) or _words(found.conditions["Admitted"])
+
+
+def _changed(state: ObservedState, found: WorkloadView) -> tuple[str, str] | None:
+    """What to do about a queue that changed while quota of the old one is reserved; None if it did not."""
+    if found.queue == state.job.queue or not has_quota(found):
+        return None
+    named = f"names {state.job.queue} now" if state.job.queue else "is gone"
+    message = f"the job has quota of the queue {found.queue}, but its label {names.LABEL_QUEUE} {named}"
+    return QUEUE_CHANGED, f"{message}; suspend the job to move it"
 
 
 def _not_admitted(state: ObservedState) -> tuple[str, str]:
@@ -113,7 +117,7 @@ def _not_admitted(state: ObservedState) -> tuple[str, str]:
             "WorkloadOutdated",
             f"its Workload {found.name} is for {found.count - found.reclaimed} pods; it gets a new one",
         )
-    return _waiting(found)
+    return _changed(state, found) or _waiting(found)
 
 
 def _without_workload(state: ObservedState) -> tuple[str, str]:

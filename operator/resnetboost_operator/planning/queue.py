@@ -13,7 +13,7 @@ from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.observed.workload import WorkloadView
-from resnetboost_operator.planning import admission, deletions, stop, wakeup
+from resnetboost_operator.planning import admission, deletions, placement, stop, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, WorkloadWrite, sooner
 from resnetboost_operator.planning.admission import ADMITTED, QUEUE_CHANGED, WITHOUT_QUEUE
 from resnetboost_operator.planning.conditions import EVICTED, QUEUED, not_running
@@ -64,7 +64,16 @@ def _why(state: ObservedState) -> str:
 
 def _wait(state: ObservedState) -> Plan:
     """Nothing runs: the job waits in its queue, and its active time has not begun."""
-    status = replace(state.status, start_time=None, attempt_creation_time=None, ranks=Ranks(desired=state.count))
+    status = replace(
+        state.status,
+        start_time=None,
+        restart_time=None,
+        attempt_creation_time=None,
+        ranks=Ranks(desired=state.count),
+    )
+    state = replace(state, status=status)
+    if not state.stale and (impossible := placement.hold(state)) is not None:
+        return impossible  # admitted, it would only keep the quota from others
     condition = statuses.condition(status, ADMITTED)
     message = condition.message if condition is not None else ""
     if state.stale:
@@ -91,9 +100,7 @@ def _writes(state: ObservedState, decided: Plan) -> tuple[WorkloadWrite, ...]:
     if admission.has_quota(found) and found.is_true("Evicted"):
         release = WorkloadWrite("patch-status", found.name, patches.release(found, state.time))
         return () if present else (release,)
-    if not admission.has_quota(found):
-        return _move(state, found)
-    return _report(state, found, decided.status)
+    return _move(state, found) or _report(state, found, decided.status)
 
 
 def _create(state: ObservedState, status: Status) -> tuple[WorkloadWrite, ...]:
@@ -130,14 +137,20 @@ def _is_obsolete(state: ObservedState, found: WorkloadView, status: Status) -> b
 
 
 def _move(state: ObservedState, found: WorkloadView) -> tuple[WorkloadWrite, ...]:
-    """Correct queue and priority of a Workload that waits: it keeps its age."""
-    wanted = workloads.priority_class(state.job)
-    known = (found.queue, found.priority_class, found.priority_kind)
-    if known == (state.job.queue, wanted.name if wanted else "", wanted.kind if wanted else ""):
+    """Correct queue and priority of a Workload that waits: it keeps its age. With quota only the value of its kind of
+    priority may change.
+    """
+    wanted, reserved = workloads.priority_class(state.job), admission.has_quota(found)
+    kind, name = (wanted.kind, wanted.name) if wanted is not None else ("", "")
+    moved = found.queue != state.job.queue and not reserved
+    fixed = reserved and (kind != found.priority_kind or kind != "WorkloadPriorityClass")
+    if not moved and (fixed or (found.priority_kind, found.priority_class) == (kind, name)):
         return ()
     if not _knows_priority(state):
         return ()
-    return (WorkloadWrite("patch", found.name, patches.queue(found, state.job, state.observation.priority)),)
+    queue = found.queue if reserved else state.job.queue
+    body = patches.queue(found, state.job, queue, state.observation.priority)
+    return (WorkloadWrite("patch", found.name, body),)
 
 
 def _report(state: ObservedState, found: WorkloadView, status: Status) -> tuple[WorkloadWrite, ...]:

@@ -20,12 +20,12 @@ _REQUEUED = frozenset({"Preempted", "NodeFailures"})
 _MESSAGE_LIMIT = 1024
 
 
-def queue(workload: WorkloadView, job: Job, priority: int | None) -> Manifest:
-    """Move a Workload without quota to the job's queue and priority."""
+def queue(workload: WorkloadView, job: Job, name: str, priority: int | None) -> Manifest:
+    """Give a Workload the queue of that name and the job's priority."""
     found = priority_class(job)
     # null removes a field.
     spec = {
-        "queueName": job.queue,
+        "queueName": name,
         "priorityClassRef": found._asdict() if found is not None else None,
         "priority": priority if found is not None else None,
     }
