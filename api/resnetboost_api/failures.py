@@ -48,6 +48,8 @@ RANK_TABLE_REFUSED = FailureClass("RankTableRefused", None, "restart", 7)
 RANK_TABLE_IMPOSSIBLE = FailureClass("RankTableImpossible", None, "fail", 7)
 DEADLINE = FailureClass("DeadlineExceeded", None, "fail", 10)
 SUSPENDED = FailureClass("Suspended", None, "disruption", 10)
+# By the job's queue: another job gets its devices.
+EVICTED = FailureClass("Evicted", None, "disruption", 10)
 
 ALL = (
     SUCCEEDED,
@@ -72,12 +74,15 @@ ALL = (
     RANK_TABLE_IMPOSSIBLE,
     DEADLINE,
     SUSPENDED,
+    EVICTED,
 )
+# Whole gangs that were stopped on purpose: neither a failure nor a restart.
+STOPPED = (SUSPENDED, EVICTED)
 # Why a job fails where the same error comes at the same step twice.
 REPEATED = "RepeatedFailure"
 # What makes a job fail that would end the same way again, unless somebody mends something first.
 FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy == "fail" and verdict is not DEADLINE))
 # Those that a gang may be started again for.
-RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, SUSPENDED))
+RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, *STOPPED))
 BY_NAME = {verdict.name: verdict for verdict in ALL}
 BY_EXIT_CODE = {verdict.exit_code: verdict for verdict in ALL if verdict.exit_code is not None}

@@ -10,6 +10,8 @@ from resnetboost_api.status import Progress, Status
 from resnetboost_operator import status
 from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.capabilities import Capabilities
+from resnetboost_operator.observed.flavor import Flavor
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import PodView, timestamp
 from resnetboost_operator.observed.state import Observation, Obstacle
@@ -19,6 +21,7 @@ from resnetboost_operator.planning.collection_delete import CollectionDelete, gr
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.ranktable import annotations
 from resnetboost_operator.validation import schema
+from support.fakekueue import Kueue
 
 START = 1_700_000_000.0
 
@@ -43,7 +46,10 @@ class Crash(Exception):
 
 
 class Cluster:
-    """Pods by name, one job and its status. `step` is one reconciliation; `writes` counts its writes."""
+    """Pods by name, one job and its status. `step` is one reconciliation; `writes` counts its writes.
+
+    `kueue` has an effect only with `capabilities`.
+    """
 
     def __init__(self, wanted: Job) -> None:
         self.job = wanted
@@ -55,6 +61,10 @@ class Cluster:
         self.nodes: dict[str, NodeView] = {}
         self.obstacle: Obstacle | None = None
         self.unreachable = False
+        self.capabilities = Capabilities()
+        self.kueue = Kueue()
+        self.flavors: dict[str, Flavor] = {}
+        self.priority: int | None = None
         self.tombstones: list[PodView] = []
         self.expired = False
         self.events: list[str] = []
@@ -70,6 +80,10 @@ class Cluster:
             obstacle=self.obstacle,
             tombstones=tuple(self.tombstones),
             unreachable=self.unreachable,
+            capabilities=self.capabilities,
+            workload=self.kueue.view(),
+            priority=self.priority,
+            flavors=self.flavors,
         )
         return plan(self.job, self.status, observation, self.now)
 
@@ -97,6 +111,9 @@ class Cluster:
         for deletion in singles:
             may_write()
             self._delete(deletion)
+        for write in wanted.workload:
+            may_write()
+            self._write_workload(write)
         self.expired = self.expired or wanted.expire
         for manifest in wanted.create:
             may_write()
@@ -106,6 +123,16 @@ class Cluster:
             may_write()
             self._annotate(annotation)
         return wanted
+
+    def _write_workload(self, write: actions.WorkloadWrite) -> None:
+        """Quota goes back only when nothing uses it any more."""
+        before = self.kueue.holds_quota()
+        self.kueue.write(write)
+        alive = [pod for pod in self.pods.values() if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+        if before and not self.kueue.holds_quota():
+            assert not alive, "quota is released under running pods"
+        left = self.kueue.view()
+        assert left is None or not before or len(alive) <= left.count - left.reclaimed, "more pods than quota"
 
     def _check_alone(self, manifest: dict[str, Any]) -> None:
         """No pod may be created while a pod of an older attempt of its stage has the same index."""
@@ -128,7 +155,7 @@ class Cluster:
 
     def _state(self) -> Any:
         annotated = {name: dict(pod["metadata"].get("annotations", {})) for name, pod in self.pods.items()}
-        return status.to_dict(self.status), annotated
+        return status.to_dict(self.status), annotated, copy.deepcopy(self.kueue.workload)
 
     def _create(self, manifest: dict[str, Any]) -> None:
         if manifest["kind"] == "ConfigMap":

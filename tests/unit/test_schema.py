@@ -381,8 +381,8 @@ class TestStatus:
     def test_a_wrong_one(self) -> None:
         wrong = {"phase": "Going", "attempts": [{"attempt": 1}] * 2, "startTime": "now"}
         assert [str(problem) for problem in schema.check_status(wrong)] == [
-            "status.phase: 'Going' is not known; use Pending, Starting, Running, Restarting, Suspending, Suspended, "
-            "Complete or Failed",
+            "status.phase: 'Going' is not known; use Pending, Queued, Starting, Running, Restarting, Suspending, "
+            "Suspended, Complete or Failed",
             "status.attempts[1].attempt: 1 is given twice; use each only once",
             "status.startTime: 'now' is no time; use one such as 2026-01-31T12:00:00Z",
         ]

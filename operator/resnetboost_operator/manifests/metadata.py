@@ -11,18 +11,22 @@ Manifest = dict[str, Any]
 
 def metadata(job: Job, stage: Stage, attempt: int, name: str) -> Manifest:
     """Metadata with name, labels and owner: deleting the job deletes its objects, also while the operator is down."""
-    owner = {
+    return {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": labels(job, stage, attempt),
+        "ownerReferences": [owner(job)],
+    }
+
+
+def owner(job: Job) -> Manifest:
+    """The reference to the job by which all its objects are deleted with it."""
+    return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "name": job.name,
         "uid": job.uid,
         "controller": True,  # without blockOwnerDeletion, which asks for a right on the job's finalizers
-    }
-    return {
-        "name": name,
-        "namespace": job.namespace,
-        "labels": labels(job, stage, attempt),
-        "ownerReferences": [owner],
     }
 
 

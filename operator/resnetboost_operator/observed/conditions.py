@@ -7,12 +7,13 @@ import msgspec
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One condition. Texts are untrusted."""
+    """One condition. Texts are untrusted. `generation`: the object's that it was decided for, 0 if unknown."""
 
     status: str
     reason: str
     message: str
     time: str = ""
+    generation: int = 0
 
 
 def read(status: Mapping[str, Any]) -> dict[str, Condition]:
@@ -23,6 +24,7 @@ def read(status: Mapping[str, Any]) -> dict[str, Condition]:
             found.get("reason", ""),
             found.get("message", ""),
             found.get("lastTransitionTime", ""),
+            found.get("observedGeneration", 0),
         )
         for found in status.get("conditions") or ()
         if "type" in found

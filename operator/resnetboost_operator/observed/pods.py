@@ -55,7 +55,7 @@ class PodView(msgspec.Struct, frozen=True):
 
     `disruption` is the reason of the condition DisruptionTarget (an eviction, a preemption, a taint) or ''.
     `devices` are the annotations of a device plugin, `rank_table` is the digest in the operator's
-    annotation, or ''.
+    annotation, or ''. `gates` are the names of its scheduling gates.
     """
 
     namespace: str
@@ -76,6 +76,7 @@ class PodView(msgspec.Struct, frozen=True):
     termination: Termination | None
     devices: Mapping[str, str] = {}
     rank_table: str = ""
+    gates: tuple[str, ...] = ()
 
 
 def view(pod: Manifest) -> PodView:
@@ -84,8 +85,8 @@ def view(pod: Manifest) -> PodView:
     Anybody may write labels and owners. A rank's pod has exactly one valid name, and names are unique in a namespace:
     so no other pod with this `job_name` and `job_uid` can pass for the same rank.
     """
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    node = (pod.get("spec") or {}).get("nodeName", "")
+    metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
+    node = spec.get("nodeName", "")
     labels, annotated = metadata.get("labels") or {}, metadata.get("annotations") or {}
     stage = labels.get(names.LABEL_STAGE, "")
     attempt, index = int(labels.get(names.LABEL_ATTEMPT, "")), int(labels.get(names.LABEL_INDEX, ""))
@@ -112,6 +113,7 @@ def view(pod: Manifest) -> PodView:
         termination=_termination(status, container),
         devices={key: annotated[key] for key in annotations.KEYS if key in annotated},
         rank_table=annotated.get(names.ANNOTATION_RANK_TABLE, ""),
+        gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
     )
 
 

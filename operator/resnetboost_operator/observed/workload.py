@@ -15,6 +15,8 @@ Manifest = Mapping[str, Any]
 class WorkloadView(msgspec.Struct, frozen=True):
     """A job's Workload. `version` is its resourceVersion; `active` is its spec's.
 
+    `priority_class` and `priority_kind` are of its priorityClassRef, '' without.
+
     `admission` and `checks` (admissionChecks) are as in its status, empty without. `reclaimed` is the count given back.
     """
 
@@ -33,6 +35,8 @@ class WorkloadView(msgspec.Struct, frozen=True):
     admission: Manifest
     checks: tuple[Manifest, ...]
     conditions: Mapping[str, Condition]
+    generation: int = 0
+    priority_kind: str = ""
 
     def is_true(self, kind: str) -> bool:
         """Whether the condition of that type is True."""
@@ -60,4 +64,6 @@ def view(workload: Manifest) -> WorkloadView:
         admission=status.get("admission") or {},
         checks=tuple(status.get("admissionChecks") or ()),
         conditions=conditions.read(status),
+        generation=metadata.get("generation", 0),
+        priority_kind=(spec.get("priorityClassRef") or {}).get("kind", ""),
     )

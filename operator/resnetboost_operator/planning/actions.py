@@ -30,8 +30,8 @@ class Annotation(msgspec.Struct, frozen=True):
 class WorkloadWrite(msgspec.Struct, frozen=True):
     """A write of the job's Workload (Kueue's). `body`: the manifest to create, or a merge patch with its preconditions.
 
-    A patch names the uid and resourceVersion it was decided for: the API server refuses it for any other, and the next
-    plan decides anew. Deleting names the uid.
+    A patch names the uid and resourceVersion it was decided for (`metadata`): the API server refuses it for any other,
+    and the next plan decides anew. Of one to delete `body` has only `metadata.uid`, the precondition.
     """
 
     verb: Literal["create", "patch", "patch-status", "delete"]

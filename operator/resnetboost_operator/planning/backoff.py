@@ -18,10 +18,10 @@ def delay_seconds(policy: FailurePolicy, stage: str, attempts: Sequence[Attempt]
     A single disruption costs no wait; a second one in a row does, or something that keeps deleting pods would have the
     gang created without end (LeaderWorkerSet: 30 times in 90 s).
     An attempt that ran for `stableAfterSeconds` ends the row: it resets the back-off, never the budget. So does a
-    complete stage: only attempts of the current stage count. Suspended attempts are skipped.
+    complete stage: only attempts of the current stage count. Suspended and evicted attempts are skipped.
     """
-    unstable = 0
-    attempts = [found for found in attempts if found.stage == stage and found.reason != "Suspended"]
+    unstable, stopped = 0, {found.name for found in failures.STOPPED}
+    attempts = [found for found in attempts if found.stage == stage and found.reason not in stopped]
     for attempt in reversed(attempts):
         if _ran_seconds(attempt) >= policy.stable_after_seconds:
             break

@@ -11,10 +11,13 @@ from resnetboost_operator.status import MESSAGE_LIMIT, REASON_LIMIT
 GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang bound to a node")
 # Conditions that are a phase while they are True, the first of them first.
 _ENDS: tuple[Phase, ...] = ("Complete", "Failed", "Suspended")
+QUEUED, EVICTED = "Queued", "Evicted"
 # Reasons of the condition Running that are a phase while it is False. The last two are of local runs without a process.
 _REASONS: dict[str, Phase] = {
     "Restarting": "Restarting",
     "Suspending": "Suspending",
+    EVICTED: "Suspending",
+    QUEUED: "Queued",
     "Stopped": "Suspended",
     "NotBegun": "Pending",
 }
@@ -44,6 +47,11 @@ def with_condition(status: Status, kind: str, value: bool, reason: str, message:
     others = tuple(kept for kept in status.conditions if kept.type != kind)
     conditions = tuple(sorted((*others, new), key=lambda found: found.type))
     return replace(status, conditions=conditions)
+
+
+def without_condition(status: Status, kind: str) -> Status:
+    """The status without the condition of that type."""
+    return replace(status, conditions=tuple(kept for kept in status.conditions if kept.type != kind))
 
 
 def not_running(status: Status, reason: str, message: str, now: str) -> Status:

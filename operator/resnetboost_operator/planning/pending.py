@@ -2,19 +2,34 @@
 
 from collections.abc import Sequence
 
+from resnetboost_api import names
 from resnetboost_api.status import Status
 from resnetboost_operator import readable
 from resnetboost_operator.observed.pods import PodView, Waiting
 from resnetboost_operator.observed.state import ObservedState, Obstacle
 from resnetboost_operator.planning import rank_assignment
-from resnetboost_operator.planning.conditions import not_running
+from resnetboost_operator.planning.conditions import EVICTED, QUEUED, not_running
+from resnetboost_operator.scheduling.kueue import keys
 
 # Kubelet's reasons for a missing image; the second kind is permanent.
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError"})
 HOPELESS_IMAGE_REASONS = frozenset({"InvalidImageName"})
 QUIET_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"})
 # Reasons of the condition Running that end by themselves.
-PASSING = frozenset({"Starting", "Restarting", "StageComplete", "Suspending", "GangIncomplete", "Publishing"})
+PASSING = frozenset(
+    {
+        "Starting",
+        "Restarting",
+        "StageComplete",
+        "Suspending",
+        "GangIncomplete",
+        "Publishing",
+        "FlavorUnknown",
+        QUEUED,
+        EVICTED,
+    }
+)
+GATED = "GatedByKueue"
 MESSAGE_LIMIT = 600
 # (reason, message) of a gang that runs but cannot be polled: not known to train, and known to train by its readiness.
 _REMEDY = "allow ingress from the operator to it (NetworkPolicy), or run the operator inside the cluster"
@@ -36,6 +51,8 @@ def why(state: ObservedState) -> tuple[str, str]:
         return waits_for_table
     if state.is_unreachable:
         return UNHEARD
+    if gated := [pod for pod in state.gang if keys.GATE in pod.gates]:
+        return GATED, _gated(state, len(gated))
     return _why_pods(state.gang, state.count, state.observation.obstacle)
 
 
@@ -45,6 +62,20 @@ def with_reason(state: ObservedState, status: Status) -> Status:
     if going := [pod.name for pod in state.stale if pod.deleting and pod.index in state.missing]:
         message += f"; waiting for {readable.listed(going)} of an earlier attempt to end"
     return not_running(status, reason, message, state.time)
+
+
+def _gated(state: ObservedState, count: int) -> str:
+    """Kueue's webhook takes single pods for jobs, in a namespace with a LocalQueue `default` for instance. It leaves
+    alone those of an owner that it knows to have a queue.
+    """
+    problem = f"Kueue holds back {count}/{state.count} pods, each as a job of its own, so that no gang can start"
+    remedies = ["add ResNetBoostJob.v1alpha1.resnetboost.io to integrations.externalFrameworks of Kueue"]
+    remedies.append("let Kueue get, list and watch resnetboostjobs")
+    if not state.job.queue:
+        remedies.append(f"give the job the label {names.LABEL_QUEUE} with the name of a LocalQueue")
+    if not state.observation.capabilities.kueue_enabled:
+        remedies.append("set kueue.enabled of the operator's chart")
+    return f"{problem}; {', '.join(remedies)}, and apply the job again after deleting it"
 
 
 def _why_pods(gang: Sequence[PodView], count: int, obstacle: Obstacle | None) -> tuple[str, str]:

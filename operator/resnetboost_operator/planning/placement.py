@@ -4,10 +4,12 @@ from typing import Any
 
 from resnetboost_operator.manifests.placement import Placement
 from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning import admission
 from resnetboost_operator.planning.actions import Plan
 from resnetboost_operator.planning.conditions import not_running
 from resnetboost_operator.scheduling import gang_scheduler, registry
 from resnetboost_operator.scheduling.gang_scheduler import GangScheduler
+from resnetboost_operator.scheduling.kueue.admission import placed
 
 Manifest = dict[str, Any]
 
@@ -19,9 +21,13 @@ def scheduler(state: ObservedState) -> GangScheduler | None:
 
 def placement(state: ObservedState) -> Placement:
     """What the pods of the current attempt get."""
-    base = gang_scheduler.base_placement(state.job)
-    found = scheduler(state)
-    return base if found is None else found.placed(base, state.job, state.stage, state.status.attempt)
+    base, found = gang_scheduler.base_placement(state.job), scheduler(state)
+    if found is not None:
+        base = found.placed(base, state.job, state.stage, state.status.attempt)
+    workload = state.observation.workload
+    if workload is None or not admission.is_queued(state):
+        return base
+    return placed(base, state.job, workload, state.observation.flavors)
 
 
 def missing_group(state: ObservedState) -> tuple[Manifest, ...]:

@@ -14,12 +14,14 @@ from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import Observation, ObservedState, observe
 from resnetboost_operator.planning import (
+    admission,
     cleanup,
     conditions,
     deadlines,
     failure_detection,
     pending,
     placement,
+    queue,
     rank_assignment,
     reports,
     restart,
@@ -36,7 +38,8 @@ from resnetboost_operator.planning.rank_assignment import RankAssignment
 def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan:
     """The next actions for a job. Planning again with their results changes nothing more."""
     state = observe(job, _begun(job, status, pods.timestamp(now)), observation, now)
-    decided = _decide(reports.with_progress(state))
+    state = reports.with_progress(admission.with_admission(state))
+    decided = queue.with_workload(status, state, _decide(state))
     decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
     return _with_warning(status, decided)
 
@@ -60,6 +63,8 @@ def _decide(state: ObservedState) -> Plan:
         return stages.complete(state)
     if state.job.spec.run_policy.suspend:
         return suspend.suspend(state)
+    if (held := queue.hold(state)) is not None:
+        return held
     failure, ranks = failure_detection.failure(state), None
     if failure is None and (ranks := rank_assignment.assign(state)) is not None:
         state, failure = rank_assignment.with_assignment(state, ranks), ranks.failure
@@ -88,7 +93,7 @@ def _start_or_watch(state: ObservedState) -> Plan:
     if state.status.attempt_start_time is not None:
         return running.watch(state)
     if state.missing:
-        return placement.hold(state) or start.create_missing(state)
+        return queue.await_flavors(state) or placement.hold(state) or start.create_missing(state)
     return running.watch(replace(state, status=replace(state.status, attempt_start_time=state.time)))
 
 
