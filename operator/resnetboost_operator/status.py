@@ -20,6 +20,7 @@ ATTEMPTS_KEPT = 20
 MESSAGE_LIMIT = 1024
 REASON_LIMIT = 128
 RANK_TABLE_READY = "RankTableReady"
+ADMITTED = "Admitted"
 
 
 def from_dict(status: Mapping[str, Any] | None) -> Status:
@@ -43,6 +44,12 @@ def is_true(status: Status, kind: str) -> bool:
     """Whether the condition of that type is True."""
     found = condition(status, kind)
     return found is not None and found.status == "True"
+
+
+def waiting_for_admission(status: Status) -> Condition | None:
+    """The condition Admitted of a job that its queue does not let run; None if it may run, or is in no queue."""
+    found = condition(status, ADMITTED)
+    return found if found is not None and found.status == "False" else None
 
 
 def is_terminal(status: Status) -> bool:

@@ -62,6 +62,14 @@ def test_good_files_are_taken_with_the_same_defaults(path: Path, control_plane: 
     assert create(control_plane, path)["spec"] == schema.defaulted(jobfile.load(path))["spec"]
 
 
+def test_the_queue_of_a_job_is_a_wide_column(control_plane: ControlPlane, namespace: str) -> None:
+    for name in ("queue-kueue", "digits"):
+        control_plane.kubectl("create", f"--namespace={namespace}", f"--filename={ROOT / 'examples' / f'{name}.yaml'}")
+    head, *rows = control_plane.kubectl("get", "rbj", f"--namespace={namespace}", "--output=wide").splitlines()
+    start = head.index("QUEUE")
+    assert {row.split()[0]: row[start:].partition(" ")[0] for row in rows} == {"digits": "", "queue-kueue": "team-a"}
+
+
 @files(CORPUS / "bad")
 def test_bad_files_are_refused_for_the_same_field(path: Path, control_plane: ControlPlane) -> None:
     (problem,) = schema.check(jobfile.load(path))

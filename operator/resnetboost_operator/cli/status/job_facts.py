@@ -19,6 +19,8 @@ Fact = tuple[str, str]
 
 ATTEMPTS_SHOWN = 8
 EVENTS_SHOWN = 6
+# Kueue's label on the Workload of a job.
+LABEL_JOB_UID = "kueue.x-k8s.io/job-uid"
 
 
 def facts(view: JobView, now: float) -> Iterator[Fact]:
@@ -28,6 +30,8 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
         return
     if not view.is_over:
         yield "ranks", _ranks(status)
+    if (admitted := statuses.condition(status, statuses.ADMITTED)) is not None and not view.is_over:
+        yield "queue", _queue(admitted, view.queue, now)
     if (found := view.progress) is not None:
         yield from _of_progress(found, view, now)
     if (table := statuses.condition(status, statuses.RANK_TABLE_READY)) is not None and not view.is_over:
@@ -90,6 +94,12 @@ def _hang(job: Job | None) -> str:
         return ""
     limit = readable.duration(job.spec.failure_policy.hang_timeout_seconds)
     return f", after {limit} without one the gang restarts"
+
+
+def _queue(admitted: Condition, queue: str, now: float) -> str:
+    since = readable.duration(now - pods.seconds(admitted.last_transition_time))
+    state = f"admitted {since} ago" if admitted.status == "True" else f"{admitted.reason} for {since}"
+    return text.SEPARATOR.join(filter(None, [queue, state]))
 
 
 def _rank_table(found: Condition) -> str:
@@ -158,11 +168,13 @@ def advice(view: JobView) -> tuple[str, ...]:
     if status.phase == "Suspended":
         resumed = """'{"spec": {"runPolicy": {"suspend": false}}}'"""
         return ("kubectl", "patch", "rbj", view.name, *space, "--type", "merge", "-p", resumed) if view.suspend else ()
+    if status.phase == "Queued":
+        return "kubectl", "describe", "workloads.kueue.x-k8s.io", *space, "-l", f"{LABEL_JOB_UID}={view.uid}"
     if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in PASSING:
         return ()
     if running.reason in (UNHEARD[0], UNHEARD_TRAINING[0]):
         return "kubectl", "get", "networkpolicies", *space
-    if running.reason == "PodsRefused" and "quota" not in running.message:
+    if running.reason == "NoGangScheduler" or (running.reason == "PodsRefused" and "quota" not in running.message):
         return "kubectl", "describe", "rbj", *space, view.name
     if running.reason == "PodsRefused":
         return "kubectl", "describe", "resourcequotas", *space
