@@ -69,7 +69,11 @@ def test_the_document_lists_every_metric_with_its_labels_and_words() -> None:
 def test_the_labels_of_jobs_series_are_those_the_dashboards_are_checked_by() -> None:
     """By a job of which there is everything to tell at once, which no real one has."""
     wanted = job(device={"type": "Ascend", "count": 2})
-    conditions = (Condition("Failed", "True", "A", "", TIME), Condition("Running", "False", "B", "", TIME))
+    conditions = (
+        Condition("Admitted", "False", "C", "", TIME),
+        Condition("Failed", "True", "A", "", TIME),
+        Condition("Running", "False", "B", "", TIME),
+    )
     status = Status(
         phase="Running",
         stage="base",

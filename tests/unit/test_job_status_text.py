@@ -131,7 +131,7 @@ def test_a_queued_job_says_in_which_queue_for_how_long_and_why() -> None:
         "  ranks       0/2 run · 0 ready",
         "  queue       team-a · WaitingForQuota for 3:09",
         "  restarts    0 (0 of maxRestarts: 5 used)",
-        "  next        kubectl describe workloads.kueue.x-k8s.io -n team-a -l kueue.x-k8s.io/job-uid=uid-of-digits",
+        "  next        kubectl describe workloads.kueue.x-k8s.io -n team-a -l resnetboost.io/job=digits",
     ]
     assert any("queued for 3:09" in line for line in page(found, 100)), "beside the stage's bar"
 

@@ -19,8 +19,6 @@ Fact = tuple[str, str]
 
 ATTEMPTS_SHOWN = 8
 EVENTS_SHOWN = 6
-# Kueue's label on the Workload of a job.
-LABEL_JOB_UID = "kueue.x-k8s.io/job-uid"
 
 
 def facts(view: JobView, now: float) -> Iterator[Fact]:
@@ -169,7 +167,7 @@ def advice(view: JobView) -> tuple[str, ...]:
         resumed = """'{"spec": {"runPolicy": {"suspend": false}}}'"""
         return ("kubectl", "patch", "rbj", view.name, *space, "--type", "merge", "-p", resumed) if view.suspend else ()
     if status.phase == "Queued":
-        return "kubectl", "describe", "workloads.kueue.x-k8s.io", *space, "-l", f"{LABEL_JOB_UID}={view.uid}"
+        return "kubectl", "describe", "workloads.kueue.x-k8s.io", *space, "-l", f"{names.LABEL_JOB}={view.name}"
     if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in PASSING:
         return ()
     if running.reason in (UNHEARD[0], UNHEARD_TRAINING[0]):
