@@ -46,10 +46,15 @@ def is_true(status: Status, kind: str) -> bool:
     return found is not None and found.status == "True"
 
 
-def waiting_for_admission(status: Status) -> Condition | None:
-    """The condition Admitted of a job that its queue does not let run; None if it may run, or is in no queue."""
-    found = condition(status, ADMITTED)
-    return found if found is not None and found.status == "False" else None
+def queued_since(status: Status) -> str | None:
+    """When the job began to wait for its queue's admission; None if it does not wait. The time before it was resumed
+    from a suspension does not count.
+    """
+    if status.phase != "Queued":
+        return None
+    found = (condition(status, kind) for kind in (ADMITTED, "Suspended"))
+    # Of one form, so that the later one is the greater text.
+    return max((one.last_transition_time for one in found if one is not None), default=None)
 
 
 def is_terminal(status: Status) -> bool:

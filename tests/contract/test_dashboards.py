@@ -75,7 +75,7 @@ def test_the_labels_of_jobs_series_are_those_the_dashboards_are_checked_by() -> 
         Condition("Running", "False", "B", "", TIME),
     )
     status = Status(
-        phase="Running",
+        phase="Queued",
         stage="base",
         conditions=conditions,
         attempts=(Attempt(0, "base", "Killed", TIME),),

@@ -1,6 +1,7 @@
 """Admissions and evictions are counted once each, whatever else of the status changes with them."""
 
 import pytest
+from msgspec.structs import replace
 
 from resnetboost_api.status import Condition, Phase, Status
 from resnetboost_operator.controller import admissions
@@ -18,6 +19,12 @@ def status(admitted: bool | None, reason: str = "", at: float = START, phase: Ph
         return Status(phase=phase, conditions=ended)
     found = Condition("Admitted", str(admitted), reason or "Admitted", "", pods.timestamp(at))  # type: ignore[arg-type]
     return Status(phase=phase, conditions=(found, *ended))
+
+
+def resumed(at: float) -> Status:
+    """A job that waits again after a suspension."""
+    found = Condition("Suspended", "False", "Resumed", "", pods.timestamp(at))
+    return replace(WAITS, conditions=(*WAITS.conditions, found))
 
 
 WAITS = status(False, "WaitingForQuota")
@@ -40,6 +47,10 @@ RUNS = status(True, phase="Running")
         (RUNS, status(False, "Suspended", phase="Suspended"), None),
         (RUNS, status(None, phase="Suspended"), None),
         (RUNS, status(False, "Finished", phase="Failed"), None),
+        (RUNS, status(False, "KueueDisabled", phase="Running"), None),
+        (RUNS, status(False, "NodeFailures", phase="Suspending"), Eviction("NodeFailures")),
+        (status(False, "NotQueued", phase="Running"), status(True, at=START + 90), Admission(0)),
+        (resumed(START + 50), status(True, at=START + 90), Admission(40)),
     ],
     ids=[
         "begins to wait",
@@ -55,6 +66,10 @@ RUNS = status(True, phase="Running")
         "is suspended",
         "is suspended and in no queue",
         "fails",
+        "runs without Kueue",
+        "is evicted and saves",
+        "ran without its queue",
+        "was suspended while it waited",
     ],
 )
 def test_what_a_queue_did(before: Status, after: Status, expected: Admission | Eviction | None) -> None:

@@ -109,22 +109,14 @@ def test_a_suspended_job_waits_for_nothing() -> None:
     assert not {"resnetboost_job_waiting", "resnetboost_job_ranks"} & found.keys()
 
 
-def test_a_job_in_a_queue_says_since_when_until_it_is_admitted() -> None:
-    cluster = Cluster(job())
-    cluster.settle()
+def test_a_job_in_a_queue_says_since_when() -> None:
     waits = Condition("Admitted", "False", "WaitingForQuota", "", timestamp(START + 7))
-    cluster.status = replace(cluster.status, conditions=(waits, *cluster.status.conditions))
-    assert told(cluster)["resnetboost_job_queued_timestamp_seconds"] == {"": START + 7}
-    for changed in (replace(waits, status="True"), replace(waits, type="Complete")):
-        cluster.status = replace(cluster.status, conditions=(changed, *cluster.status.conditions[1:]))
-        assert "resnetboost_job_queued_timestamp_seconds" not in told(cluster)
-
-
-def test_a_suspended_job_is_in_no_queue() -> None:
-    waits = Condition("Admitted", "False", "Suspended", "", timestamp(START))
     cluster = Cluster(job())
-    cluster.status = Status(phase="Suspended", conditions=(waits,))
-    assert "resnetboost_job_queued_timestamp_seconds" not in told(cluster)
+    cluster.status = Status(phase="Queued", conditions=(waits,))
+    assert told(cluster)["resnetboost_job_queued_timestamp_seconds"] == {"": START + 7}
+    for phase in ("Running", "Suspended"):  # its label has no effect; it does not wait
+        cluster.status = replace(cluster.status, phase=phase)
+        assert "resnetboost_job_queued_timestamp_seconds" not in told(cluster)
 
 
 def test_only_ranks_that_meet_by_a_table_have_one_to_be_ready() -> None:

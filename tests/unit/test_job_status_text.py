@@ -149,6 +149,12 @@ def test_a_job_that_was_admitted_says_since_when() -> None:
     assert not [line for line in page(in_queue(complete())) if "queue" in line]
 
 
+def test_a_job_that_runs_without_its_queue_says_why() -> None:
+    status = running()
+    status["conditions"] = [condition("Admitted", False, "KueueDisabled", "no effect; set kueue.enabled")]
+    assert "  queue       team-a · KueueDisabled: no effect; set kueue.enabled" in page(in_queue(status))
+
+
 def test_queued_jobs_come_between_those_at_work_and_those_that_are_over() -> None:
     lines = table(view(complete(), "a"), in_queue(queued(), name="b"), view(running(), "y"), view(waiting(), "x"))
     assert [line.split()[0] for line in lines[1:]] == ["x", "y", "b", "a"]

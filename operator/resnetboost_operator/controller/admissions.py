@@ -2,7 +2,7 @@
 
 import msgspec
 
-from resnetboost_api.status import Condition, Status
+from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.status import ADMITTED
@@ -19,8 +19,10 @@ REASONS = (
     DEACTIVATED,
     OTHER,
 )
-# The user's own doing, which is no eviction.
-_SUSPENDED = ("Suspending", "Suspended")
+# Phases of a job that its queue stopped: it saves and leaves, and then waits. In others it goes on without a queue, as
+# where Kueue was removed.
+_STOPPED = ("Suspending", "Queued")
+_BY_USER = "Suspended"
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -37,22 +39,19 @@ class Eviction(msgspec.Struct, frozen=True):
 
 def change(before: Status, after: Status) -> Admission | Eviction | None:
     """What the queue did to the job between two of its statuses; None if nothing."""
-    old, new = statuses.condition(before, ADMITTED), statuses.condition(after, ADMITTED)
-    was, admitted = statuses.is_true(before, ADMITTED), statuses.is_true(after, ADMITTED)
-    if new is None or was == admitted:
+    was, admitted = statuses.is_true(before, ADMITTED), statuses.condition(after, ADMITTED)
+    if admitted is None or was == (admitted.status == "True"):
         return None
-    if admitted:
-        return Admission(_seconds(old, new))
-    if statuses.is_terminal(after) or new.reason in _SUSPENDED:
+    if not was:
+        return Admission(_seconds(statuses.queued_since(before), admitted.last_transition_time))
+    if after.phase not in _STOPPED or admitted.reason == _BY_USER:
         return None
-    return Eviction(_bounded(new.reason))
+    return Eviction(_bounded(admitted.reason))
 
 
-def _seconds(old: Condition | None, new: Condition) -> float:
-    """Time between the transitions of two conditions; 0 without the first, or if the clock was set back."""
-    if old is None:
-        return 0.0
-    return max(0.0, pods.seconds(new.last_transition_time) - pods.seconds(old.last_transition_time))
+def _seconds(start: str | None, end: str) -> float:
+    """Seconds between two times; 0 without the first, or if the clock was set back."""
+    return max(0.0, pods.seconds(end) - pods.seconds(start)) if start is not None else 0.0
 
 
 def _bounded(reason: str) -> str:

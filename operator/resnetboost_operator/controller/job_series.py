@@ -58,9 +58,9 @@ def _waiting(record: JobRecord) -> Samples:
 
 
 def _queued(record: JobRecord) -> Samples:
-    found = statuses.waiting_for_admission(record.status)
-    if found is not None and record.status.phase not in AT_REST:
-        yield {}, pods.seconds(found.last_transition_time)
+    since = statuses.queued_since(record.status)
+    if since is not None:
+        yield {}, pods.seconds(since)
 
 
 def _failed(record: JobRecord) -> Samples:

@@ -29,7 +29,7 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
     if not view.is_over:
         yield "ranks", _ranks(status)
     if (admitted := statuses.condition(status, statuses.ADMITTED)) is not None and not view.is_over:
-        yield "queue", _queue(admitted, view.queue, now)
+        yield "queue", _queue(admitted, view, now)
     if (found := view.progress) is not None:
         yield from _of_progress(found, view, now)
     if (table := statuses.condition(status, statuses.RANK_TABLE_READY)) is not None and not view.is_over:
@@ -94,10 +94,16 @@ def _hang(job: Job | None) -> str:
     return f", after {limit} without one the gang restarts"
 
 
-def _queue(admitted: Condition, queue: str, now: float) -> str:
-    since = readable.duration(now - pods.seconds(admitted.last_transition_time))
-    state = f"admitted {since} ago" if admitted.status == "True" else f"{admitted.reason} for {since}"
-    return text.SEPARATOR.join(filter(None, [queue, state]))
+def _queue(admitted: Condition, view: JobView, now: float) -> str:
+    """The queue, and what it says; of a queued job the message stands at the top of the page."""
+    since, message = statuses.queued_since(view.status), " ".join(admitted.message.split())
+    if since is not None:
+        state = f"{admitted.reason} for {readable.duration(now - pods.seconds(since))}"
+    elif admitted.status == "True" and admitted.reason == statuses.ADMITTED:
+        state = f"admitted {_ago(admitted.last_transition_time, now)}"
+    else:
+        state = f"{admitted.reason}: {message}"
+    return text.SEPARATOR.join(filter(None, [view.queue, state]))
 
 
 def _rank_table(found: Condition) -> str:

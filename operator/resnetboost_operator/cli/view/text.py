@@ -109,11 +109,11 @@ def waiting(status: Status, now: float) -> str:
 
 def queued(status: Status, now: float | None, queue: str = "") -> str:
     """That a job waits for its queue's admission, in which queue and for how long; `now` None leaves the time out."""
-    found = statuses.waiting_for_admission(status)
+    since = statuses.queued_since(status)
     where = f" in {queue}" if queue else ""
-    if found is None or now is None:
+    if since is None or now is None:
         return f"queued{where}"
-    return f"queued{where} for {readable.duration(now - pods.seconds(found.last_transition_time))}"
+    return f"queued{where} for {readable.duration(now - pods.seconds(since))}"
 
 
 def fit(phrases: Sequence[str], width: int) -> str:
