@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from resnetboost_api import names
+
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One column: the field that it shows, and its type."""
@@ -68,6 +70,13 @@ COLUMNS = (
         json_path=".status.goodput.percent",
         priority=1,
         description="Percent of the attempts' time that went into steps that count.",
+    ),
+    Column(
+        name="Queue",
+        type="string",
+        json_path=".metadata.labels." + names.LABEL_QUEUE.replace(".", r"\."),
+        priority=1,
+        description="Kueue's LocalQueue that admits the job.",
     ),
     Column(
         name="Message",

@@ -20,6 +20,7 @@ ATTEMPTS_KEPT = 20
 MESSAGE_LIMIT = 1024
 REASON_LIMIT = 128
 RANK_TABLE_READY = "RankTableReady"
+ADMITTED = "Admitted"
 
 
 def from_dict(status: Mapping[str, Any] | None) -> Status:
@@ -43,6 +44,17 @@ def is_true(status: Status, kind: str) -> bool:
     """Whether the condition of that type is True."""
     found = condition(status, kind)
     return found is not None and found.status == "True"
+
+
+def queued_since(status: Status) -> str | None:
+    """When the job began to wait for its queue's admission; None if it does not wait. The time before it was resumed
+    from a suspension does not count.
+    """
+    if status.phase != "Queued":
+        return None
+    found = (condition(status, kind) for kind in (ADMITTED, "Suspended"))
+    # Of one form, so that the later one is the greater text.
+    return max((one.last_transition_time for one in found if one is not None), default=None)
 
 
 def is_terminal(status: Status) -> bool:

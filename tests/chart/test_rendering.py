@@ -202,6 +202,13 @@ def test_the_operators_service_is_the_one_its_rules_ask(offline_helm: Helm) -> N
     assert f'absent(resnetboost_operator_leading{{namespace="{NAMESPACE}",service="{name}"}} == 1)' in exprs
 
 
+def test_how_long_a_job_may_wait_in_a_queue_can_be_set(offline_helm: Helm) -> None:
+    options = ["--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.prometheusRule.queuedSeconds=7200"]
+    rules = [rule for group in groups(render(offline_helm, *options)) for rule in group["rules"]]
+    (long,) = (rule["expr"] for rule in rules if rule.get("alert") == "ResNetBoostJobQueuedLong")
+    assert long.endswith(" > 7200")
+
+
 def test_runbooks_have_an_address_where_one_is_given(offline_helm: Helm) -> None:
     options = ["--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.prometheusRule.runbookBase="]
     base = "https://git.example/resnetboost/blob/main/"

@@ -69,9 +69,13 @@ def test_the_document_lists_every_metric_with_its_labels_and_words() -> None:
 def test_the_labels_of_jobs_series_are_those_the_dashboards_are_checked_by() -> None:
     """A job with every feature at once, which no real job has, must expose exactly these labels."""
     wanted = job(device={"type": "Ascend", "count": 2})
-    conditions = (Condition("Failed", "True", "A", "", TIME), Condition("Running", "False", "B", "", TIME))
+    conditions = (
+        Condition("Admitted", "False", "C", "", TIME),
+        Condition("Failed", "True", "A", "", TIME),
+        Condition("Running", "False", "B", "", TIME),
+    )
     status = Status(
-        phase="Running",
+        phase="Queued",
         stage="base",
         conditions=conditions,
         attempts=(Attempt(0, "base", "Killed", TIME),),

@@ -31,7 +31,8 @@ FIELDS = {field.encode_name for field in msgspec.structs.fields(Spec)}
 
 
 def blocks(document: Path) -> list[Any]:
-    return [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", document.read_text(), re.S | re.M)]
+    texts = re.findall(r"^```yaml\n(.*?)^```", document.read_text(), re.S | re.M)
+    return [block for text in texts for block in yaml.safe_load_all(text)]
 
 
 def read(spec: dict[str, Any], folder: Path) -> Job:
@@ -149,3 +150,26 @@ def test_the_network_policy_that_is_shown_lets_operator_and_ranks_reach_the_rank
     assert all(found and found.items() <= labels.items() for found in selected)
     assert operator["ports"] == [{"port": names.PORT_METRICS, "protocol": "TCP"}]
     assert "ports" not in ranks
+
+
+def test_the_queue_that_is_shown_is_the_examples_and_has_room_for_it() -> None:
+    found = {block["kind"]: block for block in blocks(DOCS / "queueing.md") if "kind" in block}
+    example = parse_job(job_file.load(ROOT / "examples" / "queue-kueue.yaml"))
+    shown_job, queue, cluster = (found[kind] for kind in (names.KIND, "LocalQueue", "ClusterQueue"))
+    assert shown_job["metadata"]["labels"][names.LABEL_QUEUE] == queue["metadata"]["name"] == example.queue
+    assert names.LABEL_QUEUE_PRIORITY in shown_job["metadata"]["labels"]
+    assert shown_job["metadata"]["namespace"] == queue["metadata"]["namespace"]
+    assert queue["spec"]["clusterQueue"] == cluster["metadata"]["name"]
+    (group,) = cluster["spec"]["resourceGroups"]
+    (flavor,) = group["flavors"]
+    assert flavor["name"] == found["ResourceFlavor"]["metadata"]["name"]
+    requested = set(example.spec.template.resources.requests)
+    assert requested == set(group["coveredResources"]) == {resource["name"] for resource in flavor["resources"]}
+    assert requested == set(shown_job["spec"]["template"]["resources"]["requests"])
+
+
+@pytest.mark.parametrize("scheduler", ["kubernetes", "volcano", "coscheduling", "yunikorn"])
+def test_the_gangs_that_are_shown_are_those_of_the_examples(scheduler: str) -> None:
+    shown_ones = [block["scheduling"] for block in blocks(DOCS / "queueing.md") if "scheduling" in block]
+    example = yaml.safe_load((ROOT / "examples" / f"gang-{scheduler}.yaml").read_text())
+    assert example["spec"]["scheduling"] in shown_ones

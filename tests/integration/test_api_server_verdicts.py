@@ -1,6 +1,9 @@
 """The corpus of job files and changes: a real API server accepts and rejects the same as `resnetboost validate`."""
 
 import json
+import os
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,30 @@ def test_the_definition_raises_no_warning(control_plane: ControlPlane) -> None:
 @files(CORPUS / "good", ROOT / "examples")
 def test_good_files_are_taken_with_the_same_defaults(path: Path, control_plane: ControlPlane) -> None:
     assert create(control_plane, path)["spec"] == schema.defaulted(jobfile.load(path))["spec"]
+
+
+def test_the_queue_of_a_job_is_a_wide_column(control_plane: ControlPlane, namespace: str) -> None:
+    for name in ("queue-kueue", "digits"):
+        control_plane.kubectl("create", f"--namespace={namespace}", f"--filename={ROOT / 'examples' / f'{name}.yaml'}")
+    head, *rows = control_plane.kubectl("get", "rbj", f"--namespace={namespace}", "--output=wide").splitlines()
+    start = head.index("QUEUE")
+    assert {row.split()[0]: row[start:].partition(" ")[0] for row in rows} == {"digits": "", "queue-kueue": "team-a"}
+
+
+def test_the_documents_command_makes_labels_of_super_pods(control_plane: ControlPlane) -> None:
+    (command,) = (
+        text
+        for text in re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "queueing.md").read_text(), re.S | re.M)
+        if "superPodID" in text
+    )
+    for name in ("in-super-pod", "alone"):
+        control_plane.add_node(name)
+    control_plane.kubectl("annotate", "node", "in-super-pod", "superPodID=7")
+    for _ in range(2):  # it can be run again
+        subprocess.run(["bash", "-c", command], env={**os.environ, **control_plane.environment()}, check=True)
+    labelled = control_plane.kubectl("get", "nodes", "-l", "example.com/super-pod=7", "--output=name").split()
+    with_label = control_plane.kubectl("get", "nodes", "-l", "example.com/super-pod", "--output=name").split()
+    assert labelled == with_label == ["node/in-super-pod"]
 
 
 @files(CORPUS / "bad")

@@ -99,6 +99,13 @@ def test_stages_run_one_after_the_other(runner: Runner) -> None:
     assert runner.steps() == [*range(1, 11), *range(1, 11)]
 
 
+def test_queue_and_scheduler_of_a_cluster_do_not_hold_up_a_run(runner: Runner) -> None:
+    label = 'metadata.labels={"kueue.x-k8s.io/queue-name": team-a}'
+    policy = "scheduling={schedulerName: volcano, schedulingPolicy: {gang: {}}}"
+    assert runner.run(label, policy).returncode == 0
+    assert runner.status()["phase"] == "Complete"
+
+
 def test_a_killed_rank_restarts_the_gang_from_its_checkpoint(runner: Runner) -> None:
     ended = runner.run(stub=variable("STUB", "1,0,15,137"))
     status = runner.status()

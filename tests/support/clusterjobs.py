@@ -10,6 +10,7 @@ Manifest = dict[str, Any]
 
 NOW = 1_700_000_000.0
 EXAMPLES = Path(__file__).parents[2] / "examples"
+QUOTA = "couldn't assign flavors to pod set ranks: insufficient unused quota for cpu in flavor default, 1 more needed"
 UNSCHEDULABLE = "0/2 ranks are scheduled: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 PROGRESS = {
     "state": "Training",
@@ -88,6 +89,11 @@ def running(**fields: Any) -> Manifest:
 
 def waiting(reason: str = "Unschedulable", message: str = UNSCHEDULABLE, phase: str = "Starting") -> Manifest:
     return status(phase, condition("Running", False, reason, message))
+
+
+def queued(reason: str = "WaitingForQuota", message: str = QUOTA) -> Manifest:
+    waits = condition("Admitted", False, reason, message) | {"lastTransitionTime": pods.timestamp(NOW - 189)}
+    return status("Queued", waits, condition("Running", False, reason, message))
 
 
 def failed(message: str = "attempt 0: rank 1 on node-b ended with DataError", **fields: Any) -> Manifest:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from resnetboost_api.status import Status
+from resnetboost_api.status import Condition, Status
 from resnetboost_operator.controller.job_metrics import JobMetrics
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.observed.pods import timestamp
@@ -107,6 +107,16 @@ def test_a_suspended_job_waits_for_nothing() -> None:
     found = told(cluster)
     assert found["resnetboost_job_phase"] == {"Suspended": 1}
     assert not {"resnetboost_job_waiting", "resnetboost_job_ranks"} & found.keys()
+
+
+def test_a_job_in_a_queue_says_since_when() -> None:
+    waits = Condition("Admitted", "False", "WaitingForQuota", "", timestamp(START + 7))
+    cluster = Cluster(job())
+    cluster.status = Status(phase="Queued", conditions=(waits,))
+    assert told(cluster)["resnetboost_job_queued_timestamp_seconds"] == {"": START + 7}
+    for phase in ("Running", "Suspended"):  # its label has no effect; it does not wait
+        cluster.status = replace(cluster.status, phase=phase)
+        assert "resnetboost_job_queued_timestamp_seconds" not in told(cluster)
 
 
 def test_only_ranks_that_meet_by_a_table_have_one_to_be_ready() -> None:

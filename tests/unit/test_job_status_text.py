@@ -17,13 +17,26 @@ from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.reader import Event
 from resnetboost_operator.observed import pods
 from support import clusterjobs
-from support.clusterjobs import KILLED, NOW, UNSCHEDULABLE, complete, condition, failed, job, running, waiting
+from support.clusterjobs import (
+    KILLED,
+    NOW,
+    QUOTA,
+    UNSCHEDULABLE,
+    complete,
+    condition,
+    failed,
+    job,
+    queued,
+    running,
+    waiting,
+)
 
 HOSTILE = "\x1b[31mred\x1b[0m \x1b]0;title\x07not\x1b[2J a\x08 zip\x9b5A \u202efile\tend"
 HARMLESS = "red not a\\x08 zip\\x9b5A \\u202efile end"
 EVERY_STATE = {
     "running": running(attempts=[KILLED], restarts=1, goodput={"percent": 80, "attemptSeconds": 620}),
     "waiting": waiting(),
+    "queued": queued(),
     "failed": failed(attempts=[KILLED | {"message": HOSTILE}]),
     "complete": complete(),
     "unseen": None,
@@ -97,6 +110,54 @@ def test_trouble_stands_whole_under_its_job() -> None:
 def test_what_may_still_change_comes_first() -> None:
     lines = table(view(complete(), "a"), view(failed(), "b"), view(running(), "y"), view(waiting(), "x"))
     assert [line.split()[0] for line in lines[1:]] == ["x", "y", "a", "b"]
+
+
+def in_queue(status: dict[str, Any], queue: str = "team-a", name: str = "digits") -> JobView:
+    manifest = job(name, status)
+    manifest["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue}
+    return job_view.read(manifest)
+
+
+def test_a_queued_job_says_in_which_queue_for_how_long_and_why() -> None:
+    found = in_queue(queued())
+    sentence = f"queued in team-a for 3:09: {QUOTA}"
+    assert table(found)[1].split()[:2] == ["digits", "Queued"]
+    assert table(found)[1].endswith(f"  {sentence}")
+    assert page(found) == [
+        "digits in team-a: Queued, 5:00 old",
+        "  resnet20 on digits · 2 CPU ranks · global batch 64 · seed 0",
+        f"  {sentence}",
+        "  stage base  Running · Momentum · 1 attempt",
+        "  ranks       0/2 run · 0 ready",
+        "  queue       team-a · WaitingForQuota for 3:09",
+        "  restarts    0 (0 of maxRestarts: 5 used)",
+        "  next        kubectl describe workloads.kueue.x-k8s.io -n team-a -l resnetboost.io/job=digits",
+    ]
+    assert any("queued for 3:09" in line for line in page(found, 100)), "beside the stage's bar"
+
+
+def test_a_queued_job_is_the_same_line_however_long_it_waits() -> None:
+    line = job_table.change(in_queue(queued()), namespaces=False)
+    assert line == f"digits  Queued  base  queued in team-a: {QUOTA}"
+
+
+def test_a_job_that_was_admitted_says_since_when() -> None:
+    admitted = condition("Admitted", True, "Admitted", "The workload is admitted")
+    status = running()
+    status["conditions"] = [admitted, *status["conditions"]]
+    assert "  queue       team-a · admitted 0:30 ago" in page(in_queue(status))
+    assert not [line for line in page(in_queue(complete())) if "queue" in line]
+
+
+def test_a_job_that_runs_without_its_queue_says_why() -> None:
+    status = running()
+    status["conditions"] = [condition("Admitted", False, "KueueDisabled", "no effect; set kueue.enabled")]
+    assert "  queue       team-a · KueueDisabled: no effect; set kueue.enabled" in page(in_queue(status))
+
+
+def test_queued_jobs_come_between_those_at_work_and_those_that_are_over() -> None:
+    lines = table(view(complete(), "a"), in_queue(queued(), name="b"), view(running(), "y"), view(waiting(), "x"))
+    assert [line.split()[0] for line in lines[1:]] == ["x", "y", "b", "a"]
 
 
 LONG_AGO, JUST_NOW = NOW - 189, NOW - 5
@@ -269,6 +330,7 @@ LOGS = "kubectl logs -n team-a digits-base-0-1"
         (waiting("Starting", "1/2 ranks run"), {}, ""),
         (waiting(), {}, "kubectl describe pods -n team-a -l resnetboost.io/job=digits"),
         (waiting("PodsRefused", "quota"), {}, "kubectl describe resourcequotas -n team-a"),
+        (waiting("NoGangScheduler", "none"), {}, "kubectl describe rbj -n team-a digits"),
         (waiting("PodsRefused", "no runtime class"), {}, "kubectl describe rbj -n team-a digits"),
         (failed(attempts=[KILLED]), {}, LOGS),
         (failed(attempts=[KILLED]), {"runPolicy": {"cleanPodPolicy": "All"}}, "kubectl describe rbj -n team-a digits"),
@@ -281,6 +343,7 @@ LOGS = "kubectl logs -n team-a digits-base-0-1"
         "starts",
         "waits",
         "quota",
+        "no gang scheduler",
         "refused",
         "failed",
         "no pods left",

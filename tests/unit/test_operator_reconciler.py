@@ -4,12 +4,12 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiohttp import web
 
-from resnetboost_api.status import Progress
+from resnetboost_api.status import Condition, Progress, Status
 from resnetboost_operator import progress_client
 from resnetboost_operator.controller import creation_pool
 from resnetboost_operator.controller import reconciler as reconcilers
@@ -22,6 +22,7 @@ from resnetboost_operator.kubeclient.errors import Conflict
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.observed import pods
+from resnetboost_operator.planning.actions import Plan
 from resnetboost_operator.validation import schema
 from support.scriptedserver import Answer, ScriptedServer, refuses, says
 
@@ -56,6 +57,7 @@ class Bed:
         self.earlier = False
 
     def connect(self, server: ScriptedServer) -> None:
+        self.metrics = server.metrics
         self.store = Store((), lambda uid: None)
         self.polled = asyncio.Event()
         self.polling = ProgressPoller(lambda uid: self.polled.set())
@@ -232,6 +234,34 @@ def test_a_status_that_is_refused_is_written_without_the_progress(monkeypatch: p
     refused, written = played(script).statuses[-2:]
     assert refused["progress"]["step"] == 7
     assert "progress" not in written
+
+
+def test_an_admission_is_counted_once_it_is_written_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue's answers are given by the plan here; what makes it plan so is tested elsewhere."""
+
+    def decided(*ignored: object) -> Plan:
+        return Plan(wanted)
+
+    def status(admitted: Literal["True", "False"], seconds: float) -> Status:
+        found = Condition("Admitted", admitted, "Any", "", pods.timestamp(1e9 + seconds))
+        return Status(phase="Queued" if admitted == "False" else "Starting", stage="base", conditions=(found,))
+
+    wanted = status("False", 0)
+    monkeypatch.setattr(reconcilers, "plan", decided)
+
+    async def script(bed: Bed) -> None:
+        nonlocal wanted
+        await bed.passed()
+        wanted = status("True", 40)
+        bed.status_answers = [refuses(409, "Conflict")]
+        await bed.passed()
+        assert b"resnetboost_operator_admissions_total 0.0" in bed.metrics.text()
+        await bed.passed()
+        await bed.passed()
+
+    text = played(script).metrics.text()
+    assert b"resnetboost_operator_admissions_total 1.0" in text
+    assert b"resnetboost_operator_admission_wait_seconds_sum 40.0" in text
 
 
 def test_a_job_is_deleted_at_its_end_only_in_the_version_that_was_looked_at() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from resnetboost_operator.cli.main import main
@@ -93,3 +94,12 @@ def test_a_plan_has_its_notes_beside_it(folder: Path) -> None:
     result = CliRunner().invoke(main, ["plan", "job.yaml", *alone])
     assert result.stdout.startswith("---\n")
     assert result.stderr.startswith("resnetboost: note: spec.stages[0].allReduceFusion: ")
+
+
+def test_a_plan_of_a_gang_has_the_group_of_a_cluster_that_schedules_gangs(folder: Path) -> None:
+    Path("job.yaml").write_text(EXAMPLE)
+    planned = CliRunner().invoke(main, ["plan", "job.yaml", "--set", "scheduling.schedulingPolicy={gang: {}}"])
+    kinds = [found["kind"] for found in yaml.safe_load_all(planned.stdout)]
+    assert kinds == ["PodGroup", "ConfigMap", "Service", "Pod", "Pod"]
+    plain = CliRunner().invoke(main, ["plan", "job.yaml"])
+    assert "PodGroup" not in plain.stdout

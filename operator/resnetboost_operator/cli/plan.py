@@ -8,7 +8,8 @@ import click
 from resnetboost_api.status import Status
 from resnetboost_operator import yamltext
 from resnetboost_operator.cli import arguments, job_file
-from resnetboost_operator.job import parse_job
+from resnetboost_operator.job import Job, parse_job
+from resnetboost_operator.observed.capabilities import POD_GROUP_APIS, Capabilities
 from resnetboost_operator.observed.state import Observation
 from resnetboost_operator.planning import plan as planning
 from resnetboost_operator.validation.notes import notes, of_cluster
@@ -22,7 +23,7 @@ PLACEHOLDER_UID = "00000000-0000-0000-0000-000000000000"
 def plan(file: Path, assignments: tuple[str, ...]) -> None:
     """Print the Kubernetes objects of the job's first attempt as YAML.
 
-    Creates nothing. The job's uid is a placeholder.
+    Creates nothing. The job's uid is a placeholder. A gang scheduler that the job asks for is taken to be there.
 
     \b
     Examples:
@@ -39,7 +40,14 @@ def objects(job: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """The objects that the operator would create for the defaulted `job`, in order; a suspended job as if resumed."""
     metadata = {"uid": PLACEHOLDER_UID, **job["metadata"]}
     policy = {**job["spec"]["runPolicy"], "suspend": False}
-    spec = {**job["spec"], "runPolicy": policy}
-    return planning.plan(
-        parse_job({**job, "metadata": metadata, "spec": spec}), Status(), Observation(), now=0.0
-    ).create
+    parsed = parse_job({**job, "metadata": metadata, "spec": {**job["spec"], "runPolicy": policy}})
+    return planning.plan(parsed, Status(), Observation(capabilities=_capabilities(parsed)), now=0.0).create
+
+
+def _capabilities(job: Job) -> Capabilities:
+    """Those of a cluster with the scheduler that the job asks for, or of one without gang scheduling."""
+    wanted = job.spec.scheduling
+    gang = wanted.scheduling_policy is not None and wanted.scheduling_policy.gang is not None
+    if not gang and wanted.scheduler_name is None:
+        return Capabilities()
+    return Capabilities(pod_groups=frozenset(POD_GROUP_APIS), gangs_enabled=True)

@@ -57,6 +57,12 @@ def _waiting(record: JobRecord) -> Samples:
         yield {"reason": running.reason if running is not None else record.status.phase}, 1
 
 
+def _queued(record: JobRecord) -> Samples:
+    since = statuses.queued_since(record.status)
+    if since is not None:
+        yield {}, pods.seconds(since)
+
+
 def _failed(record: JobRecord) -> Samples:
     failed = statuses.condition(record.status, "Failed")
     if failed is not None and failed.status == "True":
@@ -135,6 +141,12 @@ FAMILIES = (
     Family(f"{PREFIX}_phase", "gauge", "1 for the phase the job is in; the others are absent.", _phase),
     Family(f"{PREFIX}_stage_info", "gauge", "The stage that runs or ran last; always 1.", _stage_info),
     Family(f"{PREFIX}_waiting", "gauge", "1 while a job that should run does not, by why.", _waiting),
+    Family(
+        f"{PREFIX}_queued_timestamp_seconds",
+        "gauge",
+        "When a job began to wait for its queue's admission; only while it waits.",
+        _queued,
+    ),
     Family(f"{PREFIX}_failed", "gauge", "1 for a job that has failed for good, by why.", _failed),
     Family(f"{PREFIX}_ranks", "gauge", "Ranks of a job that should run, by state; one may count in several.", _ranks),
     Family(f"{PREFIX}_restarts_total", "counter", "Restarts of the gang, whatever the cause.", _restarts),

@@ -12,6 +12,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from resnetboost_api import failures
+from resnetboost_api.status import Status
+from resnetboost_operator.controller import admissions
+from resnetboost_operator.controller.admissions import Admission, Eviction
 
 PREFIX = "resnetboost_operator"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -19,6 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 disable_created_metrics()
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_WAITS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 168 * 3600)
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 
@@ -59,11 +63,34 @@ class Metrics:
         )
         for verdict in failures.RESTARTING:  # increase() does not see the first restart of a series that begins with it
             self.restarts.labels(verdict.name)
+        self.admissions = Counter(
+            f"{PREFIX}_admissions", "Jobs that their queue let run, each time it did.", registry=self.registry
+        )
+        self.admission_wait_seconds = Histogram(
+            f"{PREFIX}_admission_wait_seconds",
+            "From when a job began to wait for its queue until it was admitted.",
+            buckets=_WAITS,
+            registry=self.registry,
+        )
+        self.evictions = Counter(
+            f"{PREFIX}_evictions", "Jobs that lost their queue's admission, by why.", ["reason"], registry=self.registry
+        )
+        for reason in admissions.REASONS:
+            self.evictions.labels(reason)
         self.leading = Gauge(f"{PREFIX}_leading", "1 while this process plans and writes.", registry=self.registry)
 
     def count_request(self, verb: str, resource: str, code: str) -> None:
         """Count one request to the API server; `code` is 'error' if no response arrived."""
         self.requests.labels(verb, resource, code).inc()
+
+    def count_admission(self, before: Status, after: Status) -> None:
+        """Count what the queue did to a job between two of its statuses."""
+        match admissions.change(before, after):
+            case Admission(queued_seconds):
+                self.admissions.inc()
+                self.admission_wait_seconds.observe(queued_seconds)
+            case Eviction(reason):
+                self.evictions.labels(reason).inc()
 
     def watch_phases(self, phases: Callable[[], Iterable[str]]) -> None:
         """Count jobs by phase at each scrape; `phases` returns the phase of each job."""

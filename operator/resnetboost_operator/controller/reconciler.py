@@ -171,6 +171,7 @@ class Reconciler:
             logger.info("phase %s, stage %s, attempt %d", after.phase, after.stage, after.attempt)
         if after.restarts > before.restarts:
             self._metrics.restarts.labels(after.attempts[-1].reason).inc()
+        self._metrics.count_admission(before, after)
         if memory.creating_since is not None and after.attempt_start_time is not None:
             self._metrics.gang_creation_seconds.observe(time.monotonic() - memory.creating_since)
             memory.creating_since = None

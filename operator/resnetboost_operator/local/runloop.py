@@ -6,6 +6,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from resnetboost_api.scheduling import Scheduling
 from resnetboost_api.status import Progress, Status
 from resnetboost_operator import progress_client
 from resnetboost_operator import status as statuses
@@ -37,7 +38,7 @@ class RunLoop:
     """One run of one job. Each pass observes everything, so additional passes do no harm."""
 
     def __init__(self, job: Job, folder: RunFolder, audience: Audience) -> None:
-        self._job = job
+        self._job = _without_scheduling(job)
         self._folder = folder
         self._audience = audience
         self._changed = asyncio.Event()
@@ -129,3 +130,8 @@ class RunLoop:
                 await self._changed.wait()
         except TimeoutError:
             pass
+
+
+def _without_scheduling(job: Job) -> Job:
+    """The job without queue and scheduler: this machine has neither, and starts all ranks at once."""
+    return replace(job, queue="", spec=replace(job.spec, scheduling=Scheduling()))

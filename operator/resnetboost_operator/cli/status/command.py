@@ -31,6 +31,8 @@ RUNS = Path("runs")  # where `resnetboost run` writes run folders
 def status(ctx: click.Context, target: str, follow: bool, namespace: str, everywhere: bool, form: Form | None) -> None:
     """Show the status of a local RUN or of a JOB in the cluster; without a name, list all.
 
+    A job that does not train has the reason under it. A Queued one waits for Kueue: in which queue, and for how long.
+
     RUN is the folder of a local run, written with a / (runs/digits), or the name of a folder in ./runs. -n, -A and
     -o apply to jobs in the cluster only.
 

@@ -28,6 +28,8 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
         return
     if not view.is_over:
         yield "ranks", _ranks(status)
+    if (admitted := statuses.condition(status, statuses.ADMITTED)) is not None and not view.is_over:
+        yield "queue", _queue(admitted, view, now)
     if (found := view.progress) is not None:
         yield from _of_progress(found, view, now)
     if (table := statuses.condition(status, statuses.RANK_TABLE_READY)) is not None and not view.is_over:
@@ -90,6 +92,18 @@ def _hang(job: Job | None) -> str:
         return ""
     limit = readable.duration(job.spec.failure_policy.hang_timeout_seconds)
     return f", after {limit} without one the gang restarts"
+
+
+def _queue(admitted: Condition, view: JobView, now: float) -> str:
+    """The queue, and what it says; of a queued job the message stands at the top of the page."""
+    since, message = statuses.queued_since(view.status), " ".join(admitted.message.split())
+    if since is not None:
+        state = f"{admitted.reason} for {readable.duration(now - pods.seconds(since))}"
+    elif admitted.status == "True" and admitted.reason == statuses.ADMITTED:
+        state = f"admitted {_ago(admitted.last_transition_time, now)}"
+    else:
+        state = f"{admitted.reason}: {message}"
+    return text.SEPARATOR.join(filter(None, [view.queue, state]))
 
 
 def _rank_table(found: Condition) -> str:
@@ -158,11 +172,13 @@ def advice(view: JobView) -> tuple[str, ...]:
     if status.phase == "Suspended":
         resumed = """'{"spec": {"runPolicy": {"suspend": false}}}'"""
         return ("kubectl", "patch", "rbj", view.name, *space, "--type", "merge", "-p", resumed) if view.suspend else ()
+    if status.phase == "Queued":
+        return "kubectl", "describe", "workloads.kueue.x-k8s.io", *space, "-l", f"{names.LABEL_JOB}={view.name}"
     if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in PASSING:
         return ()
     if running.reason in (UNHEARD[0], UNHEARD_TRAINING[0]):
         return "kubectl", "get", "networkpolicies", *space
-    if running.reason == "PodsRefused" and "quota" not in running.message:
+    if running.reason == "NoGangScheduler" or (running.reason == "PodsRefused" and "quota" not in running.message):
         return "kubectl", "describe", "rbj", *space, view.name
     if running.reason == "PodsRefused":
         return "kubectl", "describe", "resourcequotas", *space

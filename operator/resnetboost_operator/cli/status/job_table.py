@@ -19,6 +19,7 @@ INDENT = 2
 _BAR_CELLS = 10
 _LEAST_NAME = 24
 PHASE_STYLES = {
+    "Queued": "yellow",
     "Starting": "cyan",
     "Running": "cyan",
     "Restarting": "yellow",
@@ -120,8 +121,8 @@ def trouble_style(job: JobView) -> str:
 
 
 def in_order(jobs: Sequence[JobView]) -> tuple[JobView, ...]:
-    """Sort jobs that may still change first, then by name."""
-    return tuple(sorted(jobs, key=lambda job: (job.is_over, job.namespace, job.name)))
+    """Sort jobs that may still change first, of these the queued ones last, then by name."""
+    return tuple(sorted(jobs, key=lambda job: (job.is_over, job.status.phase == "Queued", job.namespace, job.name)))
 
 
 def change(job: JobView, *, namespaces: bool) -> str:

@@ -56,6 +56,11 @@ class JobView(msgspec.Struct, frozen=True):
         return {stage.name: stage.algorithm for stage in self.job.spec.stages} if self.job is not None else {}
 
     @property
+    def queue(self) -> str:
+        """Kueue's LocalQueue that admits the job; '' without."""
+        return self.job.queue if self.job is not None else ""
+
+    @property
     def is_over(self) -> bool:
         """True if the job will not change any more."""
         return statuses.is_terminal(self.status)
@@ -107,6 +112,9 @@ def why(view: JobView, now: float | None = None) -> str:
     failed, running = statuses.condition(status, "Failed"), statuses.condition(status, "Running")
     if failed is not None and failed.status == "True":
         return _line(failed.message)
+    if status.phase == "Queued":
+        sentence = _line(running.message) if running is not None else ""
+        return ": ".join(filter(None, [run_text.queued(status, now, view.queue), sentence]))
     if running is not None and (running.status != "True" or running.reason != "Training"):
         return _line(running.message)
     return UNKNOWN if view.job is None else ""

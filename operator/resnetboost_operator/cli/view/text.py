@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from resnetboost_api import failures
 from resnetboost_api.status import Attempt, Progress, StageStatus, Status
 from resnetboost_operator import readable
+from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.runs import cost
@@ -101,7 +102,18 @@ def waiting(status: Status, now: float) -> str:
     if status.phase == "Starting":
         compiling = status.progress is not None and status.progress.state == "Compiling"
         return "compiling the graphs" if compiling else f"starting, {ranks.running}/{ranks.desired} ranks run"
+    if status.phase == "Queued":
+        return queued(status, now)
     return {"Suspending": "stopping", "Suspended": "stopped", "Pending": "waiting"}.get(status.phase, "")
+
+
+def queued(status: Status, now: float | None, queue: str = "") -> str:
+    """That a job waits for its queue's admission, in which queue and for how long; `now` None leaves the time out."""
+    since = statuses.queued_since(status)
+    where = f" in {queue}" if queue else ""
+    if since is None or now is None:
+        return f"queued{where}"
+    return f"queued{where} for {readable.duration(now - pods.seconds(since))}"
 
 
 def fit(phrases: Sequence[str], width: int) -> str:
