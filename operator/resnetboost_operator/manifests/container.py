@@ -33,9 +33,8 @@ def container(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
     }
     if index == 0:
         built["readinessProbe"] = _probe(job)
-    resources = _resources(job)
-    if resources:
-        built["resources"] = resources
+    if needed := resources(job):
+        built["resources"] = needed
     return built
 
 
@@ -55,7 +54,7 @@ def _probe(job: Job) -> Manifest:
     }
 
 
-def _resources(job: Job) -> Manifest:
+def resources(job: Job) -> Manifest:
     """The resources of the template and one device, whose request must equal its limit."""
     device = devices.resource_name(job.spec.device)
     one = {device: 1} if device is not None else {}

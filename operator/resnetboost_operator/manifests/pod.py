@@ -51,11 +51,11 @@ def pod(job: Job, stage: Stage, attempt: int, index: int, placement: Placement =
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": found,
-        "spec": {**spec, **_scheduling(job, index, placement), **affinity},
+        "spec": {**spec, **scheduling(job, index, placement), **affinity},
     }
 
 
-def _scheduling(job: Job, index: int, placement: Placement) -> Manifest:
+def scheduling(job: Job, index: int = 0, placement: Placement = PLAIN) -> Manifest:
     """The fields of the spec that say where the pod may run and who decides; those without a value are left out."""
     template, device = job.spec.template, job.spec.device
     fields: Manifest = {
