@@ -357,6 +357,19 @@ class TestChanges:
             "spec.template: nodeSelector and tolerations can change only while the job is suspended"
         )
 
+    def test_who_schedules_a_job_changes_only_while_it_is_suspended(self) -> None:
+        def scheduled(suspend: bool, **scheduling: Any) -> dict[str, Any]:
+            return job(runPolicy={"suspend": suspend}, scheduling=scheduling)
+
+        gang = {"schedulingPolicy": {"gang": {}}}
+        assert told(scheduled(False, **gang), scheduled(True)) == []
+        assert told(scheduled(False), scheduled(True, **gang)) == []
+        assert told(scheduled(False, **gang), scheduled(False, **gang)) == []
+        (problem,) = told(scheduled(True, **gang), scheduled(False))
+        assert problem.startswith(
+            "spec.scheduling: scheduling can change only while the job is suspended; set runPolicy"
+        )
+
     def test_keyed_lists_may_be_sorted_anew_but_stages_may_not(self) -> None:
         one, two = {"name": "A", "value": "1"}, {"name": "B", "value": "2"}
         assert told(job(template={"env": [two, one]}), job(template={"env": [one, two]})) == []
@@ -381,8 +394,8 @@ class TestStatus:
     def test_a_wrong_one(self) -> None:
         wrong = {"phase": "Going", "attempts": [{"attempt": 1}] * 2, "startTime": "now"}
         assert [str(problem) for problem in schema.check_status(wrong)] == [
-            "status.phase: 'Going' is not known; use Pending, Starting, Running, Restarting, Suspending, Suspended, "
-            "Complete or Failed",
+            "status.phase: 'Going' is not known; use Pending, Queued, Starting, Running, Restarting, Suspending, "
+            "Suspended, Complete or Failed",
             "status.attempts[1].attempt: 1 is given twice; use each only once",
             "status.startTime: 'now' is no time; use one such as 2026-01-31T12:00:00Z",
         ]
