@@ -361,7 +361,7 @@ class TestChanges:
         def scheduled(suspend: bool, **scheduling: Any) -> dict[str, Any]:
             return job(runPolicy={"suspend": suspend}, scheduling=scheduling)
 
-        gang = {"schedulingPolicy": {"gang": {}}}
+        gang: dict[str, Any] = {"schedulingPolicy": {"gang": {}}}
         assert told(scheduled(False, **gang), scheduled(True)) == []
         assert told(scheduled(False), scheduled(True, **gang)) == []
         assert told(scheduled(False, **gang), scheduled(False, **gang)) == []
