@@ -9,6 +9,8 @@ from collections.abc import Sequence
 _STAGE = "spec.stages[]"
 _RATE = f"{_STAGE}.learningRate"
 _AUGMENTATION = "spec.dataset.augmentation"
+# No field: Kueue reads its label on every kind of job.
+_QUEUE = "metadata.labels['kueue.x-k8s.io/queue-name']"
 
 # Written without _, - and capitals. Similar names are found by their likeness and are not listed.
 MEANT = {
@@ -56,6 +58,12 @@ MEANT = {
     "worldsize": "spec.device.count",
     "nprocpernode": "spec.device.perNode",
     "keepcheckpointmax": "spec.checkpoint.keep",
+    "batchscheduler": "spec.scheduling.schedulerName",
+    "priority": "spec.scheduling.priorityClassName",
+    "priorityclass": "spec.scheduling.priorityClassName",
+    "queue": _QUEUE,
+    "queuename": _QUEUE,
+    "topologykey": "spec.scheduling.schedulingConstraints.topology[].key",
 }
 
 # Blocks with one number that people mean when they write a number in place of the block.

@@ -34,6 +34,9 @@ LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 # Annotations of a job that its pods get too: an Ascend 950 (huawei.com/npu) is scheduled by this one.
 PASSED_ANNOTATIONS = ("huawei.com/schedule_policy",)
+# Queues of gang schedulers, as their users name them on a job: Volcano's annotation (or label), YuniKorn's label.
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+YUNIKORN_QUEUE = "queue"
 
 CONTAINER = "trainer"
 TRAINER_COMMAND = ("python", "-m", "resnetboost_trainer")

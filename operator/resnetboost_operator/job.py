@@ -18,7 +18,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Each of its stages has the settings of its algorithm and a `device_count` of its own.
     `queue` and `queue_priority` are the values of Kueue's labels, '' without; `pod_annotations` those of the job's
-    annotations that its pods get.
+    annotations that its pods get. `volcano_queue` and `yunikorn_queue` are the queues it names for these schedulers, ''
+    without.
     """
 
     name: str
@@ -29,6 +30,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     queue: str = ""
     queue_priority: str = ""
     pod_annotations: Mapping[str, str] = {}
+    volcano_queue: str = ""
+    yunikorn_queue: str = ""
 
 
 def parse_job(obj: dict[str, Any]) -> Job:
@@ -44,6 +47,8 @@ def parse_job(obj: dict[str, Any]) -> Job:
         queue=labels.get(names.LABEL_QUEUE, ""),
         queue_priority=labels.get(names.LABEL_QUEUE_PRIORITY, ""),
         pod_annotations={key: annotations[key] for key in names.PASSED_ANNOTATIONS if key in annotations},
+        volcano_queue=annotations.get(names.VOLCANO_QUEUE) or labels.get(names.VOLCANO_QUEUE, ""),
+        yunikorn_queue=labels.get(names.YUNIKORN_QUEUE, ""),
         spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage, spec.device) for stage in spec.stages)),
     )
 

@@ -10,15 +10,21 @@ from typing import Any
 import pytest
 
 from resnetboost_api import names
+from resnetboost_api.status import Status
 from resnetboost_operator import yamltext
 from resnetboost_operator.cli import job_file, plan
 from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests import gang
 from resnetboost_operator.manifests.rank_table import rank_table as rank_table_manifest
+from resnetboost_operator.observed.state import Observation
+from resnetboost_operator.planning import plan as planning
 from resnetboost_operator.ranktable import assembly
 from resnetboost_operator.ranktable.annotations import KEYS, BoundPod
+from support.membership import SCHEDULERS, Scheduler
 
 FOLDER = Path(__file__).parents[2] / "examples"
+# Fields of a pod that are for its scheduler.
+OF_SCHEDULERS = ("nodeSelector", "tolerations", "schedulerName", "priorityClassName", "schedulingGroup", "affinity")
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))
 
 
@@ -45,6 +51,25 @@ def test_adasum_on_two_nodes_of_ascend_devices_becomes_these_objects() -> None:
     """Including the rank table and ranks made from a device plugin's annotations."""
     job = job_file.load(FOLDER / "digits-adasum.yaml", ["device.type=Ascend"])
     compare("digits-adasum-ascend", yamltext.dump_all([*objects(job), rank_table(job)]))
+
+
+@pytest.mark.parametrize("known", SCHEDULERS, ids=lambda known: known.name)
+def test_a_gang_has_this_group_and_this_first_pod_with_each_scheduler(known: Scheduler) -> None:
+    """Two nodes of two GPUs in one rack, with a priority and a queue. Of the pod without what all pods have."""
+    queues = {"scheduling.volcano.sh/queue-name": "team-a", "queue": "root.team-a"}
+    wanted = {
+        "schedulingPolicy": {"gang": {}},
+        "priorityClassName": "high",
+        "schedulingConstraints": {"topology": [{"key": "example.com/rack"}]},
+    }
+    job = job_file.load(FOLDER / "npz-gpu.yaml", ["device.count=4", "device.perNode=2"])
+    metadata = {**job["metadata"], "uid": plan.PLACEHOLDER_UID, "labels": queues}
+    parsed = parse_job({**job, "metadata": metadata, "spec": {**job["spec"], "scheduling": wanted | known.scheduling}})
+    made = planning.plan(parsed, Status(), Observation(capabilities=known.capabilities), now=0.0).create
+    groups = [found for found in made if found["kind"] == "PodGroup"]
+    first = next(found for found in made if found["kind"] == "Pod")
+    first["spec"] = {name: value for name, value in first["spec"].items() if name in OF_SCHEDULERS}
+    compare(f"group-{known.name}", yamltext.dump_all([*groups, first]))
 
 
 def rank_table(job: dict[str, Any]) -> dict[str, Any]:

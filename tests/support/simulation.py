@@ -9,7 +9,7 @@ from resnetboost_api import names
 from resnetboost_api.status import Progress, Status
 from resnetboost_operator import status
 from resnetboost_operator.job import Job, parse_job
-from resnetboost_operator.observed import pods
+from resnetboost_operator.observed import podgroup, pods
 from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.observed.flavor import Flavor
 from resnetboost_operator.observed.nodes import NodeView
@@ -26,8 +26,8 @@ from support.fakekueue import Kueue
 START = 1_700_000_000.0
 
 
-def job(**spec: Any) -> Job:
-    """A job of two CPU ranks and one stage; `spec` replaces fields."""
+def job(metadata: dict[str, Any] | None = None, **spec: Any) -> Job:
+    """A job of two CPU ranks and one stage; `metadata` and `spec` replace fields."""
     stage = {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8}
     minimal = {
         "device": {"type": "CPU", "count": 2},
@@ -36,8 +36,9 @@ def job(**spec: Any) -> Job:
         "stages": [stage],
         "checkpoint": {"claimName": "digits"},
     }
-    metadata = {"name": "digits", "namespace": "default", "uid": "0000-1111", "generation": 1}
-    obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": minimal | spec}
+    usual = {"name": "digits", "namespace": "default", "uid": "0000-1111", "generation": 1}
+    whole = usual | (metadata or {})
+    obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": whole, "spec": minimal | spec}
     return parse_job(schema.defaulted(obj))
 
 
@@ -46,7 +47,7 @@ class Crash(Exception):
 
 
 class Cluster:
-    """Pods by name, one job and its status. `step` is one reconciliation; `writes` counts its writes.
+    """Pods and PodGroups by name, one job and its status. `step` is one reconciliation; `writes` counts its writes.
 
     `kueue` has an effect only with `capabilities`.
     """
@@ -56,6 +57,9 @@ class Cluster:
         self.status = Status()
         self.pods: dict[str, dict[str, Any]] = {}
         self.config_maps: dict[str, dict[str, Any]] = {}
+        self.pod_groups: dict[str, dict[str, Any]] = {}
+        self.capabilities = Capabilities()
+        self.labelled_nodes: int | None = None
         self.now = START
         self.progress: Progress | None = None
         self.nodes: dict[str, NodeView] = {}
@@ -84,6 +88,8 @@ class Cluster:
             workload=self.kueue.view(),
             priority=self.priority,
             flavors=self.flavors,
+            pod_groups=tuple(podgroup.view(found, found["apiVersion"]) for found in self.pod_groups.values()),
+            labelled_nodes=self.labelled_nodes,
         )
         return plan(self.job, self.status, observation, self.now)
 
@@ -115,6 +121,8 @@ class Cluster:
             may_write()
             self._write_workload(write)
         self.expired = self.expired or wanted.expire
+        if wanted.obsolete:
+            self._clean(wanted.obsolete)
         for manifest in wanted.create:
             may_write()
             self._check_alone(manifest)
@@ -161,6 +169,11 @@ class Cluster:
         if manifest["kind"] == "ConfigMap":
             before = self.config_maps.setdefault(manifest["metadata"]["name"], copy.deepcopy(manifest))
             assert before == manifest, "a config map of an attempt is immutable"
+        if manifest["kind"] == "PodGroup":
+            found = copy.deepcopy(manifest)
+            found["metadata"]["uid"] = f"uid-{next(self._uids)}"
+            self.pod_groups.setdefault(manifest["metadata"]["name"], found)
+            self.created.append(f"PodGroup {manifest['metadata']['name']}")
         if manifest["kind"] != "Pod" or manifest["metadata"]["name"] in self.pods:
             return
         created = copy.deepcopy(manifest)
@@ -168,6 +181,16 @@ class Cluster:
         created["status"] = {"phase": "Pending"}
         self.pods[created["metadata"]["name"]] = created
         self.created.append(created["metadata"]["name"])
+
+    def _clean(self, selector: str) -> None:
+        """Delete the shared objects of earlier attempts; of them only groups matter here."""
+        mine, attempt = selector.partition(",")[0].partition("=")[2], selector.rpartition("!=")[2]
+        assert mine == self.job.uid
+        self.pod_groups = {
+            name: group
+            for name, group in self.pod_groups.items()
+            if group["metadata"]["labels"][names.LABEL_ATTEMPT] == attempt
+        }
 
     def _annotate(self, wanted: actions.Annotation) -> None:
         pod = self.pods.get(wanted.name)

@@ -357,6 +357,19 @@ class TestChanges:
             "spec.template: nodeSelector and tolerations can change only while the job is suspended"
         )
 
+    def test_who_schedules_a_job_changes_only_while_it_is_suspended(self) -> None:
+        def scheduled(suspend: bool, **scheduling: Any) -> dict[str, Any]:
+            return job(runPolicy={"suspend": suspend}, scheduling=scheduling)
+
+        gang: dict[str, Any] = {"schedulingPolicy": {"gang": {}}}
+        assert told(scheduled(False, **gang), scheduled(True)) == []
+        assert told(scheduled(False), scheduled(True, **gang)) == []
+        assert told(scheduled(False, **gang), scheduled(False, **gang)) == []
+        (problem,) = told(scheduled(True, **gang), scheduled(False))
+        assert problem.startswith(
+            "spec.scheduling: scheduling can change only while the job is suspended; set runPolicy"
+        )
+
     def test_keyed_lists_may_be_sorted_anew_but_stages_may_not(self) -> None:
         one, two = {"name": "A", "value": "1"}, {"name": "B", "value": "2"}
         assert told(job(template={"env": [two, one]}), job(template={"env": [one, two]})) == []

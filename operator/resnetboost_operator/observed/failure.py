@@ -56,7 +56,11 @@ def _lost(rank: int, node: str | None, message: str) -> Failure:
 def deleted(gang: Sequence[PodView]) -> Failure | None:
     """A rank that is being deleted and has not ended yet, as the failure that explains victims without a culprit."""
     going = next((pod for pod in gang if pod.deleting and pod.termination is None), None)
-    return None if going is None else Failure(failures.DISRUPTED, going.index, going.node, message=DELETED_MESSAGE)
+    return (
+        None
+        if going is None
+        else Failure(failures.DISRUPTED, going.index, going.node, message=going.disruption or DELETED_MESSAGE)
+    )
 
 
 def is_victim(failure: Failure) -> bool:

@@ -1,5 +1,6 @@
 """NodeView: a node read from its Kubernetes form, with the fields that planning needs."""
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,7 @@ _CHIPS: dict[str, Chip] = {
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node's readiness and Ascend chip.
+    """A node's readiness, Ascend chip and the keys of its labels.
 
     `silent_since` (unix seconds) is when this operator first saw the node not ready, because the node's own times are
     by another machine's clock.
@@ -29,14 +30,22 @@ class NodeView(msgspec.Struct, frozen=True):
     ready: bool
     silent_since: float = 0.0
     chip: Chip | None = None
+    label_keys: frozenset[str] = frozenset()
 
 
 def view(node: Mapping[str, Any]) -> NodeView:
     """Read a node. One without a Ready condition is new, not lost."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     ready = next((found for found in conditions if found.get("type") == "Ready"), {"status": "True"})
-    chip = _chip(node["metadata"].get("labels") or {})
-    return NodeView(node["metadata"]["name"], ready.get("status") == "True", chip=chip)
+    labels = node["metadata"].get("labels") or {}
+    keys = _shared(frozenset(labels))
+    return NodeView(node["metadata"]["name"], ready.get("status") == "True", chip=_chip(labels), label_keys=keys)
+
+
+@functools.lru_cache(maxsize=128)
+def _shared(keys: frozenset[str]) -> frozenset[str]:
+    """The same set for all nodes with the same keys: thousands of nodes have a few kinds of them."""
+    return keys
 
 
 def _chip(labels: Mapping[str, str]) -> Chip | None:

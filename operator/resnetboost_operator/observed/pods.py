@@ -53,7 +53,8 @@ class Waiting(msgspec.Struct, frozen=True):
 class PodView(msgspec.Struct, frozen=True):
     """One pod of a job; `index` is its place in the gang, `address` its IP or ''.
 
-    `disruption` is the reason of the condition DisruptionTarget (an eviction, a preemption, a taint) or ''.
+    `disruption` is reason and message of the condition DisruptionTarget (an eviction, a preemption, a taint) or ''.
+    `created` (unix seconds) is by the API server's clock; `looked_at`: a scheduler has judged or bound it.
     `devices` are the annotations of a device plugin, `rank_table` is the digest in the operator's
     annotation, or ''. `gates` are the names of its scheduling gates.
     """
@@ -77,6 +78,8 @@ class PodView(msgspec.Struct, frozen=True):
     devices: Mapping[str, str] = {}
     rank_table: str = ""
     gates: tuple[str, ...] = ()
+    created: float = 0.0
+    looked_at: bool = True
 
 
 def view(pod: Manifest) -> PodView:
@@ -108,12 +111,14 @@ def view(pod: Manifest) -> PodView:
         deleting="deletionTimestamp" in metadata,
         node=node,
         address=status.get("podIP", ""),
-        disruption=_condition(status, "DisruptionTarget", "True").get("reason", ""),
+        disruption=_disruption(status),
         waiting=_waiting(status, container, node),
         termination=_termination(status, container),
         devices={key: annotated[key] for key in annotations.KEYS if key in annotated},
         rank_table=annotated.get(names.ANNOTATION_RANK_TABLE, ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
+        created=seconds(metadata.get("creationTimestamp")),
+        looked_at=bool(node) or any(found.get("type") == "PodScheduled" for found in status.get("conditions") or ()),
     )
 
 
@@ -138,6 +143,12 @@ def _condition(status: Manifest, kind: str, value: str) -> Manifest:
     """The condition of that type, if it has that value."""
     found = (found for found in status.get("conditions") or () if found.get("type") == kind)
     return next((condition for condition in found if condition.get("status") == value), {})
+
+
+def _disruption(status: Manifest) -> str:
+    """The reason why the pod is evicted, then who says so and for whom; '' if it is not."""
+    found = _condition(status, "DisruptionTarget", "True")
+    return f"{found.get('reason', '')}: {found.get('message', '')}".strip(": ")
 
 
 def _waiting(status: Manifest, container: Manifest, node: str) -> Waiting | None:

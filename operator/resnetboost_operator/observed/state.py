@@ -21,6 +21,8 @@ UNREACHABLE_PATIENCE = 2
 # How long a node may be silent before its pods count as lost: Kubernetes needs 50 s to call it not ready, and a kubelet
 # that restarts is back within seconds.
 NODE_LOST_SECONDS = 30.0
+# How long a scheduler may leave a whole gang of pods without a word before there probably is none of that name.
+SCHEDULER_SILENT_SECONDS = 30.0
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -40,6 +42,7 @@ class Observation(msgspec.Struct, frozen=True):
     `unreachable`: rank 0 runs but accepts no connection (a network policy, an operator outside the cluster).
     `keeps_checkpoints`: checkpoints outlive their pods here, also those of a job without a claim.
     `workload`: Kueue's object for the job; `pod_groups`: its gang scheduler's, of all attempts.
+    `labelled_nodes`: how many of the cluster's nodes have the label of the job's topology constraint, None if unknown.
     `priority`: the value of the job's priority class for Kueue (`scheduling.kueue.workload.priority_class`), None if it
     has none or is not known yet. `flavors`: the ResourceFlavors known, of those that the Workload was admitted to
     (`scheduling.kueue.admission.flavor_names`).
@@ -58,6 +61,7 @@ class Observation(msgspec.Struct, frozen=True):
     pod_groups: tuple[PodGroupView, ...] = ()
     priority: int | None = None
     flavors: Mapping[str, Flavor] = {}
+    labelled_nodes: int | None = None
 
 
 class ObservedState(msgspec.Struct, frozen=True):
@@ -115,6 +119,11 @@ class ObservedState(msgspec.Struct, frozen=True):
         return self.observation.unreachable and whole and all(pod.phase == "Running" for pod in self.gang)
 
     @property
+    def pod_groups(self) -> tuple[PodGroupView, ...]:
+        """The PodGroups of the current attempt: one, or none where no gang scheduler is in charge."""
+        return tuple(group for group in self.observation.pod_groups if group.attempt == self.status.attempt)
+
+    @property
     def rank_0(self) -> PodView | None:
         """The pod of index 0, which leads the training."""
         return next((pod for pod in self.gang if pod.index == 0), None)
@@ -163,6 +172,14 @@ class ObservedState(msgspec.Struct, frozen=True):
         """Seconds until the next unready node with pods of this job counts as lost; infinite if there is none."""
         nodes = {pod.node for pod in (*self.gang, *self.stale, *self.kept)} & (self.unready_nodes - self.lost_nodes)
         return min((self._seconds_until_lost(name) for name in nodes), default=float("inf"))
+
+    def seconds_until_scheduler_silent(self) -> float:
+        """Seconds until no scheduler has said anything about the whole gang for long; infinite once one has."""
+        unheard = self.gang and not self.missing and not any(pod.looked_at for pod in self.gang)
+        if not unheard or any(group.conditions for group in self.pod_groups):
+            return float("inf")
+        begun = max(pods.seconds(self.status.attempt_creation_time), *(pod.created for pod in self.gang))
+        return begun + SCHEDULER_SILENT_SECONDS - self.now
 
     def _minus_seconds_seen(self, time: str | None) -> float:
         """Minus the seconds since `time`, or since this operator began to observe if that is later."""

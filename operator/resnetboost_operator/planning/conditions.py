@@ -9,11 +9,13 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.status import MESSAGE_LIMIT, REASON_LIMIT
 
 GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang bound to a node")
+BRIEF_LIMIT = 600
 # Conditions that are a phase while they are True, the first of them first.
 _ENDS: tuple[Phase, ...] = ("Complete", "Failed", "Suspended")
 QUEUED, EVICTED = "Queued", "Evicted"
 # Reasons of the condition Running that are a phase while it is False. The last two are of local runs without a process.
 _REASONS: dict[str, Phase] = {
+    "NoGangScheduler": "Pending",
     "Restarting": "Restarting",
     "Suspending": "Suspending",
     EVICTED: "Suspending",
@@ -64,6 +66,11 @@ def word(text: str) -> str:
     parts = re.findall(r"[A-Za-z0-9_,:]+", text)
     joined = "".join(part if number == 0 else part[0].upper() + part[1:] for number, part in enumerate(parts))
     return re.sub(r"^[^A-Za-z]+", "", joined)[:REASON_LIMIT].rstrip(",:") or "Unknown"
+
+
+def brief(message: str) -> str:
+    """One line of bounded length: kubelet's and schedulers' messages are long, and names in them of any form."""
+    return " ".join(message.split())[:BRIEF_LIMIT]
 
 
 def plain(text: str) -> str:

@@ -6,9 +6,9 @@ from resnetboost_api import names
 from resnetboost_api.status import Status
 from resnetboost_operator import readable
 from resnetboost_operator.observed.pods import PodView, Waiting
-from resnetboost_operator.observed.state import ObservedState, Obstacle
-from resnetboost_operator.planning import rank_assignment
-from resnetboost_operator.planning.conditions import EVICTED, QUEUED, not_running
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning import rank_assignment, unscheduled
+from resnetboost_operator.planning.conditions import EVICTED, QUEUED, brief, not_running
 from resnetboost_operator.scheduling.kueue import keys
 
 # Kubelet's reasons for a missing image; the second kind is permanent.
@@ -30,7 +30,6 @@ PASSING = frozenset(
     }
 )
 GATED = "GatedByKueue"
-MESSAGE_LIMIT = 600
 # (reason, message) of a gang that runs but cannot be polled: not known to train, and known to train by its readiness.
 _REMEDY = "allow ingress from the operator to it (NetworkPolicy), or run the operator inside the cluster"
 UNHEARD = (
@@ -53,7 +52,7 @@ def why(state: ObservedState) -> tuple[str, str]:
         return UNHEARD
     if gated := [pod for pod in state.gang if keys.GATE in pod.gates]:
         return GATED, _gated(state, len(gated))
-    return _why_pods(state.gang, state.count, state.observation.obstacle)
+    return _why_pods(state)
 
 
 def with_reason(state: ObservedState, status: Status) -> Status:
@@ -78,17 +77,18 @@ def _gated(state: ObservedState, count: int) -> str:
     return f"{problem}; {', '.join(remedies)}, and apply the job again after deleting it"
 
 
-def _why_pods(gang: Sequence[PodView], count: int, obstacle: Obstacle | None) -> tuple[str, str]:
+def _why_pods(state: ObservedState) -> tuple[str, str]:
+    gang, count, obstacle = state.gang, state.count, state.observation.obstacle
     if obstacle is not None:
-        return (
-            "PodsRefused",
-            f"{len(gang)}/{count} pods exist, the others cannot be created: {_brief(obstacle.message)}",
-        )
+        return "PodsRefused", f"{len(gang)}/{count} pods exist, the others cannot be created: {brief(obstacle.message)}"
     waiting = [pod.waiting for pod in gang if pod.waiting is not None and pod.waiting.reason not in QUIET_REASONS]
     unbound = [pod for pod in gang if not pod.node]
+    if unbound and len(gang) == count and (words := unscheduled.why(state, count - len(unbound))):
+        return words
     if waiting:
         first = waiting[0]
-        return first.reason, _sentence(first, len(waiting), len(unbound), count)
+        sentence = _sentence(first, len(waiting), len(unbound), count)
+        return first.reason, unscheduled.with_missing_label(state, sentence) if unbound else sentence
     if len(gang) < count:
         return "Starting", f"{len(gang)}/{count} pods exist, the others are being created"
     if unbound:
@@ -112,16 +112,11 @@ def image_failure(gang: Sequence[PodView], hopeless_only: bool) -> tuple[PodView
     reasons = HOPELESS_IMAGE_REASONS if hopeless_only else HOPELESS_IMAGE_REASONS | IMAGE_REASONS
     for pod in gang:
         if pod.waiting is not None and pod.waiting.reason in reasons:
-            return pod, f"{pod.waiting.reason}: {_brief(pod.waiting.message)}"
+            return pod, f"{pod.waiting.reason}: {brief(pod.waiting.message)}"
     return None
 
 
 def _sentence(first: Waiting, waiting: int, unbound: int, count: int) -> str:
     if unbound:
-        return f"{count - unbound}/{count} ranks are scheduled: {_brief(first.message or first.reason)}"
-    return f"{waiting}/{count} ranks wait for kubelet: {first.reason}: {_brief(first.message)}"
-
-
-def _brief(message: str) -> str:
-    """One line of bounded length: kubelet's messages are long, and names in them may be of any form."""
-    return " ".join(message.split())[:MESSAGE_LIMIT]
+        return f"{count - unbound}/{count} ranks are scheduled: {brief(first.message or first.reason)}"
+    return f"{waiting}/{count} ranks wait for kubelet: {first.reason}: {brief(first.message)}"

@@ -4,7 +4,7 @@ from typing import Any
 
 from resnetboost_operator.manifests.placement import Placement
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import admission
+from resnetboost_operator.planning import admission, deletions, wakeup
 from resnetboost_operator.planning.actions import Plan
 from resnetboost_operator.planning.conditions import not_running
 from resnetboost_operator.scheduling import gang_scheduler, registry
@@ -35,7 +35,7 @@ def missing_group(state: ObservedState) -> tuple[Manifest, ...]:
     found = scheduler(state)
     if found is None or found.pod_group is None:
         return ()
-    if any((group.api, group.attempt) == (found.api, state.status.attempt) for group in state.observation.pod_groups):
+    if any(group.api == found.api and not group.deleting for group in state.pod_groups):
         return ()
     return (found.pod_group(state.job, state.stage, state.status.attempt),)
 
@@ -46,4 +46,6 @@ def hold(state: ObservedState) -> Plan | None:
     if policy is None or policy.gang is None or state.gang or scheduler(state) is not None:
         return None
     message = registry.why_none(state.job.spec.scheduling, state.observation.capabilities)
-    return Plan(not_running(state.status, "NoGangScheduler", message, state.time))
+    status = not_running(state.status, "NoGangScheduler", message, state.time)
+    going = deletions.delete(state, status, state.stale)
+    return Plan(status, delete=going, wake_seconds=wakeup.wake_seconds(state))

@@ -105,7 +105,11 @@ def _with_rank_table(decided: Plan, ranks: RankAssignment) -> Plan:
 def _with_warning(before: Status, decided: Plan) -> Plan:
     """The plan with an event for a new reason why a gang waits. Its end and its restart have events of their own."""
     current = statuses.condition(decided.status, "Running")
-    if current is None or decided.status.phase not in ("Starting", "Running") or current.reason == running.TRAINING:
+    if (
+        current is None
+        or decided.status.phase not in ("Pending", "Starting", "Running")
+        or current.reason == running.TRAINING
+    ):
         return decided
     known = statuses.condition(before, "Running")
     trouble = pending.trouble(current.reason)

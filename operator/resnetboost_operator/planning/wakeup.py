@@ -10,6 +10,7 @@ def wake_seconds(state: ObservedState) -> float | None:
         _finite(state.seconds_until_deadline()),
         _finite(state.seconds_until_startup_deadline()),
         _finite(state.seconds_until_hang()),
+        _ahead(state.seconds_until_scheduler_silent()),
         node_wake_seconds(state),
     )
 
@@ -17,6 +18,11 @@ def wake_seconds(state: ObservedState) -> float | None:
 def node_wake_seconds(state: ObservedState) -> float | None:
     """Seconds until an unready node counts as lost: the only deadline of pods that are being deleted."""
     return _finite(state.seconds_until_node_lost())
+
+
+def _ahead(seconds: float) -> float | None:
+    """Of something that is only said once its time has come: later there is nothing to wake up for."""
+    return _finite(seconds) if seconds > 0 else None
 
 
 def _finite(seconds: float) -> float | None:

@@ -12,6 +12,8 @@ from resnetboost_operator.observed.podgroup import PodGroupView
 
 Manifest = dict[str, Any]
 
+SILENCE = "correct scheduling.schedulerName or start that scheduler"
+
 
 class GangScheduler(NamedTuple):
     """How to have a gang scheduled as one.
@@ -21,9 +23,10 @@ class GangScheduler(NamedTuple):
     `pod_group(job, stage, attempt)`: manifest of an attempt's group, with labels and owner of `manifests.metadata`,
     named like the gang; None where the scheduler needs no object.
     `placed(placement, job, stage, attempt)`: the placement with what makes a pod a member. It clears `topology_key` if
-    the group carries the constraint; else the pods get an affinity.
+    the group surely carries the constraint; else the pods get an affinity.
     `why(group)`: (reason, message) of a group that is not scheduled, in the scheduler's words; None if it reports none.
-    `install`: what an administrator does to get this scheduler, for a message.
+    `install`: what an administrator does to get this scheduler, for a message. `silence`: what to do where it does not
+    look at the pods.
     """
 
     name: str
@@ -33,6 +36,7 @@ class GangScheduler(NamedTuple):
     placed: Callable[[Placement, Job, Stage, int], Placement]
     why: Callable[[PodGroupView], tuple[str, str] | None]
     install: str
+    silence: str = SILENCE
 
 
 def topology_key(job: Job) -> str:

@@ -1,4 +1,8 @@
-"""Gangs of kube-scheduler: PodGroups of scheduling.k8s.io, in Kubernetes 1.36 (alpha) and 1.37 (beta)."""
+"""Gangs of kube-scheduler: PodGroups of scheduling.k8s.io, in Kubernetes 1.36 (alpha) and 1.37 (beta).
+
+Two limits of 1.36: with inter-pod affinity, which `device.perNode` is, a gang that would fit is not always found a
+place; and a group with a topology constraint preempts nobody.
+"""
 
 from typing import Any
 
@@ -18,19 +22,27 @@ Manifest = dict[str, Any]
 # The condition's name in 1.36 and in 1.37.
 _CONDITIONS = ("PodGroupScheduled", "PodGroupInitiallyScheduled")
 _DEFAULT_NAMES = ("", "default-scheduler")
-_INSTALL = "enable the feature gates GenericWorkload and GangScheduling of Kubernetes 1.36 or later"
+_INSTALL = (
+    "enable the feature gates GenericWorkload and GangScheduling, and one of these APIs, of Kubernetes 1.36 or later"
+)
 
 
 def _pod_group(api: str, disruption_mode: Any, job: Job, stage: Stage, attempt: int) -> Manifest:
     spec: Manifest = {"schedulingPolicy": {"gang": {"minCount": stage.device_count}}, "disruptionMode": disruption_mode}
     if key := topology_key(job):
         spec["schedulingConstraints"] = {"topology": [{"key": key}]}
+    if priority := job.spec.scheduling.priority_class_name:
+        spec["priorityClassName"] = priority  # preemption goes by the group's priority, not by the pods'
     name = names.gang(job.name, stage.name, attempt)
     return {"apiVersion": api, "kind": "PodGroup", "metadata": metadata(job, stage, attempt, name), "spec": spec}
 
 
 def _placed(placement: Placement, job: Job, stage: Stage, attempt: int) -> Placement:
-    return replace(placement, pod_group=names.gang(job.name, stage.name, attempt), topology_key="")
+    """The pods keep their affinity to the topology key: an API server without the gate TopologyAwareWorkloadScheduling
+    drops the group's constraint without a word. Where it is in force, every place tried is within one value of the
+    label, so the affinity excludes nothing more.
+    """
+    return replace(placement, pod_group=names.gang(job.name, stage.name, attempt))
 
 
 def _why(group: PodGroupView) -> tuple[str, str] | None:

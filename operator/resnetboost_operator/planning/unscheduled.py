@@ -1,0 +1,44 @@
+"""Unscheduled gangs: why no scheduler has found nodes for all pods, by what it reports and where it reports nothing."""
+
+from resnetboost_operator import readable
+from resnetboost_operator.observed.state import SCHEDULER_SILENT_SECONDS, ObservedState
+from resnetboost_operator.planning import placement
+from resnetboost_operator.planning.conditions import brief
+from resnetboost_operator.scheduling import gang_scheduler
+
+SCHEDULER_SILENT = "SchedulerSilent"
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def why(state: ObservedState, bound: int) -> tuple[str, str] | None:
+    """(reason, message) of a whole gang with `bound` pods on nodes; None where the conditions of its pods say it."""
+    if found := _of_group(state):
+        reason, words = found
+        sentence = f"{bound}/{state.count} ranks are scheduled: {brief(words or reason)}"
+        return reason, with_missing_label(state, sentence)
+    return (SCHEDULER_SILENT, _silence(state)) if state.seconds_until_scheduler_silent() <= 0 else None
+
+
+def with_missing_label(state: ObservedState, message: str) -> str:
+    """The message, and that no node has the label of the topology constraint, which schedulers do not say."""
+    key = gang_scheduler.topology_key(state.job)
+    if not key or state.observation.labelled_nodes != 0:
+        return message
+    return f"{message}; no node has the label {key}: correct scheduling.schedulingConstraints or label the nodes"
+
+
+def _of_group(state: ObservedState) -> tuple[str, str] | None:
+    """What the gang scheduler in charge reports of the attempt's group."""
+    scheduler = placement.scheduler(state)
+    if scheduler is None:
+        return None
+    words = (scheduler.why(group) for group in state.pod_groups if group.api == scheduler.api)
+    return next((found for found in words if found is not None), None)
+
+
+def _silence(state: ObservedState) -> str:
+    scheduler = placement.scheduler(state)
+    remedy = scheduler.silence if scheduler is not None else gang_scheduler.SILENCE
+    name = state.job.spec.scheduling.scheduler_name or DEFAULT_SCHEDULER
+    seconds = f"{SCHEDULER_SILENT_SECONDS:.0f} s"
+    return f"no scheduler named {name} has looked at {readable.plural(state.count, 'pod')} for {seconds}; {remedy}"
