@@ -9,12 +9,14 @@ from resnetboost_api import names
 from resnetboost_api.status import Condition
 from resnetboost_operator import status
 from resnetboost_operator.job import Job
+from resnetboost_operator.observed import flavor
 from resnetboost_operator.observed.capabilities import Capabilities
-from resnetboost_operator.observed.flavor import Flavor
 from support.simulation import Cluster, job
 
 KUEUE = Capabilities(kueue=True, kueue_enabled=True)
-SPOT = Flavor({"example.com/kind": "spot"}, ({"key": "spot", "operator": "Exists"},))
+SPOT = flavor.view(
+    {"spec": {"nodeLabels": {"example.com/kind": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}}
+)
 STAGES = [
     {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8, "deviceCount": 3},
     {"name": "fine", "algorithm": "Momentum", "epochs": 1, "localBatchSize": 8, "deviceCount": 2},
@@ -170,6 +172,18 @@ class TestPriority:
         assert cluster.kueue.workload["spec"]["priority"] == 1
         assert cluster.status.phase == "Running"
 
+    def test_with_another_class_comes_no_other_queue_while_quota_is_reserved(self) -> None:
+        cluster = queued()
+        cluster.job, cluster.priority = replace(cluster.job, queue_priority="high"), 1000
+        cluster.settle()
+        cluster.kueue.admit()
+        cluster.started()
+        cluster.job = replace(cluster.job, queue="team-b", queue_priority="low")
+        cluster.settle()
+        assert cluster.kueue.workload is not None
+        spec = cluster.kueue.workload["spec"]
+        assert (spec["queueName"], spec["priorityClassRef"]["name"]) == ("team-a", "low")
+
     def test_a_class_that_came_too_late_is_no_write_that_the_cluster_would_refuse(self) -> None:
         cluster = running()
         cluster.job, cluster.priority = replace(cluster.job, queue_priority="high"), 1000
@@ -196,6 +210,15 @@ class TestAdmitted:
             "kueue.x-k8s.io/cluster-queue-name": "cluster-queue",
             "kueue.x-k8s.io/local-queue-name": "team-a",
         }
+
+    def test_a_flavor_that_says_nothing_changes_nothing(self) -> None:
+        cluster = queued()
+        cluster.flavors = {"spot": flavor.view({"spec": {}})}
+        cluster.settle()
+        cluster.kueue.admit()
+        cluster.settle()
+        pod = next(iter(cluster.pods.values()))
+        assert not {"nodeSelector", "tolerations"} & set(pod["spec"])
 
     def test_what_an_admission_check_adds_is_added_and_never_takes_our_labels(self) -> None:
         cluster = queued()
@@ -328,15 +351,48 @@ class TestEvicted:
         assert (cluster.pods, cluster.kueue.workload is not None) == ({}, True)
         assert cluster.status.attempts[0].reason == "Evicted"
 
-    def test_a_workload_that_others_finished_is_replaced(self) -> None:
-        cluster = queued()
+    def test_a_new_one_waits_for_the_pods_of_an_earlier_attempt_too(self) -> None:
+        cluster = running()
+        cluster.exit(1, 137)
+        cluster.step()
+        cluster.kueue.remove()
+        cluster.step()
+        cluster.step()
+        assert (cluster.status.phase, cluster.kueue.workload, len(cluster.pods)) == ("Queued", None, 2)
+        cluster.settle()
+        assert cluster.kueue.workload is not None
+
+    def test_a_back_off_from_before_does_not_delay_a_job_that_is_admitted_again(self) -> None:
+        cluster = running(failurePolicy={"backoffSeconds": 600})
+        cluster.exit(1, 137)
+        cluster.settle()
+        assert cluster.plan().wake_seconds == 600
+        cluster.kueue.evict()
+        cluster.settle()
+        cluster.kueue.admit()
+        cluster.settle()
+        assert len(cluster.pods) == 2
+
+    def test_evictions_do_not_lengthen_the_back_off_of_a_failure(self) -> None:
+        cluster = running(failurePolicy={"backoffSeconds": 20})
+        for _ in range(3):
+            cluster.kueue.evict()
+            cluster.settle()
+            cluster.kueue.admit()
+            cluster.started()
+        cluster.exit(1, 137)
+        assert cluster.step().wake_seconds == 20
+
+    @pytest.mark.parametrize("trains", [False, True])
+    def test_a_workload_that_others_finished_is_replaced(self, trains: bool) -> None:
+        cluster = running() if trains else queued()
         cluster.settle()
         assert cluster.kueue.workload is not None
         before = cluster.kueue.workload["metadata"]["uid"]
         cluster.kueue.finish()
         cluster.settle()
         assert cluster.kueue.workload["metadata"]["uid"] != before
-        assert cluster.kueue.condition("Finished") == ("", "")
+        assert (cluster.kueue.condition("Finished"), cluster.pods) == (("", ""), {})
 
     def test_the_loss_of_steps_without_a_claim_is_said_once(self) -> None:
         cluster = running(checkpoint={})
@@ -454,6 +510,17 @@ class TestWithoutKueue:
         cluster.capabilities = KUEUE
         cluster.settle()
         assert (cluster.status.phase, condition(cluster).status) == ("Running", "True")
+
+    def test_an_eviction_that_happened_meanwhile_is_obeyed_once_it_may_use_it_again(self) -> None:
+        cluster = running()
+        cluster.capabilities = Capabilities()
+        cluster.settle()
+        cluster.kueue.evict()
+        cluster.settle()
+        assert cluster.status.phase == "Running"
+        cluster.capabilities = KUEUE
+        cluster.settle()
+        assert (cluster.status.phase, cluster.kueue.holds_quota()) == ("Queued", False)
 
 
 class TestGatedPods:

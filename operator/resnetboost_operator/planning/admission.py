@@ -53,8 +53,7 @@ def runs_without(state: ObservedState) -> bool:
     known = statuses.condition(state.status, ADMITTED)
     if state.observation.workload is not None or (known is not None and known.reason not in WITHOUT_QUEUE):
         return False
-    begun = state.status.attempt_creation_time is not None or state.status.attempt_start_time is not None
-    return begun or bool(state.gang or state.tombstones)
+    return state.status.attempt_creation_time is not None
 
 
 def with_admission(state: ObservedState) -> ObservedState:

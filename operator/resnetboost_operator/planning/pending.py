@@ -74,7 +74,7 @@ def _gated(state: ObservedState, count: int) -> str:
         remedies.append(f"give the job the label {names.LABEL_QUEUE} with the name of a LocalQueue")
     if not state.observation.capabilities.kueue_enabled:
         remedies.append("set kueue.enabled of the operator's chart")
-    return f"{problem}; {', '.join(remedies)}, and apply the job again after deleting it"
+    return f"{problem}; {', '.join(remedies)}, then suspend the job and resume it"
 
 
 def _why_pods(state: ObservedState) -> tuple[str, str]:

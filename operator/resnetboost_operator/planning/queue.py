@@ -100,7 +100,7 @@ def _writes(state: ObservedState, decided: Plan) -> tuple[WorkloadWrite, ...]:
     if admission.has_quota(found) and found.is_true("Evicted"):
         release = WorkloadWrite("patch-status", found.name, patches.release(found, state.time))
         return () if present else (release,)
-    return _move(state, found) or _report(state, found, decided.status)
+    return _move(state, found) or _report(state, found)
 
 
 def _create(state: ObservedState, status: Status) -> tuple[WorkloadWrite, ...]:
@@ -153,14 +153,13 @@ def _move(state: ObservedState, found: WorkloadView) -> tuple[WorkloadWrite, ...
     return (WorkloadWrite("patch", found.name, body),)
 
 
-def _report(state: ObservedState, found: WorkloadView, status: Status) -> tuple[WorkloadWrite, ...]:
+def _report(state: ObservedState, found: WorkloadView) -> tuple[WorkloadWrite, ...]:
     """Whether all ranks run, and how many pods the stages that are left will not need."""
     if not admission.is_admitted(state):
         return ()
-    same = (status.stage, status.attempt) == (state.status.stage, state.status.attempt)
-    running = {pod.index for pod in state.gang if pod.phase in ("Running", "Succeeded") and not pod.deleting}
-    ready = same and running | state.succeeded >= set(range(state.count))
-    spare = 0 if state.stale else found.count - workloads.count(state.job, state.stage)
+    running = {pod.index for pod in state.gang if pod.phase in ("Running", "Succeeded")}
+    ready = running | state.succeeded >= set(range(state.count))
+    spare = found.count - workloads.count(state.job, state.stage)
     body = patches.status(found, ready, spare, state.time)
     return () if body is None else (WorkloadWrite("patch-status", found.name, body),)
 
