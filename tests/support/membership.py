@@ -11,8 +11,8 @@ Manifest = Mapping[str, Any]
 
 
 class Scheduler(NamedTuple):
-    """`scheduling`: what a job writes to get it. `group`: name of a pod's group; `members`: their number, by the pod and
-    the groups by name.
+    """`scheduling`: what a job writes to get it. `group`: the name of a pod's group. `members`: how many it counts, by
+    the pod and the groups by name.
     """
 
     name: str
