@@ -91,7 +91,7 @@ class TestVolcano:
 
     @pytest.mark.parametrize("phase", ["Running", "Completed"])
     def test_the_sentence_outlives_the_wait_and_is_old_then(self, phase: str) -> None:
-        scheduled = condition("Scheduled", "True", READY, time=LATER)
+        scheduled = condition("Scheduled", "True", READY)  # within the same second
         assert why(VOLCANO, {"phase": phase, "conditions": [self.UNSCHEDULABLE, scheduled]}) is None
 
 

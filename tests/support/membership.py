@@ -11,10 +11,8 @@ Manifest = Mapping[str, Any]
 
 
 class Scheduler(NamedTuple):
-    """A gang scheduler as its pods show it.
-
-    `scheduling`: what a job writes to get it. `group`: name of a pod's group. `members`: number of the group's members,
-    by the pod and the groups by name.
+    """`scheduling`: what a job writes to get it. `group`: the name of a pod's group. `members`: how many it counts, by
+    the pod and the groups by name.
     """
 
     name: str

@@ -11,7 +11,7 @@ from resnetboost_operator.observed import capabilities
 from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.observed.pods import timestamp
 from support.membership import SCHEDULERS, Scheduler
-from support.simulation import Cluster, job
+from support.simulation import Cluster, Crash, job
 
 GANG: dict[str, Any] = {"gang": {}}
 BASIC: dict[str, Any] = {"basic": {}}
@@ -88,6 +88,15 @@ class TestHold:
         found.settle()
         assert found.pods == {}
         assert said(found)[0] == "NoGangScheduler"
+
+    def test_pods_that_a_crash_left_behind_are_deleted_in_the_hold_as_well(self) -> None:
+        found = cluster(schedulingPolicy=GANG).started()
+        found.exit(0, 137)
+        with pytest.raises(Crash):
+            found.step(crash_after=1)
+        found.capabilities = Capabilities()
+        found.settle()
+        assert found.pods == {}
 
     def test_a_running_gang_is_left_alone_when_its_scheduler_goes(self) -> None:
         found = cluster(schedulingPolicy=GANG).started()
