@@ -41,7 +41,7 @@ def finish(space: Space) -> None:
     space.plane.kubectl("annotate", "pods", "--all", "exit-code=0", f"--namespace={space.namespace}")
 
 
-def test_jobs_and_pods_go_on_through_upgrade_rollback_uninstall_and_a_new_installation(
+def test_jobs_survive_upgrade_rollback_uninstall_and_reinstall(
     plane: ControlPlane, helm: Helm, release_namespace: str, space: Space, tmp_path: Path
 ) -> None:
     where = f"--namespace={release_namespace}"
@@ -70,7 +70,7 @@ def test_jobs_and_pods_go_on_through_upgrade_rollback_uninstall_and_a_new_instal
     assert not installation.refused(plane, release_namespace)
 
 
-def test_an_operator_of_some_namespaces_runs_their_jobs_alone(
+def test_an_operator_of_some_namespaces_runs_only_their_jobs(
     plane: ControlPlane, helm: Helm, release_namespace: str, namespaces: Iterator[str]
 ) -> None:
     mine, theirs = (Space(plane, next(namespaces)) for _ in range(2))
@@ -89,7 +89,7 @@ def test_an_operator_of_some_namespaces_runs_their_jobs_alone(
     assert not installation.refused(plane, release_namespace, "team-resnetboost")
 
 
-def test_a_definition_given_up_or_left_behind_stays_with_its_jobs(
+def test_an_orphaned_crd_stays_with_its_jobs(
     plane: ControlPlane, helm: Helm, release_namespace: str, space: Space
 ) -> None:
     install(helm, release_namespace)
@@ -103,16 +103,14 @@ def test_a_definition_given_up_or_left_behind_stays_with_its_jobs(
     assert space.names_of(JOB) == ["digits"]
 
 
-def test_a_definition_that_kubectl_applied_can_become_the_releases(
-    plane: ControlPlane, helm: Helm, release_namespace: str
-) -> None:
+def test_a_crd_applied_by_kubectl_can_be_adopted(plane: ControlPlane, helm: Helm, release_namespace: str) -> None:
     plane.kubectl("apply", "--server-side", f"--filename={CRD}")
     with pytest.raises(ClusterError, match="invalid ownership metadata"):
         install(helm, release_namespace)
     install(helm, release_namespace, "--take-ownership")
 
 
-def test_everything_goes_where_that_was_asked_for(
+def test_uninstall_removes_everything_if_asked(
     plane: ControlPlane, helm: Helm, release_namespace: str, space: Space
 ) -> None:
     install(helm, release_namespace, "--set=crds.keep=false")

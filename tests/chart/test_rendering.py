@@ -53,7 +53,7 @@ def test_an_older_kubernetes_is_refused(offline_helm: Helm) -> None:
         render(offline_helm, "--kube-version=1.28.0")
 
 
-def test_the_definition_is_whole_and_kept(offline_helm: Helm) -> None:
+def test_the_crd_is_complete_and_kept(offline_helm: Helm) -> None:
     found = one(render(offline_helm), "CustomResourceDefinition")
     assert found["spec"] == yaml.safe_load(CRD.read_text())["spec"]
     assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
@@ -110,7 +110,7 @@ def test_operators_of_two_namespaces_share_no_name_outside(offline_helm: Helm) -
     assert outside[0].isdisjoint(outside[1])
 
 
-def test_a_mirror_is_for_the_trainers_too(offline_helm: Helm) -> None:
+def test_a_registry_mirror_applies_to_trainer_images(offline_helm: Helm) -> None:
     options = ["--set=imageRegistry=registry.example/mirror/", "--set=trainerImages.GPU=elsewhere.example/gpu:1"]
     found = container(render(offline_helm, *options))
     assert re.fullmatch(r"registry\.example/mirror/resnetboost/operator:[0-9.]+", found["image"])
@@ -118,7 +118,7 @@ def test_a_mirror_is_for_the_trainers_too(offline_helm: Helm) -> None:
     assert [word for word in found["args"] if "trainer" in word] == ["--trainer-image=GPU=elsewhere.example/gpu:1"]
 
 
-def test_a_digest_goes_before_the_tag(offline_helm: Helm) -> None:
+def test_a_digest_precedes_the_tag(offline_helm: Helm) -> None:
     digest = f"sha256:{'0' * 64}"
     found = container(render(offline_helm, f"--set=image.digest={digest}", "--set=image.tag=x"))
     assert found["image"] == f"resnetboost/operator@{digest}"
@@ -183,7 +183,7 @@ def groups(objects: list[Manifest]) -> list[Manifest]:
     return found
 
 
-def test_each_release_watches_over_its_own_operator(offline_helm: Helm) -> None:
+def test_each_releases_rules_select_its_own_operator(offline_helm: Helm) -> None:
     options = ["--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.prometheusRule.jobs=false"]
     (group,) = groups(render(offline_helm, *options, release="blue"))
     (plain,) = yaml.safe_load((CHART / "rules/operator.yaml").read_text())["groups"]
@@ -220,7 +220,7 @@ def test_runbooks_have_an_address_where_one_is_given(offline_helm: Helm) -> None
         }
 
 
-def test_of_labels_that_are_given_twice_the_nearer_ones_stay_and_the_charts_own(offline_helm: Helm) -> None:
+def test_of_duplicate_labels_the_more_specific_and_the_charts_own_win(offline_helm: Helm) -> None:
     given = "{a: common, b: common, app.kubernetes.io/name: theirs}"
     nearer = "{b: nearer, app.kubernetes.io/instance: theirs}"
     monitored = [f"--set=monitoring.{kind}.enabled=true" for kind in ("serviceMonitor", "podMonitor", "prometheusRule")]
@@ -233,7 +233,7 @@ def test_of_labels_that_are_given_twice_the_nearer_ones_stay_and_the_charts_own(
         assert labels["app.kubernetes.io/name"] == labels["app.kubernetes.io/instance"] == "resnetboost"
 
 
-def test_names_that_look_like_numbers_are_names(offline_helm: Helm) -> None:
+def test_names_that_look_like_numbers_are_quoted(offline_helm: Helm) -> None:
     options = ['--set-json=watchNamespaces=["123"]', "--set-string=fullnameOverride=456", "--namespace=789"]
     objects = render(offline_helm, *options, release="321")
     for found in objects:
@@ -246,14 +246,14 @@ def test_names_that_look_like_numbers_are_names(offline_helm: Helm) -> None:
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "456", "namespace": "789"}]
 
 
-def test_the_policy_lets_it_go_where_else_one_says(offline_helm: Helm) -> None:
+def test_the_network_policy_allows_extra_egress(offline_helm: Helm) -> None:
     rule = {"ports": [{"port": 3128, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}]}
     options = ["--set=networkPolicy.enabled=true", f"--set-json=networkPolicy.extraEgress={json.dumps([rule])}"]
     without = one(render(offline_helm, options[0]), "NetworkPolicy")["spec"]["egress"]
     assert one(render(offline_helm, *options), "NetworkPolicy")["spec"]["egress"] == [*without, rule]
 
 
-def test_it_can_be_part_of_another_chart(offline_helm: Helm, tmp_path: Path) -> None:
+def test_it_works_as_a_subchart(offline_helm: Helm, tmp_path: Path) -> None:
     dependency = {
         "name": "resnetboost",
         "version": "*",
@@ -269,7 +269,7 @@ def test_it_can_be_part_of_another_chart(offline_helm: Helm, tmp_path: Path) -> 
     assert one(objects, "Deployment")["metadata"]["name"] == "platform-resnetboost"
 
 
-def test_a_constraint_without_selector_means_the_operator(offline_helm: Helm) -> None:
+def test_a_topology_constraint_without_selector_selects_the_operator(offline_helm: Helm) -> None:
     deployment = one(render(offline_helm, f"--values={CHART}/ci/replicas-values.yaml"), "Deployment")
     (constraint,) = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
     assert constraint["labelSelector"] == deployment["spec"]["selector"]

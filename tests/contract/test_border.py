@@ -79,7 +79,7 @@ def test_the_trainer_has_the_settings_of_thor_exactly_where_the_algorithm_is_tho
         assert (loaded.loss_scale, loaded.learning_rate.power) == (stage.loss_scale, stage.learning_rate.power)
 
 
-def test_the_trainer_is_told_of_buckets_and_of_how_to_compile(tmp_path: Path) -> None:
+def test_the_config_has_buckets_and_compile_settings(tmp_path: Path) -> None:
     sizes = {stage.name: plain(loaded.all_reduce_fusion) for stage, loaded in configs("all-reduce-fusion", tmp_path)}
     assert sizes == {"base": {"bucketBytes": 25 * 2**20}, "fine": {"bucketBytes": 65536}}
     levels = {name: {loaded.jit_level for _, loaded in configs(name, tmp_path)} for name in ("gpu", "everything")}
@@ -99,7 +99,7 @@ def test_the_trainer_is_told_of_buckets_and_of_how_to_compile(tmp_path: Path) ->
         ("adasum-with-bare-thor", "Delta", 1, True),
     ],
 )
-def test_the_trainer_is_told_what_adasum_sums_across_which_ranks(
+def test_the_config_has_adasums_reduction_and_ranks_per_node(
     name: str, reduce: str, ranks_per_node: int, has_thor: bool, tmp_path: Path
 ) -> None:
     for stage, loaded in configs(name, tmp_path):
@@ -127,7 +127,7 @@ def test_the_trainer_has_the_settings_of_pca_exactly_where_the_algorithm_is_pca(
 
 
 @pytest.mark.parametrize("name", ["everything", "pca-minimal", "pca-limits-of-ranges", "snapshots-bare", "minimal"])
-def test_the_trainer_is_told_when_to_take_snapshots(name: str, tmp_path: Path) -> None:
+def test_the_config_has_the_snapshot_schedule(name: str, tmp_path: Path) -> None:
     for stage, loaded in configs(name, tmp_path):
         assert plain(loaded.snapshots) == plain(stage.snapshots)
 
@@ -143,7 +143,7 @@ def test_the_trainer_is_told_when_to_take_snapshots(name: str, tmp_path: Path) -
         ("everything", [None, ("base", None), ("polish", None), ("base", "everything-before")]),
     ],
 )
-def test_the_trainer_is_told_where_the_first_weights_of_a_stage_come_from(
+def test_the_config_has_the_source_of_initial_weights(
     name: str, sources: list[tuple[str, str | None] | None], tmp_path: Path
 ) -> None:
     told = [loaded.start_from for _, loaded in configs(name, tmp_path)]
@@ -182,11 +182,11 @@ def plain(settings: msgspec.Struct | None) -> Any:
     ],
     ids=["device", "init", "weights", "data set", "learning rate", "damping", "PCA", "checkpoint", "stage"],
 )
-def test_the_trainer_knows_every_word_a_job_may_use(theirs: type, ours: type) -> None:
+def test_the_trainer_accepts_every_enum_value_of_a_job(theirs: type, ours: type) -> None:
     assert words(theirs) == words(ours)
 
 
-def test_the_trainer_is_told_what_the_network_begins_with_and_what_of_it_does_not_learn(tmp_path: Path) -> None:
+def test_the_config_has_weights_and_frozen_layers(tmp_path: Path) -> None:
     for _, loaded in configs("everything", tmp_path):
         assert loaded.model.init == config.Init(convolution="TruncatedNormal", head="Normal", zero_gamma=True)
         assert loaded.model.weights == config.Weights(path="/data/resnet20.safetensors", head="New")
@@ -238,7 +238,7 @@ def test_progress_means_the_same_on_both_sides() -> None:
         assert getattr(understood, field) == getattr(told, field), field
 
 
-def test_kubelet_asks_where_the_trainer_answers_and_misses_no_step_that_it_took() -> None:
+def test_the_readiness_probe_matches_the_trainers_endpoint() -> None:
     board = progress.ProgressState(progress.Progress(state="Training", stage="base", attempt=0))
     port = free_port()
     Server("127.0.0.1", port, board)
@@ -272,9 +272,7 @@ RATES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("rate", RATES, ids=lambda rate: "-".join(map(str, rate.values())))
 @pytest.mark.parametrize("made", [0.5, 1.5, 2.0, 4.0, 5.0])
-def test_a_run_goes_on_with_more_epochs_exactly_where_the_trainer_has_done_what_it_would_have(
-    rate: dict[str, Any], made: float
-) -> None:
+def test_a_run_continues_exactly_if_its_learning_rates_are_unchanged(rate: dict[str, Any], made: float) -> None:
     """The operator decides whether a stage continues; the learning rates are the trainer's."""
     per_epoch = 22
     found = jobfile.load(GOOD.parents[2] / "examples" / "digits.yaml")

@@ -24,14 +24,14 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_follows_from_elsewhere_is_current(tmp_path: Path) -> None:
+def test_generated_files_of_the_chart_are_current(tmp_path: Path) -> None:
     copy = shutil.copytree(CHART, tmp_path / "chart")
     subprocess.run([sys.executable, ROOT / "scripts" / "chart_values.py", copy], check=True)
     different = {name for name, text in contents(copy).items() if text != contents(CHART).get(name)}
     assert not different, "run `make chart`"
 
 
-def test_the_definition_is_a_byte_copy() -> None:
+def test_the_charts_crd_is_a_byte_copy() -> None:
     name = "resnetboostjobs.yaml"
     assert (CHART / "files" / name).read_bytes() == (ROOT / "crds" / name).read_bytes()
 

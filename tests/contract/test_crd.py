@@ -70,7 +70,7 @@ class TestFields:
         assert [path for path, text in texts.items() if not re.fullmatch(r"[A-Z`a-z].*[.)]", text)] == []
         assert [path for path, text in texts.items() if text != " ".join(text.split())] == []
 
-    def test_each_leaf_says_what_it_takes(self) -> None:
+    def test_each_leaf_describes_its_values(self) -> None:
         limits = {"default", "minimum", "maximum", "enum", "pattern", "format"}
         free = {path for path, node in LEAVES.items() if not limits & node.keys() and node.get("type") != "boolean"}
         assert free == FREE_TEXT | TYPE_META
@@ -97,7 +97,7 @@ class TestFields:
         patterns = {path: node for path, node in FIELDS.items() if "pattern" in node and path.startswith("spec")}
         assert [path for path, node in patterns.items() if not node.get("title")] == []
 
-    def test_each_that_scripts_call_otherwise_is_there(self) -> None:
+    def test_aliases_point_to_existing_fields(self) -> None:
         labels = {f"metadata.labels['{names.LABEL_QUEUE}']"}
         assert [path for path in aliases.MEANT.values() if path not in {*LEAVES, *labels}] == []
 
@@ -181,7 +181,7 @@ class TestStructs:
         assert msgspec.convert(filled["spec"]["stages"][1]["pca"], Pca) == Pca()
         assert parse_job(schema.defaulted(jobfile.load(CORPUS / "good" / f"{name}.yaml"))).spec.stages[1].pca == Pca()
 
-    def test_the_crd_tells_the_defaults_that_depend_on_the_device_type(self) -> None:
+    def test_descriptions_have_the_defaults_by_device_type(self) -> None:
         """The API server sets none of them, so the description is all that a user sees."""
         told = {path: node["description"] for path, node in FIELDS.items() if path.startswith("spec.")}
         for kind in devices.TYPES.values():
@@ -192,7 +192,7 @@ class TestStructs:
         assert f"{devices.DEFAULT_CHIP} is taken" in told["spec.device.chip"]
         assert all(path in told["spec.device.driverMounts"] for _, path, _ in DRIVER_MOUNTS)
 
-    def test_what_the_operator_mounts_on_devices_nobody_else_may(self) -> None:
+    def test_users_may_not_mount_the_operators_paths(self) -> None:
         paths = {path for _, path, _ in DRIVER_MOUNTS} | {names.PATH_RANK_TABLE, names.PATH_SHARED_MEMORY}
         volumes = {name for name, _, _ in DRIVER_MOUNTS} | {
             names.VOLUME_RANK_TABLE,
@@ -208,7 +208,7 @@ class TestStructs:
         assert assumed == {str(Pca().components)}
 
     @pytest.mark.parametrize("which", [min, max], ids=["smallest", "largest"])
-    def test_whatever_a_rank_may_claim_the_api_server_takes(self, which: Callable[..., Any]) -> None:
+    def test_any_progress_of_a_rank_fits_the_status_schema(self, which: Callable[..., Any]) -> None:
         """A status refused because of a rank's progress would block every other change of the status."""
         info = msgspec.inspect.type_info(Progress)
         assert isinstance(info, msgspec.inspect.StructType)
@@ -274,7 +274,7 @@ class TestCorpus:
         parse_job(schema.defaulted(obj))
 
     @files("bad")
-    def test_bad_files_have_the_problem_they_tell(self, path: Path) -> None:
+    def test_bad_files_have_their_expected_problem(self, path: Path) -> None:
         assert [str(problem) for problem in schema.check(jobfile.load(path))] == [expected(path)]
 
     @files("changes/good")
@@ -282,7 +282,7 @@ class TestCorpus:
         assert schema.check(changed(path), everything()) == []
 
     @files("changes/bad")
-    def test_bad_changes_have_the_problem_they_tell(self, path: Path) -> None:
+    def test_bad_changes_have_their_expected_problem(self, path: Path) -> None:
         assert [str(problem) for problem in schema.check(changed(path), everything())] == [expected(path)]
 
     @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: str(path.stem))
@@ -348,12 +348,12 @@ class TestRules:
         assert every_rule().keys() == broken_rules().keys()
 
     @pytest.mark.parametrize("rule", every_rule().values(), ids=[text for _, text in every_rule()])
-    def test_has_one_sentence_that_tells_what_would_be_right(self, rule: dict[str, str]) -> None:
+    def test_each_has_one_sentence_with_the_remedy(self, rule: dict[str, str]) -> None:
         message = rule["message"]
         assert re.search(r"[;,] ", message)
         assert not re.search(r"[.\n]$|\n", message)
 
-    def test_use_only_what_both_the_api_server_and_the_checker_have(self) -> None:
+    def test_use_only_functions_of_both_the_api_server_and_the_checker(self) -> None:
         """Standard CEL, and of Kubernetes' own functions those that `rules` implements, which 1.29 has."""
         texts = [rule[part] for rule in every_rule().values() for part in ("rule", "messageExpression") if part in rule]
         called = {

@@ -32,7 +32,7 @@ def dashboard(name: str) -> Any:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_a_dashboard_is_sound(path: Path) -> None:
+def test_a_dashboard_has_no_problems(path: Path) -> None:
     found = json.loads(path.read_text())
     assert dashboardlint.problems(found, SERIES) == []
     assert found["uid"] == f"resnetboost-{path.stem}"
@@ -40,14 +40,14 @@ def test_a_dashboard_is_sound(path: Path) -> None:
 
 
 @pytest.mark.parametrize("metric", OURS, ids=lambda metric: metric.name)
-def test_what_is_exposed_is_shown_or_alerted_on(metric: Metric) -> None:
+def test_every_metric_is_in_a_dashboard_or_alert(metric: Metric) -> None:
     shown = {name for path in DASHBOARDS for name in dashboardlint.metrics(json.loads(path.read_text()))}
     asked = " ".join(path.read_text() for path in RULES)
     assert any(name in shown or re.search(rf"\b{name}\b", asked) for name in metric.series)
 
 
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
-def test_a_rule_asks_for_nothing_that_nobody_exposes(path: Path) -> None:
+def test_rules_use_only_exposed_metrics(path: Path) -> None:
     rules = [rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
     recorded = {rule["record"] for rule in rules if "record" in rule}
     for rule in rules:
@@ -55,7 +55,7 @@ def test_a_rule_asks_for_nothing_that_nobody_exposes(path: Path) -> None:
         assert names and names <= SERIES.keys() | recorded, rule
 
 
-def test_the_document_lists_every_metric_with_its_labels_and_words() -> None:
+def test_the_docs_list_every_metric_with_labels_and_help() -> None:
     rows = re.findall(r"^\| `(resnetboost_\w+)` \| (\w+) \|(.*?)\| (.*?) \|$", DOCUMENT.read_text(), re.MULTILINE)
     told = {name: (kind, frozenset(re.findall(r"`(\w+)`", labels)), words) for name, kind, labels, words in rows}
     assert len(told) == len(rows)
@@ -66,7 +66,7 @@ def test_the_document_lists_every_metric_with_its_labels_and_words() -> None:
     assert told.keys() == {metric.name for metric in OURS}
 
 
-def test_the_labels_of_jobs_series_are_those_the_dashboards_are_checked_by() -> None:
+def test_labels_of_job_series_match_the_linters() -> None:
     """A job with every feature at once, which no real job has, must expose exactly these labels."""
     wanted = job(device={"type": "Ascend", "count": 2})
     conditions = (
@@ -127,7 +127,7 @@ def _with_value_for_nothing(panel: Any) -> None:
         (lambda found: found.update(__inputs=[]), "exported for one Grafana"),
     ],
 )
-def test_the_linter_sees_what_is_wrong(change: Callable[[Any], None], complaint: str) -> None:
+def test_the_linter_finds_problems(change: Callable[[Any], None], complaint: str) -> None:
     broken = copy.deepcopy(dashboard("job"))
     change(broken)
     assert any(complaint in problem for problem in dashboardlint.problems(broken, SERIES))

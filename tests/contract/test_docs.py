@@ -68,7 +68,7 @@ def snippets() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("spec", snippets())
-def test_what_is_shown_is_accepted_in_a_job_that_has_the_rest(spec: dict[str, Any], tmp_path: Path) -> None:
+def test_yaml_snippets_are_valid_within_a_job(spec: dict[str, Any], tmp_path: Path) -> None:
     read(spec, tmp_path)
 
 

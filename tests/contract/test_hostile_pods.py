@@ -62,7 +62,7 @@ def tell(pod: dict[str, Any], told: dict[str, Any]) -> None:
 
 @examples(300)
 @given(st.tuples(POD, POD), TEXT, TEXT, st.booleans())
-def test_the_status_is_taken_and_holds_nothing_that_moves_a_cursor(
+def test_the_status_is_accepted_and_has_no_control_characters(
     told: tuple[dict[str, Any], dict[str, Any]], node: str, refusal: str, whole: bool
 ) -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0}))

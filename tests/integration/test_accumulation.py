@@ -53,7 +53,7 @@ ADASUM = {"algorithm": "Adasum", "adasum": {"reduce": "Delta", "ranksPerNode": 1
 
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("changes", [{}, {"lossScale": 64}, ADASUM], ids=["Momentum", "scaled", "Adasum"])
-def test_micro_batches_teach_what_their_whole_batch_does(parts: int, changes: dict[str, Any]) -> None:
+def test_micro_batches_equal_their_whole_batch(parts: int, changes: dict[str, Any]) -> None:
     whole, small = Trainee(1, **changes), Trainee(parts, **changes)
     for step in range(3):
         theirs, ours = whole.step(step), small.step(step)
@@ -74,7 +74,7 @@ def test_thor_rescales_the_whole_batchs_gradient_by_the_curvature_of_the_last_mi
     assert (first.compiled, second.compiled) == (True, False)
 
 
-def test_one_bad_micro_batch_keeps_the_step_from_the_weights() -> None:
+def test_a_non_finite_micro_batch_leaves_the_weights_unchanged() -> None:
     trainee = Trainee(3)
     before, images = trainee.weights(), thornetworks.images(BATCH)
     images[0] = np.nan
@@ -84,7 +84,7 @@ def test_one_bad_micro_batch_keeps_the_step_from_the_weights() -> None:
         np.testing.assert_array_equal(trainee.weights()[name], value)
 
 
-def test_a_step_that_is_gone_on_with_is_the_same_to_the_bit() -> None:
+def test_a_resumed_step_has_the_same_bits() -> None:
     undisturbed = Trainee(3)
     undisturbed.step(0)
     saved = undisturbed.program.state.snapshot()

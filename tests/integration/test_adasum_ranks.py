@@ -197,7 +197,7 @@ def test_all_ranks_have_the_same_bits(gang: Gang) -> None:
         assert (result.told.view(np.uint64) == result.told[0].view(np.uint64)).all(), name
 
 
-def test_cosines_and_gain_are_the_definition_s(gang: Gang) -> None:
+def test_cosines_and_gain_are_those_of_the_definition(gang: Gang) -> None:
     for name, result in gang.results.items():
         np.testing.assert_allclose(result.told[0], gang.cases[name].reference().told(), 1e-5, 1e-6, err_msg=name)
 
@@ -240,7 +240,7 @@ def test_each_tensor_is_summed_by_itself(gang: Gang) -> None:
     assert differs == (gang.ranks > 1)
 
 
-def test_the_two_of_a_pair_may_change_places(gang: Gang) -> None:
+def test_the_sum_is_symmetric(gang: Gang) -> None:
     assert close(gang.sum("neighbours swapped"), gang.sum("values"))
 
 
@@ -249,7 +249,7 @@ def test_the_sum_of_scaled_vectors_is_the_scaled_sum(gang: Gang) -> None:
     assert close(gang.sum("a tenth"), gang.sum("values") * np.float64(np.float32(0.1)))
 
 
-def test_magnitudes_do_not_matter(gang: Gang) -> None:
+def test_the_sum_is_right_at_every_magnitude(gang: Gang) -> None:
     assert close(gang.sum("tiny") * 1e30, gang.sum("values"))
     assert close(gang.sum("huge") / 1e30, gang.sum("values"))
     for name in ("properties", "half precision"):
@@ -257,7 +257,7 @@ def test_magnitudes_do_not_matter(gang: Gang) -> None:
         assert gang.error(name) < 1
 
 
-def test_one_node_is_left_with_its_mean_and_one_rank_with_what_it_has(gang: Gang) -> None:
+def test_one_node_gets_its_mean_and_one_rank_its_own_vector(gang: Gang) -> None:
     alone = [name for name in gang.results if gang.cases[name].per_node == gang.ranks]
     assert alone or gang.ranks == 16
     for name in alone:
@@ -268,7 +268,7 @@ def test_one_node_is_left_with_its_mean_and_one_rank_with_what_it_has(gang: Gang
             assert np.array_equal(result.whole, gang.cases[name].values.astype(np.float32)), name
 
 
-def test_seconds_are_told_by_level(gang: Gang) -> None:
+def test_seconds_are_reported_by_level(gang: Gang) -> None:
     for name, result in gang.results.items():
         per_node = gang.cases[name].per_node
         for rank, seconds in enumerate(result.seconds):

@@ -27,7 +27,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return completed(tmp_path_factory.mktemp("undisturbed"), THREE)
 
 
-def test_an_undisturbed_run_learns_and_tells_how_the_sums_went(undisturbed: Run) -> None:
+def test_an_undisturbed_run_learns_and_reports_sums(undisturbed: Run) -> None:
     assert undisturbed.status()["stages"][0]["top1"] >= 0.93
     shards = {f"{kind}-{number:04d}.safetensors" for kind in ("rank", "node") for number in range(3)}
     assert set(undisturbed.weights()) == shards | {"model.safetensors", "optimizer.safetensors"}
@@ -39,7 +39,7 @@ def test_an_undisturbed_run_learns_and_tells_how_the_sums_went(undisturbed: Run)
     assert any(row["damping"] for row in rows), "THOR never updated its curvature"
 
 
-def test_a_killed_rank_costs_a_restart_and_not_a_bit(undisturbed: Run, tmp_path: Path) -> None:
+def test_a_killed_rank_resumes_to_the_same_bits(undisturbed: Run, tmp_path: Path) -> None:
     run = Run(tmp_path, THREE).start()
     run.wait(checkpointed(14))
     told = run.ask(2, "/metrics")

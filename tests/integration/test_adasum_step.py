@@ -43,7 +43,7 @@ def trained(**changes: Any) -> tuple[dict[str, NDArray[Any]], list[float]]:
 
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "Nesterov's"])
 @pytest.mark.parametrize("reduce", ["Gradient", "Delta"])
-def test_alone_it_is_momentum(reduce: str, nesterov: bool) -> None:
+def test_a_single_rank_equals_momentum(reduce: str, nesterov: bool) -> None:
     momentum = {"momentum": 0.9, "weightDecay": 0.01, "nesterov": nesterov}
     expected, losses = trained(momentum=momentum)
     adasum = {"reduce": reduce, "ranksPerNode": 1}
@@ -54,7 +54,7 @@ def test_alone_it_is_momentum(reduce: str, nesterov: bool) -> None:
         np.testing.assert_allclose(weights[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
-def test_a_change_is_returned_and_not_made_until_it_is_applied() -> None:
+def test_a_change_is_returned_before_it_is_applied() -> None:
     weight = Parameter(Tensor(np.full((2, 2), 1.0, np.float32)), name="weight")
     change = Change([weight], config.Momentum(momentum=0.5, weight_decay=0.25, nesterov=False))
     gradient, rate = Tensor(np.array([1, 2, 3, 4], np.float32)), Tensor(0.5, mindspore.float32)

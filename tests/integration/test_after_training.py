@@ -59,7 +59,7 @@ def test_an_evaluation_has_the_figures_of_the_training(run: Path) -> None:
     assert found["dataset"] == found["trainedOn"]
 
 
-def test_pictures_of_digits_are_taken_for_what_they_are(run: Path, tmp_path: Path) -> None:
+def test_predict_classifies_images_of_digits(run: Path, tmp_path: Path) -> None:
     digits = registry.load(config.Dataset(name="digits"), 10)
     assert digits.preparation is not None
     ((mean,), (deviation,)), chosen = digits.preparation.channels, range(20)
@@ -127,7 +127,7 @@ def test_what_is_exported_of_a_run_gives_the_networks_outputs(run: Path, tmp_pat
     assert b"operators.so" not in (tmp_path / "digits.mindir").read_bytes()
 
 
-def test_the_average_that_training_keeps_is_the_one_that_is_looked_for() -> None:
+def test_trainer_and_eval_name_averaged_weights_alike() -> None:
     assert ema.AVERAGE == weights.AVERAGE
 
 
@@ -165,7 +165,7 @@ def test_photographs_are_evaluated_as_they_were_in_training(
     assert (found["top5"], found["dataset"]) == (1.0, found["trainedOn"])
 
 
-def test_other_classes_and_unusable_images_are_told(
+def test_different_classes_and_unusable_images_are_reported(
     photographed: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, _ = photographed
@@ -188,7 +188,7 @@ def test_other_classes_and_unusable_images_are_told(
     assert "not known to be the one it was trained on, 1 unusable skipped\n" in capsys.readouterr().out
 
 
-def test_without_a_data_set_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_data_set_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = smallcheckpoints.save(tmp_path, 4, {"model.safetensors": small("resnet20", 10, 1).arrays})
     assert evaluating.main([str(path)]) == 10
     assert "does not say what it was trained on; name one of digits, npz" in capsys.readouterr().err

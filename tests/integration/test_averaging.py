@@ -93,7 +93,7 @@ def test_the_average_is_of_all_weights_and_statistics(algorithm: str) -> None:
             np.testing.assert_allclose(average[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
-def test_it_leaves_what_is_trained_alone() -> None:
+def test_it_does_not_change_training() -> None:
     trainee, plain = Trainee(), Trainee(averaged=False)
     for step in range(3):
         same(trainee.step(step), plain.step(step))

@@ -21,7 +21,7 @@ def averaged(model: dict[str, Any], **stage: Any) -> dict[str, Any]:
     return job(settings | stage, model=model, count=len(RANKS), checkpoint={"everySteps": 10})
 
 
-def test_a_killed_rank_costs_no_bit_of_weights_by_lars_and_their_average(tmp_path: Path) -> None:
+def test_a_killed_rank_resumes_lars_and_the_average_to_the_same_bits(tmp_path: Path) -> None:
     lars = averaged({}, epochs=2, learningRate={"peak": 10}, lars={"trustCoefficient": 0.001})
     folders = tmp_path / "undisturbed", tmp_path / "killed"
     for folder in folders:
@@ -37,7 +37,7 @@ def test_a_killed_rank_costs_no_bit_of_weights_by_lars_and_their_average(tmp_pat
     assert killed.weights() == undisturbed.weights()
 
 
-def test_a_gang_that_learns_nothing_but_the_head_moves_nothing_but_the_head(tmp_path: Path) -> None:
+def test_training_only_the_head_changes_only_the_head(tmp_path: Path) -> None:
     body = ["stem", "layer1", "layer2", "layer3"]
     run = completed(tmp_path, averaged({"freeze": body}, epochs=1, learningRate={"schedule": "Constant", "peak": 0.1}))
     models = sorted(run.out.glob("checkpoints/*/base/attempt-0/step-*/model.safetensors"))

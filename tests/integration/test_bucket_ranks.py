@@ -38,7 +38,7 @@ def test_buckets_of_any_network_of_the_family_are_one_sum_in_graphs_and_without(
         assert left["differ"].tolist() == []
 
 
-def test_a_rank_that_is_left_in_the_middle_of_its_gradient_blames_the_others(gang: list[Left]) -> None:
+def test_losing_a_rank_during_the_gradient_is_a_communication_error(gang: list[Left]) -> None:
     assert "another rank has probably died: Launch kernel failed: Default/buckets-Buckets/AllReduce" in str(
         gang[0]["lost"]
     )

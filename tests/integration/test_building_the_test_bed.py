@@ -35,7 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_go_the_reason_is_told_and_nothing_is_built(machine: Path) -> None:
+def test_without_go_nothing_is_built_and_the_reason_is_given(machine: Path) -> None:
     reason = "there is no Go here to build etcd with; install Go, or set KUBEBUILDER_ASSETS to a folder that holds them"
     assert build.unavailable(["etcd"]) == reason
     with pytest.raises(ClusterError, match=re.escape(reason)):
@@ -50,7 +50,7 @@ def test_programs_of_kubebuilder_assets_are_used(machine: Path, monkeypatch: pyt
     assert "to build kubectl with" in build.unavailable(["etcd", "kubectl"])
 
 
-def test_of_several_runs_one_builds_and_all_get_whole_programs(tmp_path: Path) -> None:
+def test_of_parallel_runs_one_builds_for_all(tmp_path: Path) -> None:
     (tmp_path / "go").write_text(GO)
     (tmp_path / "go").chmod(0o755)
     environment = {
@@ -95,9 +95,7 @@ def test_another_version_of_one_module_leaves_the_programs_of_the_others(
     assert build.missing(names) == ["kube-scheduler-1.36"]
 
 
-def test_what_is_missing_is_built_beside_the_tests_and_never_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_programs_are_built_once_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "go").write_text(GO)
     (tmp_path / "go").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -115,7 +113,7 @@ def build_ahead(*names: str) -> None:
     assert build.missing(names) == []
 
 
-def test_a_build_that_is_no_longer_wanted_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_build_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "go").write_text(GO.replace("0.3", "300"))
     (tmp_path / "go").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -39,12 +39,12 @@ def test_jobs_can_be_asked_for(control_plane: ControlPlane, namespace: str) -> N
     assert control_plane.kubectl("get", "rbj", "--output=name", f"--namespace={namespace}") == ""
 
 
-def test_a_refusal_is_told_in_kubectls_words(control_plane: ControlPlane) -> None:
+def test_a_refusal_has_kubectls_message(control_plane: ControlPlane) -> None:
     with pytest.raises(ClusterError, match='pods "nobody" not found'):
         control_plane.kubectl("get", "pod", "nobody")
 
 
-def test_requests_of_a_service_account_are_told_with_their_outcome(control_plane: ControlPlane, namespace: str) -> None:
+def test_requests_of_a_service_account_are_logged(control_plane: ControlPlane, namespace: str) -> None:
     kubeconfig = control_plane.token_kubeconfig(namespace, "default")
     with pytest.raises(ClusterError, match="forbidden"):
         control_plane.kubectl(f"--kubeconfig={kubeconfig}", "get", "pods")
@@ -80,7 +80,7 @@ def test_pods_on_kwok_nodes_run_fail_on_request_and_go(own_plane: ControlPlane) 
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
-def test_what_was_stored_survives_an_api_server_that_was(kill: bool, own_plane: ControlPlane) -> None:
+def test_objects_survive_a_restart_of_the_api_server(kill: bool, own_plane: ControlPlane) -> None:
     name = f"configmap/kept-{kill}".lower()
     own_plane.kubectl("create", *name.split("/"))
     own_plane.restart_apiserver(kill=kill)

@@ -54,7 +54,7 @@ def verdict(folder: Path) -> dict[str, Any]:
     return told
 
 
-def test_a_signal_that_comes_while_packages_are_imported_is_heard(tmp_path: Path) -> None:
+def test_sigterm_during_imports_ends_the_trainer(tmp_path: Path) -> None:
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "argparse.py").write_text(SLOW_IMPORT)
     path = os.pathsep.join([str(tmp_path / "slow"), os.environ.get("PYTHONPATH", "")])
@@ -65,7 +65,7 @@ def test_a_signal_that_comes_while_packages_are_imported_is_heard(tmp_path: Path
     assert "nothing was trained" in found["message"]
 
 
-def test_a_rank_that_waits_for_the_others_does_not_wait_out_its_grace(tmp_path: Path) -> None:
+def test_sigterm_ends_a_rank_that_waits_for_others_at_once(tmp_path: Path) -> None:
     with socket.socket() as silent:  # accepts connections and never answers: a coordinator that hangs
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -28,7 +28,7 @@ def start(rank: int, coordinator: str, then: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_rank_that_goes_without_an_answer_fails_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_leaves_well_although_another_was_killed(capfd: pytest.CaptureFixture[str]) -> None:
     addresses = machine.Addresses()
     coordinator = f"{addresses.next()}:{names.PORT_COORDINATOR}"
     first, second = ranks = [start(0, coordinator, "leaves"), start(1, coordinator, "stays")]

@@ -86,7 +86,7 @@ def test_frozen_layers_keep_the_files_bits_and_a_new_head_learns(base: Path, tun
     assert ended["top1"] > 0.95, ended
 
 
-def test_a_run_that_goes_on_has_the_same_bits_and_no_need_of_the_file(
+def test_a_resumed_run_has_the_same_bits_without_the_file(
     tuned: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = tuned / "checkpoints/uid/base/attempt-0"
@@ -102,7 +102,7 @@ def test_a_run_that_goes_on_has_the_same_bits_and_no_need_of_the_file(
     assert "is another file than this run began with" in capfd.readouterr().err
 
 
-def test_what_does_not_fit_is_told_before_anything_starts(base: Path, tmp_path: Path) -> None:
+def test_mismatching_weights_are_refused_before_training(base: Path, tmp_path: Path) -> None:
     changes = {"model": trainerconfig.MODEL | {"name": "resnet32", "weights": {"path": str(base), "head": "Keep"}}}
     assert onerank.start(tmp_path, 0, config=changes).wait(timeout=200) == 10
     ended = json.loads((tmp_path / "uid-0.json").read_text())
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_told_before_anything_starts(base: Path, tmp_path: 
     ],
     ids=["Momentum", "THOR", "Adasum", "PCA"],
 )
-def test_no_algorithm_touches_what_is_frozen(changes: dict[str, Any]) -> None:
+def test_no_algorithm_changes_frozen_layers(changes: dict[str, Any]) -> None:
     device.prepare()
     network = thornetworks.Chain()
     parts = sorted({name.partition(".")[0] for name, _ in network.parameters_and_names()})
@@ -143,7 +143,7 @@ def test_no_algorithm_touches_what_is_frozen(changes: dict[str, Any]) -> None:
         assert not [layer.name for layer in program.curvature.layers if layer.name.partition(".")[0] == parts[0]]
 
 
-def test_batch_norm_of_a_frozen_part_works_as_in_evaluation_while_it_trains() -> None:
+def test_batch_norm_of_a_frozen_part_uses_running_statistics() -> None:
     device.prepare()
     network = resnet.build("resnet20", 10, 1)
     freeze.freeze(network, ["layer1"])

@@ -86,7 +86,7 @@ def test_every_weight_matrix_has_a_rate_of_its_own_and_biases_have_none(value: f
     np.testing.assert_allclose(flat(trained), weights, rtol=1e-5, atol=1e-6)
 
 
-def test_the_length_of_a_gradient_does_not_matter_where_nothing_decays() -> None:
+def test_lars_is_independent_of_the_gradient_norm_without_decay() -> None:
     free = config.Momentum(momentum=MU, weight_decay=0, nesterov=True)
     ends = []
     for size in (1, 1024):

@@ -98,14 +98,14 @@ def test_it_has_the_callers_arguments_environment_folder_and_streams(threads: st
     }
 
 
-def test_an_error_is_pythons(tmp_path: Path) -> None:
+def test_an_error_has_pythons_traceback(tmp_path: Path) -> None:
     process = start(script(tmp_path, "raise ValueError('no good')"))
     _, complaint = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 1
     assert complaint.endswith("ValueError: no good\n")
 
 
-def test_a_signal_is_passed_on_and_its_end_is_told(tmp_path: Path) -> None:
+def test_a_signal_is_passed_on_and_its_exit_reported(tmp_path: Path) -> None:
     process = start(script(tmp_path, LISTEN))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
@@ -114,7 +114,7 @@ def test_a_signal_is_passed_on_and_its_end_is_told(tmp_path: Path) -> None:
     assert process.returncode == 16
 
 
-def test_who_kills_the_process_itself_is_told_of_the_signal(tmp_path: Path) -> None:
+def test_a_kill_of_the_forked_process_is_reported(tmp_path: Path) -> None:
     process = start(script(tmp_path, WAIT))
     assert process.stdout is not None
     os.kill(int(process.stdout.readline()), signal.SIGKILL)
@@ -151,7 +151,7 @@ def line(process: Path) -> bytes:
         return b""
 
 
-def test_a_module_that_starts_another_one_by_its_name_has_that_forked_too() -> None:
+def test_a_module_started_by_a_fork_is_forked_too() -> None:
     """Rank 0 starts the coordinator this way."""
     code = (
         "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-m', 'resnetboost_trainer', '--version']))"

@@ -152,7 +152,7 @@ def step(trained: Program, images: Tensor, labels: Tensor, number: int = 1) -> S
     return trained.step(images, labels, StepSchedule(step=number, learning_rate=0.02, damping=0.1), stop=False)
 
 
-def test_steps_that_overflow_are_left_out_until_the_scale_fits_and_then_it_learns() -> None:
+def test_overflowing_steps_are_skipped_until_the_scale_fits() -> None:
     trained = program(dynamicLossScale={"initial": 2.0**24, "growthSteps": 1000})
     given = batch(16, 1, 8)
     told = [step(trained, *given) for _ in range(30)]
@@ -165,7 +165,7 @@ def test_steps_that_overflow_are_left_out_until_the_scale_fits_and_then_it_learn
     assert told[-1].loss < 0.8 * told[0].loss
 
 
-def test_whoever_leaves_the_range_of_float16_is_told_of_the_precision() -> None:
+def test_an_overflow_error_mentions_the_precision() -> None:
     images, labels = batch(16, 1, 8)
     with pytest.raises(NumericsError, match="another precision than Float16"):
         step(program(), images * 1e6, labels)

@@ -45,7 +45,7 @@ def folder(kept: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(kept, tmp_path / "copy"))
 
 
-def test_a_graph_is_found_whatever_compiles_before_it(folder: Path) -> None:
+def test_a_graph_is_found_in_any_order_of_compilation(folder: Path) -> None:
     """MindSpore alone would match graphs by their order of compilation."""
     [found] = start(folder, order=["squares", "affine"], weight=5.0)
     assert counts(found) == (0, 2)
@@ -73,13 +73,13 @@ def test_a_graph_that_was_not_kept_compiles_beside_those_that_were(folder: Path)
     ],
     ids=["a-number", "a-tensor", "a-shape", "the-configuration"],
 )
-def test_a_graph_of_something_else_is_not_taken(folder: Path, change: dict[str, Any], affine: Any) -> None:
+def test_a_graph_of_other_code_or_settings_is_not_reused(folder: Path, change: dict[str, Any], affine: Any) -> None:
     [found] = start(folder, order=["affine"], **change)
     assert counts(found) == (1, 0)
     assert (found["affine"] == affine).all()
 
 
-def test_after_a_start_that_died_of_a_graph_all_compile_again(folder: Path) -> None:
+def test_after_a_crash_in_a_graph_all_compile_again(folder: Path) -> None:
     (folder / "kept/uid/base/graphs/trial").touch()
     [found] = start(folder)
     assert counts(found) == (2, 0)

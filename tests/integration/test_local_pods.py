@@ -194,7 +194,7 @@ def test_exit_code_and_termination_message_are_kept(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_crash_without_last_words_leaves_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_crash_without_a_termination_message_keeps_the_end_of_its_log(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.create(pod("print('x' * 5000); raise ValueError('no such thing')"))
         ended = await world.ended()
@@ -331,7 +331,7 @@ def test_two_clusters_at_once_share_no_address(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_what_a_container_started_ends_with_it(tmp_path: Path) -> None:
+def test_child_processes_end_with_their_container(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.create(pod(WITH_A_CHILD))
         await world.up()

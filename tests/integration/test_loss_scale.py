@@ -49,7 +49,7 @@ def weights(program: Program) -> list[Any]:
     return [parameter.asnumpy().copy() for parameter in program.network.trainable_params()]
 
 
-def test_a_step_that_overflows_is_left_out_and_the_next_ones_are_as_without_a_scale() -> None:
+def test_an_overflowing_step_is_skipped_without_effect_on_later_ones() -> None:
     scaled = program(DynamicLossScale(initial=2.0**127, growth_steps=2))
     plain = program()
     begun = weights(scaled)

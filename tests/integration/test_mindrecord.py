@@ -105,7 +105,7 @@ def test_we_read_what_mindspore_writes(blobs: tuple[str, ...], index: list[str],
         assert contents.read(int(row)) == columns[image][row]
 
 
-def test_a_folder_is_converted_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_conversion_is_all_or_nothing(tmp_path: Path) -> None:
     source = photographs.folder(tmp_path / "source")
     spoiled = source / "val" / "flower" / "0004.jpg"
     spoiled.write_bytes(spoiled.read_bytes()[:200])
@@ -121,7 +121,7 @@ def test_a_folder_is_converted_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert "made: already exists; remove it or name another folder" in again.stderr
 
 
-def test_the_files_can_be_read_by_whom_the_umask_lets(source: Path, tmp_path: Path) -> None:
+def test_file_modes_follow_the_umask(source: Path, tmp_path: Path) -> None:
     """MindSpore creates files with mode 0600, which a pod of another user could not read."""
     before = os.umask(0o027)
     try:

@@ -247,7 +247,7 @@ def test_cross_entropy_and_its_gradient(smoothing: float, over: SmoothedOver, la
     np.testing.assert_allclose(gradient.asnumpy(), (softmax - target) / 6, atol=1e-6)
 
 
-def test_it_is_told_which_labels_are_trained_with() -> None:
+def test_description_of_the_training_labels() -> None:
     assert loss.described(0.1, "AllClasses", 10) == "labels are smoothed by 0.1 over all classes: 0.91 and 0.01"
     assert loss.described(0.1, "OtherClasses", 11) == "labels are smoothed by 0.1 over the other classes: 0.9 and 0.01"
     assert loss.described(0, "OtherClasses", 11) == "labels are not smoothed"

@@ -51,9 +51,7 @@ def say_nothing_of_the_lineage(step: Path) -> None:
     (step / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_a_later_stage_begun_before_stages_drew_anew_ends_with_the_bits_of_that_order(
-    undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_later_stage_of_an_old_version_keeps_its_random_draws(undisturbed: Path, tmp_path: Path) -> None:
     """A first stage still makes the draws of those versions, so its run is the reference."""
     say_nothing_of_the_lineage(leave_off(undisturbed, 17, tmp_path) / "step-00000017")
     onerank.train(tmp_path, attempt=1, config={"startFrom": {"stage": "before"}})
@@ -103,7 +101,7 @@ def test_a_job_applied_again_goes_on_from_its_predecessor_to_the_same_bits(undis
     assert tree(theirs) == before
 
 
-def test_a_stale_gang_that_wakes_up_harms_nothing_of_its_successor(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_stale_process_does_not_disturb_its_successor(undisturbed: Path, tmp_path: Path) -> None:
     """A lost node may come back: its rank 0 continues to write and prune in the folder of the new attempt."""
     old, new = (tmp_path / BASE / f"attempt-{attempt}" for attempt in (0, 1))
     stale = onerank.start(tmp_path, attempt=0, spawned=True, everySteps=4, keep=2)  # it is stopped by its process id

@@ -24,7 +24,7 @@ def started(space: Space, **spec: Any) -> None:
     space.until_started()
 
 
-def test_a_failed_rank_restarts_the_whole_gang_and_leaves_evidence(space: Space, kubelet: Kubelet) -> None:
+def test_a_failed_rank_restarts_the_whole_gang_and_is_recorded(space: Space, kubelet: Kubelet) -> None:
     kubelet.tell(step=120, checkpointStep=100)
     space.add_claim(CLAIM)
     space.create(job(checkpoint={"claimName": CLAIM}))
@@ -42,7 +42,7 @@ def test_a_failed_rank_restarts_the_whole_gang_and_leaves_evidence(space: Space,
     assert "GangRestart" in space.event_reasons()
 
 
-def test_a_trainers_last_words_are_kept(space: Space, kubelet: Kubelet) -> None:
+def test_the_termination_message_is_recorded(space: Space, kubelet: Kubelet) -> None:
     started(space)
     words = {"class": "InternalError", "message": "IndexError: list index out of range", "step": 33}
     kubelet.exit(GANG[0], 1, report=words)
@@ -98,7 +98,7 @@ def test_an_error_that_would_repeat_fails_the_job_at_once(
     assert "no such file" in failed["message"]
 
 
-def test_failed_is_for_ever(space: Space, kubelet: Kubelet, operator: Operator) -> None:
+def test_failed_is_final(space: Space, kubelet: Kubelet, operator: Operator) -> None:
     started(space)
     kubelet.exit(GANG[0], 10)
     before = space.until_phase("Failed")
@@ -190,7 +190,7 @@ def test_the_active_deadline_fails_the_job_and_its_ranks_may_save(space: Space, 
     space.until_pods()
 
 
-def test_a_heartbeat_that_stands_still_is_a_hang_and_one_that_moves_is_not(space: Space, kubelet: Kubelet) -> None:
+def test_only_a_stalled_heartbeat_is_a_hang(space: Space, kubelet: Kubelet) -> None:
     kubelet.tell(step=50)
     policy = {"hangTimeoutSeconds": 10, "backoffSeconds": 0}
     for name in ("still", "moving"):
@@ -221,7 +221,7 @@ def test_an_image_that_can_never_come_fails_the_job(space: Space, kubelet: Kubel
     assert len(pods) == 2
 
 
-def test_evidence_of_many_restarts_stays_small(space: Space, kubelet: Kubelet) -> None:
+def test_records_of_many_restarts_stay_small(space: Space, kubelet: Kubelet) -> None:
     space.create(job(ranks=1, failurePolicy={"maxRestarts": 100, "backoffSeconds": 0}))
     for attempt in range(23):
         space.until_started(attempt)
@@ -232,7 +232,7 @@ def test_evidence_of_many_restarts_stays_small(space: Space, kubelet: Kubelet) -
     assert len(json.dumps(space.get(JOB, "digits"))) < 100_000
 
 
-def test_a_rank_that_claims_nonsense_in_its_last_words_harms_nobody(space: Space, kubelet: Kubelet) -> None:
+def test_a_malformed_termination_message_is_harmless(space: Space, kubelet: Kubelet) -> None:
     started(space)
     kubelet.exit(GANG[0], 137, report={"class": ["ConfigError"], "step": -(2**70), "checkpointStep": "many"})
     status = space.until_started(attempt=1)

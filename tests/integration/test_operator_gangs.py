@@ -69,7 +69,7 @@ def test_ranks_that_share_a_node_are_neighbours(space: Space, kubelet: Kubelet) 
     assert first != third
 
 
-def test_pods_are_let_in_where_only_restricted_ones_are(space: Space, kubelet: Kubelet) -> None:
+def test_pods_satisfy_the_restricted_pod_security_standard(space: Space, kubelet: Kubelet) -> None:
     path = f"/api/v1/namespaces/{space.namespace}"
     strict = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     space.plane.client.send("PATCH", path, strict, "application/merge-patch+json")
@@ -119,7 +119,7 @@ def test_stages_run_one_after_another(space: Space, kubelet: Kubelet) -> None:
     space.until_phase("Complete")
 
 
-def test_complete_is_for_ever(space: Space, kubelet: Kubelet, operator: Operator) -> None:
+def test_complete_is_final(space: Space, kubelet: Kubelet, operator: Operator) -> None:
     space.create(job())
     space.until_started()
     finish(kubelet, *GANG)
@@ -208,7 +208,7 @@ NONSENSE = {
 }
 
 
-def test_ranks_that_talk_nonsense_harm_nobody(space: Space, kubelet: Kubelet) -> None:
+def test_malformed_progress_is_harmless(space: Space, kubelet: Kubelet) -> None:
     kubelet.told_of.update(NONSENSE)
     for name in NONSENSE:
         space.create(job(name, ranks=1))
@@ -250,7 +250,7 @@ def test_values_of_a_users_environment_stay_out_of_the_log(space: Space, kubelet
     assert "hunter2" not in operator.log()
 
 
-def test_what_a_status_was_decided_for_is_said(space: Space, kubelet: Kubelet) -> None:
+def test_the_status_has_the_observed_generation(space: Space, kubelet: Kubelet) -> None:
     space.create(job())
     assert space.until_started()["observedGeneration"] == 1
     space.change("digits", failurePolicy={"maxRestarts": 7})

@@ -89,7 +89,7 @@ def test_where_a_job_may_run_can_change_while_it_is_suspended(space: Space, kube
     ],
     ids=["device", "back-off", "image", "node-selector-while-it-runs"],
 )
-def test_what_may_not_change_is_refused_with_the_reason(
+def test_an_immutable_field_is_refused_with_the_reason(
     space: Space, kubelet: Kubelet, change: dict[str, object], words: str
 ) -> None:
     space.create(job())
@@ -158,7 +158,7 @@ def test_a_deleted_namespace_goes_with_its_jobs(space: Space, kubelet: Kubelet) 
     assert set(kubelet.seen.values()) == set(GANG), "no other pod ever came"
 
 
-def test_a_deletion_in_the_foreground_is_not_fought(space: Space, kubelet: Kubelet) -> None:
+def test_a_foreground_deletion_is_not_undone(space: Space, kubelet: Kubelet) -> None:
     kubelet.ends = False
     space.create(job())
     space.until_started()

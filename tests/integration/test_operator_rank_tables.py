@@ -38,7 +38,7 @@ def told(pods: list[dict[str, Any]]) -> list[str]:
     return [pod["metadata"].get("annotations", {}).get(names.ANNOTATION_RANK_TABLE, "") for pod in pods]
 
 
-def test_annotations_in_any_order_become_a_table_that_every_pod_is_told_of(space: Space, plugin: DevicePlugin) -> None:
+def test_annotations_in_any_order_become_a_published_table(space: Space, plugin: DevicePlugin) -> None:
     pods = started(space, 4, perNode=2)
     assert {pod["spec"]["nodeName"] for pod in pods} == set(NODES)
     for pod in (pods[2], pods[0], pods[3]):
@@ -95,7 +95,7 @@ def test_a_restarted_gang_has_a_table_of_its_own_and_leaves_none(
     assert space.names_of("configmaps") == ["digits-base-1", "digits-base-1-ranks"]
 
 
-def test_what_has_the_tables_name_is_told(space: Space, plugin: DevicePlugin) -> None:
+def test_a_foreign_config_map_of_the_tables_name_is_reported(space: Space, plugin: DevicePlugin) -> None:
     space.create({"kind": "ConfigMap", "metadata": {"name": "digits-base-0-ranks"}})
     for pod in started(space, 2):
         plugin.allocate(pod)

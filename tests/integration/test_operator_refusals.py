@@ -71,7 +71,7 @@ def foreign_pod(space: Space) -> None:
     [(foreign_config_map, "configmaps", "digits-base-0"), (foreign_pod, "pods", GANG[1])],
     ids=["config-map", "pod"],
 )
-def test_somebody_elses_object_of_our_name(
+def test_a_foreign_object_of_our_name(
     space: Space, kubelet: Kubelet, put_in_the_way: Any, plural: str, name: str
 ) -> None:
     put_in_the_way(space)

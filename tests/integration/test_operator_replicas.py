@@ -133,7 +133,7 @@ def test_a_leader_that_was_frozen_does_nothing_more(
     assert sorted(kubelet.seen.values()) == [*GANG, *NEXT_GANG]
 
 
-def test_a_successor_whose_watch_died_unnoticed_takes_the_gang_as_it_is(
+def test_a_successor_with_a_dead_watch_keeps_the_gang(
     space: Space, kubelet: Kubelet, replicas: list[Replica], operators: list[Operator]
 ) -> None:
     """The last event it received says the job was suspended: it must not delete the gang that trains since."""

@@ -143,9 +143,7 @@ def place(pod: dict[str, Any]) -> tuple[str, ...]:
     return labels[names.LABEL_JOB_UID], labels[names.LABEL_STAGE], labels[names.LABEL_INDEX]
 
 
-def test_from_every_misfortune_a_healthy_cluster_ends_every_job(
-    space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
-) -> None:
+def test_after_random_failures_every_job_ends(space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy) -> None:
     space.add_claim("checkpoints")
     for name in JOBS:
         space.create(new_job(name))

@@ -72,7 +72,7 @@ def is_watch(call: Call) -> bool:
         "watches-forbidden-for-a-moment",
     ],
 )
-def test_what_passes_by_itself_harms_nobody(
+def test_temporary_errors_are_harmless(
     space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy, trouble: Trouble
 ) -> None:
     proxy.troubles.append(trouble)
@@ -90,7 +90,7 @@ def test_watches_that_break_all_the_time_lose_nothing(
         until_complete(space, kubelet, ranks=4)
 
 
-def test_others_may_write_to_the_job_all_the_time(space: Space, kubelet: Kubelet, operator: Operator) -> None:
+def test_concurrent_writes_to_the_job_are_harmless(space: Space, kubelet: Kubelet, operator: Operator) -> None:
     space.create(job())
 
     def annotate() -> None:
@@ -150,7 +150,7 @@ def webhook_that_never_answers(space: Space, *jobs: str) -> Iterator[None]:
             space.plane.client.send("DELETE", f"{path}/{space.namespace}")
 
 
-def test_a_tenant_behind_a_webhook_that_never_answers_does_not_hold_up_another(
+def test_a_hanging_webhook_does_not_delay_other_jobs(
     space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
 ) -> None:
     hanging = ("large", "huge")
@@ -246,7 +246,7 @@ def test_before_the_kind_is_installed_the_operator_waits_and_says_what_to_do(pro
         operator.kill()
 
 
-def test_sigterm_ends_the_operator_well_in_the_middle_of_a_creation(
+def test_sigterm_during_a_creation_ends_the_operator_cleanly(
     space: Space, kubelet: Kubelet, operator: Operator, proxy: Proxy
 ) -> None:
     begin_slowly(space, proxy)
@@ -270,7 +270,7 @@ def test_a_second_sigterm_ends_the_operator_at_once(space: Space, operator: Oper
     assert time.monotonic() - begun < 3
 
 
-def test_while_nothing_changes_the_api_server_is_left_in_peace(
+def test_an_idle_operator_sends_no_requests(
     space: Space, kubelet: Kubelet, operator: Operator, control_plane: ControlPlane
 ) -> None:
     kubelet.tell(step=5)
@@ -308,7 +308,7 @@ def until_quiet(plane: ControlPlane, seconds: float = 6) -> None:
     eventually(quiet_seconds, lambda found: found > seconds, "the operator comes to rest", seconds=60)
 
 
-def test_the_labels_of_what_is_created_find_it_again(space: Space, kubelet: Kubelet, operator: Operator) -> None:
+def test_created_objects_are_found_by_their_labels(space: Space, kubelet: Kubelet, operator: Operator) -> None:
     created = space.create(job())
     space.until_started()
     wanted = {names.LABEL_JOB_UID: created["metadata"]["uid"], names.LABEL_MANAGED_BY: names.MANAGED_BY}

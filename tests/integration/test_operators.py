@@ -156,7 +156,7 @@ def test_tensors_that_do_not_fit_each_other_are_an_error_not_a_write_beyond_them
             assert call(name, *room) == 1, (place, other)
 
 
-def test_fewer_threads_than_asked_for_are_no_end_of_the_process() -> None:
+def test_a_failed_thread_start_is_no_crash() -> None:
     """As in a container with a limit on processes, or on memory for their stacks."""
     program = f"""
 import ctypes, resource
@@ -171,7 +171,7 @@ assert ours.resnetboost_begin(1000) == 0
     assert "of 1000 threads: " in done.stderr
 
 
-def test_how_many_threads_mindspores_own_operators_plan_for_stays() -> None:
+def test_mindspores_own_thread_count_is_unchanged() -> None:
     onednn, found = ctypes.CDLL(str(library.onednn())), ctypes.c_int()
     onednn.dnnl_threadpool_interop_set_max_concurrency(97)
     x, weights, form = floats(1, 1, 9, 13), floats(1, 1, 3, 3), np.array([1, 1], np.int32)
@@ -218,7 +218,7 @@ def trained(network: After, tensors: list[Tensor], frozen: bool) -> Iterator[Flo
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["learning", "frozen"])
 @pytest.mark.parametrize("way", ["plain", "rectified", "added"])
-def test_fused_normalization_is_mindspores(way: str, frozen: bool) -> None:
+def test_fused_normalization_equals_mindspores(way: str, frozen: bool) -> None:
     generator = np.random.default_rng(0)
     shapes = [(3, 5, 7, 9)] * 3 + [(5,)] * 2
     tensors = [Tensor(generator.standard_normal(shape).astype(np.float32) + 0.5) for shape in shapes]
@@ -227,7 +227,7 @@ def test_fused_normalization_is_mindspores(way: str, frozen: bool) -> None:
         near(found, expected)
 
 
-def test_an_undefined_number_stays_undefined_behind_the_rectifier() -> None:
+def test_nan_passes_the_rectifier() -> None:
     x = np.ones((1, 2, 2, 2), np.float32)
     x[0, 1, 0, 0] = np.nan
     network = BatchNorm(2)

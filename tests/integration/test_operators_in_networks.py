@@ -47,7 +47,7 @@ def operators() -> None:
         for row in TABLE
     ],
 )
-def test_a_step_is_the_one_of_mindspores_operators(name: str, frozen: tuple[str, ...]) -> None:
+def test_a_step_equals_one_with_mindspores_operators(name: str, frozen: tuple[str, ...]) -> None:
     expected = familygradients.slow(name, frozen)
     network = familygradients.network(name, frozen)
     learning = {key for key, _ in network.parameters_and_names() if arch.part(key) not in frozen}
@@ -69,7 +69,7 @@ class Strides(nn.Cell):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("mode", familygradients.MODES)
-def test_convolutions_that_differ_in_their_stride_alone_are_two(mode: str) -> None:
+def test_convolutions_of_different_strides_are_distinguished(mode: str) -> None:
     x = Tensor(np.random.default_rng(0).standard_normal((2, 8, 6, 6), np.float32))
     mindspore.set_context(mode=familygradients.MODES[mode])
     try:

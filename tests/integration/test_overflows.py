@@ -64,7 +64,7 @@ def test_an_overflow_on_one_rank_changes_nothing_on_any_but_the_scale(gang: list
 
 
 @pytest.mark.parametrize("case", overflowing.TOGETHER)
-def test_the_next_step_is_as_if_it_had_never_been(gang: list[Arrays], case: str) -> None:
+def test_the_next_step_is_as_without_the_overflow(gang: list[Arrays], case: str) -> None:
     for rank in gang:
         then, undisturbed = moment(rank, case, "next"), moment(rank, case, "undisturbed")
         assert then == undisturbed
@@ -76,7 +76,7 @@ def test_the_next_step_is_as_if_it_had_never_been(gang: list[Arrays], case: str)
 
 
 @pytest.mark.parametrize("case", overflowing.WITH_CURVATURE)
-def test_an_update_of_the_curvature_is_made_at_the_next_good_step(gang: list[Arrays], case: str) -> None:
+def test_a_skipped_curvature_update_is_made_at_the_next_step(gang: list[Arrays], case: str) -> None:
     """The update is due at step 0, which overflows, and then at every third step."""
     for rank in gang:
         assert rank[f"{case}.told"][:, UPDATES].tolist() == [0, 1, 0, 1]
@@ -147,7 +147,7 @@ def test_the_loss_is_of_labels_that_are_smoothed_as_the_job_says(caplog: pytest.
         assert outcome.loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_checkpoint_of_a_trainer_without_scales_for_all_is_gone_on_from() -> None:
+def test_a_checkpoint_of_an_old_version_without_a_scale_is_resumed() -> None:
     scale = {"initial": 256.0, "growthSteps": 9}
     older = overflowing.program("THOR", ALONE, lossScale=1)
     step(older, 0)
@@ -163,7 +163,7 @@ def test_a_checkpoint_of_a_trainer_without_scales_for_all_is_gone_on_from() -> N
 
 
 @pytest.mark.parametrize("stage", ["Adasum of THOR's changes", "PCA by BFGS"])
-def test_who_goes_on_from_a_checkpoint_after_an_overflow_comes_to_the_same_bits(stage: str) -> None:
+def test_resuming_after_an_overflow_gives_the_same_bits(stage: str) -> None:
     scale = {"initial": overflowing.SCALE, "growthSteps": 2}
     undisturbed = overflowing.program(stage, ALONE, dynamicLossScale=scale)
     assert step(undisturbed, 0, faint=True).left_out

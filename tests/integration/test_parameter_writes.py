@@ -64,7 +64,7 @@ class Net(nn.Cell):  # type: ignore[misc]
         self.dense, self.normalize = nn.Dense(3, 2), nn.BatchNorm1d(2)
 
 
-def test_the_one_way_to_write_is_seen_time_and_again() -> None:
+def test_a_graph_follows_repeated_writes() -> None:
     number = Parameter(Tensor(0, mindspore.float32), name="number")
     row = Parameter(Tensor(np.zeros(3, np.float32)), name="row")
     graph = Graph([number, row])

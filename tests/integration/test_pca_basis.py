@@ -70,7 +70,7 @@ def test_it_spans_the_snapshots_principal_directions(expected: tuple[Basis, str]
     assert len(digest) == 64
 
 
-def test_it_does_not_depend_on_what_else_lies_there(root: Path, expected: tuple[Basis, str]) -> None:
+def test_other_files_are_ignored(root: Path, expected: tuple[Basis, str]) -> None:
     """Foreign file names, half-written files, and a snapshot of steps after the stage's last checkpoint."""
     attempt = root / "uid/base/attempt-0"
     (attempt / "network-1_10.ckpt").write_bytes(b"weights")
@@ -153,7 +153,7 @@ class TestProducts:
         basis, _ = prepared(pcabases.source(root))
         assert (basis.columns == expected[0].columns / 2).all()
 
-    def test_whoever_made_them(self, root: Path, expected: tuple[Basis, str]) -> None:
+    def test_they_are_used_whoever_wrote_them(self, root: Path, expected: tuple[Basis, str]) -> None:
         prepared(pcabases.source(root))
         pcabases.leave(root, ROWS, job_uid="another")
         write(kept(root), 4 * products(kept(root)))
@@ -204,7 +204,7 @@ class TestProducts:
             "pipe",
         ],
     )
-    def test_what_they_cannot_be_is_computed_anew(self, spoil: Place, root: Path, expected: tuple[Basis, str]) -> None:
+    def test_invalid_products_are_recomputed(self, spoil: Place, root: Path, expected: tuple[Basis, str]) -> None:
         prepared(pcabases.source(root))
         place = kept(root)
         right = place.read_bytes()
@@ -232,7 +232,7 @@ class TestAnotherJob:
         assert same == digest
         assert again.columns.tobytes() == basis.columns.tobytes()
 
-    def test_an_attempt_that_came_to_no_checkpoint_takes_them_anew(self, root: Path) -> None:
+    def test_an_attempt_without_a_checkpoint_adopts_them_again(self, root: Path) -> None:
         """The other job has continued meanwhile."""
         prepared(self.source(root, 0))
         shutil.rmtree(root / "uid")
@@ -243,7 +243,7 @@ class TestAnotherJob:
         assert prepared(self.source(root, 2))[1] == digest
 
 
-def test_a_stage_goes_on_in_the_subspace_it_began_in(root: Path, expected: tuple[Basis, str]) -> None:
+def test_a_resumed_stage_keeps_its_subspace(root: Path, expected: tuple[Basis, str]) -> None:
     pcabases.begun(root, 1, expected[1])
     basis, digest = prepared(pcabases.source(root, attempt=2))
     assert digest == expected[1]

@@ -111,7 +111,7 @@ def test_all_ranks_have_the_same_bits(gang: Gang, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["BFGS", "SGD", "padding"])
-def test_any_number_of_ranks_comes_to_the_same(gang: Gang, alone: Gang, case: str) -> None:
+def test_any_number_of_ranks_gives_the_same_weights(gang: Gang, alone: Gang, case: str) -> None:
     """With five ranks the last two have none of the six columns."""
     np.testing.assert_allclose(gang.told(case), alone.told(case), rtol=1e-3)
     np.testing.assert_allclose(gang.weights(case), alone.weights(case), atol=1e-3)
@@ -141,7 +141,7 @@ def test_rejected_steps_leave_the_weights_on_every_rank(gang: Gang) -> None:
     assert gang.weights("BN")[rejected].tobytes() == before[rejected].tobytes()
 
 
-def test_nothing_of_the_size_of_the_network_is_broadcast(gang: Gang) -> None:
+def test_no_broadcast_is_as_large_as_the_network(gang: Gang) -> None:
     """MindSpore 2.10 broadcasts the weights twice per rank and step."""
     for rank in gang.left:
         assert (rank["BFGS.broadcasts"] == 4 + 1).all()

@@ -135,7 +135,7 @@ def test_momentum_steps_are_the_formulas(nesterov: bool) -> None:
 
 
 @pytest.mark.parametrize("solver", ["BFGS", "SGD"])
-def test_the_loss_scale_does_not_matter(solver: str) -> None:
+def test_the_loss_scale_has_no_effect(solver: str) -> None:
     """MindSpore 2.10 multiplies the residual by it."""
     left = []
     for scale in (1, 1024):
@@ -159,7 +159,7 @@ def normed_loss(weights: Array, step: int, decay: float) -> float:
     return float(likely.mean() + 0.5 * decay * (first @ first + last @ last))
 
 
-def test_a_length_is_accepted_that_is_good_enough_and_the_next_longer_one_is_not() -> None:
+def test_the_longest_length_that_satisfies_armijos_rule_is_accepted() -> None:
     """By Armijo's rule, with losses and slopes that the test measures itself, with BN and decay."""
     rule, decay = Settings(alpha=0.0, sigma=0.5, rho=0.7), 0.05
     trainee = Trainee(Normed(), rule, pcareference.orthonormal(5, 63), **pcanetworks.momentum(decay))
@@ -245,7 +245,7 @@ def test_without_a_residual_the_weights_stay_in_the_subspace() -> None:
     np.testing.assert_allclose(moved - basis.T @ (basis @ moved), 0, atol=1e-6)
 
 
-def test_trials_advance_nothing() -> None:
+def test_trial_evaluations_change_no_state() -> None:
     """A step of many evaluations changes nothing but the weights, as a step without them."""
     basis, left = pcareference.orthonormal(4, 63), []
     for most in (1, 5):
@@ -258,7 +258,7 @@ def test_trials_advance_nothing() -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_a_direction_beyond_all_numbers_is_rejected_and_harms_nothing() -> None:
+def test_an_infinite_direction_is_rejected_without_effect() -> None:
     """Gradients of the last layer above 1, so that the solver's state leads to infinity."""
     trainee = Trainee(Normed(), Settings(alpha=0.0), pcareference.orthonormal(10, 63))
     steep = pcanetworks.vector(trainee.network)

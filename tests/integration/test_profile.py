@@ -42,7 +42,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_parts_are_a_step(measured: dict[str, Any]) -> None:
+def test_phases_add_up_to_a_step(measured: dict[str, Any]) -> None:
     times = measured["times"]
     assert [part["name"] for part in times["parts"]] == ["data", "forward", "backward", "reduction", "optimizer"]
     together = sum(part["seconds"]["mean"] for part in times["parts"])
@@ -85,7 +85,7 @@ def test_what_cannot_be_profiled_is_refused_in_a_sentence(tmp_path: Path) -> Non
         assert words in done.stderr
 
 
-def test_ctrl_c_ends_it_with_a_word_and_leaves_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_with_a_message_and_leaves_no_process(tmp_path: Path) -> None:
     pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command(tmp_path, "--steps", "100000"), **pipe)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")

@@ -30,7 +30,7 @@ def needed() -> None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
-def test_it_tells_what_it_scrapes_and_what_a_query_lacks() -> None:
+def test_it_scrapes_targets_and_reports_query_errors() -> None:
     with Prometheus({**CONFIGURATION, "global": {"scrape_interval": "1s"}}) as prometheus:
         prometheus.processes.wait_until(lambda: bool(prometheus.api.instant("up")), "a scrape")
         assert [(one.labels["job"], one.last) for one in prometheus.api.instant("up")] == [("nobody", 0)]

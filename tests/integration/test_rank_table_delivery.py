@@ -103,7 +103,7 @@ def test_hccl_gets_a_compressed_table_unpacked(folder: Path) -> None:
     path.parent.rmdir()
 
 
-def test_a_user_may_number_the_device_otherwise(folder: Path) -> None:
+def test_a_user_may_override_the_device_id(folder: Path) -> None:
     deliver(folder, delivery())
     assert result(placed(folder, DEVICE_ID="3"))["DEVICE_ID"] == "3"
 
@@ -119,7 +119,7 @@ def test_a_user_may_number_the_device_otherwise(folder: Path) -> None:
     ],
     ids=["another table", "a rank too few", "a rank twice", "half a file", "broken compression"],
 )
-def test_a_table_that_is_not_the_published_one_ends_the_trainer(
+def test_an_unpublished_table_ends_the_trainer(
     folder: Path, tmp_path: Path, files: dict[str, bytes], says: str
 ) -> None:
     deliver(folder, files)

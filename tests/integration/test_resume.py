@@ -76,15 +76,13 @@ FRESH = (0, 0.0)  # a new network's weights are not all equal
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE)
-def test_a_restart_goes_on_from_its_own_checkpoint_whatever_the_rule_and_whatever_else_there_is(
-    rule: Rule, tmp_path: Path
-) -> None:
+def test_a_restart_resumes_from_its_own_checkpoint_under_every_rule(rule: Rule, tmp_path: Path) -> None:
     own(tmp_path, 20, 0.5)
     earlier_job(tmp_path, 80, 0.25)
     assert begin(tmp_path, rule) == (20, 0.5)
 
 
-def test_never_leaves_an_earlier_job_alone(tmp_path: Path) -> None:
+def test_never_ignores_an_earlier_job(tmp_path: Path) -> None:
     earlier_job(tmp_path, 40, 0.25)
     before = tree(tmp_path)
     assert begin(tmp_path, "Never") == FRESH
@@ -104,13 +102,13 @@ def test_an_earlier_jobs_checkpoint_becomes_our_own_and_stays_what_it_was(rule: 
     assert begin(tmp_path, "Required", attempt=1) == (40, 0.25), "a restart finds it although that job is gone"
 
 
-def test_if_present_begins_afresh_where_nothing_is(tmp_path: Path) -> None:
+def test_if_present_starts_fresh_without_a_checkpoint(tmp_path: Path) -> None:
     assert begin(tmp_path, "IfPresent") == FRESH
     assert begin(None, "IfPresent") == FRESH
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["on an empty volume", "without a volume"])
-def test_required_refuses_to_begin_afresh(kept: bool, tmp_path: Path) -> None:
+def test_required_refuses_to_start_fresh(kept: bool, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Required, but no earlier job default/digits left .* stage base.*; set "):
         begin(tmp_path if kept else None, "Required")
 
@@ -131,7 +129,7 @@ def test_required_refuses_to_begin_afresh(kept: bool, tmp_path: Path) -> None:
     ids=["seed", "model", "data set", "steps of an epoch", "batch", "fewer epochs"],
 )
 @pytest.mark.parametrize("rule", ["IfPresent", "Required"])
-def test_what_does_not_fit_is_refused_with_the_difference_and_the_remedy(
+def test_a_mismatching_checkpoint_is_refused_with_the_remedy(
     rule: Rule, changes: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     earlier_job(tmp_path, 40, 0.25)
@@ -196,7 +194,7 @@ def test_a_step_is_exact_however_large(step: int, tmp_path: Path) -> None:
     assert begin(tmp_path, "Never", total=2**60) == (step, 0.5)
 
 
-def test_what_does_not_fit_is_no_matter_to_never(tmp_path: Path) -> None:
+def test_never_ignores_a_mismatching_checkpoint(tmp_path: Path) -> None:
     earlier_job(tmp_path, 40, 0.25)
     assert begin(tmp_path, "Never", ours={"seed": 7}) == FRESH
 
@@ -263,7 +261,7 @@ def settings(epochs: int, **rate: Any) -> dict[str, Any]:
     ],
     ids=["laid out over more", "the same layout", "constant", "another peak", "of before configs were kept"],
 )
-def test_going_on_by_another_schedule_than_an_earlier_jobs_is_told(
+def test_resuming_with_another_schedule_is_logged(
     before: dict[str, Any], now: dict[str, Any], step: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     earlier_job(tmp_path, 40, 0.25, **before)
@@ -301,7 +299,7 @@ def test_weights_of_a_checkpoint_have_seen_its_batches_and_those_of_a_plain_file
     assert resume.begin(again, fresh(), ALONE) == begun, "it has begun, and reads them no more"
 
 
-def test_another_schedule_is_said_once_and_one_that_cannot_be_computed_ends_no_job(
+def test_another_schedule_is_logged_once_and_never_fails_the_job(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = msgspec.to_builtins(msgspec.convert(GOOD, Config, strict=False))
@@ -356,7 +354,7 @@ def test_a_stage_that_started_from_another_job_needs_it_no_more(tmp_path: Path) 
     assert (again.job_uid, again.attempt, again.step, again.basis) == ("ours", 0, 0, "of those")
 
 
-def test_an_earlier_job_of_our_name_may_be_started_from_and_we_may_not(tmp_path: Path) -> None:
+def test_a_stage_may_start_from_an_earlier_job_of_our_name_but_not_itself(tmp_path: Path) -> None:
     start = StartFrom(stage="base", job_name="digits")
     own(tmp_path, 80, 0.5)
     earlier_job(tmp_path, 40, 0.25)

@@ -240,7 +240,7 @@ def test_a_folder_of_another_job_is_refused_with_the_field_that_differs(runner: 
     assert other.stderr.count("\n") == 1
 
 
-def test_more_epochs_go_on_in_the_stage_where_its_rate_is_the_same(runner: Runner) -> None:
+def test_more_epochs_continue_a_stage_with_an_unchanged_rate(runner: Runner) -> None:
     assert runner.run("stages[0].learningRate.schedule=Constant").returncode == 0
     longer = ("stages[0].learningRate.schedule=Constant", "stages[0].epochs=3")
     ended = runner.run(*longer)
@@ -254,7 +254,7 @@ def test_more_epochs_go_on_in_the_stage_where_its_rate_is_the_same(runner: Runne
     assert runner.run(longer[0]).returncode == 10, "fewer epochs than there are"
 
 
-def test_more_epochs_after_annealing_are_a_stage_that_follows(runner: Runner) -> None:
+def test_more_epochs_after_annealing_add_a_stage(runner: Runner) -> None:
     process = runner.start(stub=SLOW)
     runner.until_step(12)
     process.send_signal(signal.SIGTERM)
@@ -272,7 +272,7 @@ def test_more_epochs_after_annealing_are_a_stage_that_follows(runner: Runner) ->
     assert "holds the complete run already" in again.stdout
 
 
-def test_a_reader_that_goes_away_does_not_end_the_run(runner: Runner) -> None:
+def test_a_closed_stdout_does_not_end_the_run(runner: Runner) -> None:
     process = runner.start(stub=SLOW)
     assert process.stdout is not None
     process.stdout.readline()
@@ -283,7 +283,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(runner: Runner) -> None:
     process.stderr.close()
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(runner: Runner) -> None:
+def test_a_folder_with_other_files_is_refused(runner: Runner) -> None:
     runner.folder.mkdir()
     (runner.folder / "thesis.tex").write_text("years of work")
     ended = runner.run(options=("--fresh",))

@@ -80,7 +80,7 @@ def leave_off(undisturbed: Path, step: int, snapshot: int, folder: Path) -> Path
     [(16, 17), (17, 17), (12, 33)],
     ids=["before the checkpoint of the same step", "after it", "long after the last checkpoint"],
 )
-def test_whatever_a_killed_writer_left_the_next_one_completes_to_the_same_bits(
+def test_a_restart_after_a_killed_write_gives_the_same_bits(
     step: int, snapshot: int, uid: str, resume: str, undisturbed: Path, tmp_path: Path
 ) -> None:
     left = leave_off(undisturbed, step, snapshot, tmp_path)
@@ -93,7 +93,7 @@ def test_whatever_a_killed_writer_left_the_next_one_completes_to_the_same_bits(
         assert written == [due for due in STEPS if due > step], "it did not begin afresh"
 
 
-def test_the_snapshot_of_the_first_weights_is_made_up_for(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_missing_snapshot_of_the_initial_weights_is_written_later(undisturbed: Path, tmp_path: Path) -> None:
     """Killed between the checkpoint of step 0, of a job started from another, and its snapshot."""
     start = {"startFrom": {"stage": "base", "jobName": "digits"}}
     shutil.copytree(undisturbed / "checkpoints", tmp_path / "checkpoints")
@@ -108,7 +108,7 @@ def test_the_snapshot_of_the_first_weights_is_made_up_for(undisturbed: Path, tmp
     assert kept(tmp_path / "checkpoints", "second") == expected
 
 
-def test_a_rank_killed_while_it_writes_a_snapshot_costs_none(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_rank_killed_during_a_snapshot_loses_none(undisturbed: Path, tmp_path: Path) -> None:
     """Nor of the ones that are kept: the newest six of both attempts."""
     settings: dict[str, Any] = {"config": {"snapshots": RULE | {"keep": 6}}, "everySteps": 4, "keep": 2}
     first = tmp_path / BASE / "attempt-0"

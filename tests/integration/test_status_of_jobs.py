@@ -140,7 +140,7 @@ def test_a_job_that_no_operator_looks_at_says_so(space: Space, looker: Looker) -
     assert "no operator has looked at this for 3:" in looker.asks("-n", space.namespace).stdout
 
 
-def test_who_may_only_look_sees_everything_but_events(space: Space, looker: Looker) -> None:
+def test_a_read_only_user_sees_everything_but_events(space: Space, looker: Looker) -> None:
     space.create(job())
     tell(space, clusterjobs.running())
     table, page = looker.asks(), looker.asks("digits")
@@ -197,7 +197,7 @@ def test_an_api_server_that_is_started_anew_is_waited_for(space: Space, looker: 
     assert followed.wait(PATIENCE_SECONDS) == 130
 
 
-def test_nothing_is_asked_while_nothing_changes(space: Space, looker: Looker, proxy: Proxy) -> None:
+def test_watching_an_idle_job_sends_no_requests(space: Space, looker: Looker, proxy: Proxy) -> None:
     heard = clusterjobs.PROGRESS | {"heartbeatTime": pods.timestamp(time.time())}
     space.create(job())
     tell(space, clusterjobs.running(progress=heard))
@@ -225,7 +225,7 @@ def test_a_job_is_followed_from_its_creation_to_its_end(space: Space, kubelet: K
 
 
 @pytest.mark.usefixtures("operator_behind_proxy")
-def test_the_log_of_the_rank_that_failed_is_there_to_be_read(space: Space, kubelet: Kubelet, looker: Looker) -> None:
+def test_the_suggested_command_shows_the_failed_ranks_log(space: Space, kubelet: Kubelet, looker: Looker) -> None:
     space.create(job())
     space.until_started()
     kubelet.exit("digits-base-0-1", 11, report={"class": "DataError", "message": "no such file"})

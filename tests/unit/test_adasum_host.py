@@ -65,7 +65,7 @@ def test_norm_and_inner_product_have_closed_forms(c: float, a: float, b: float, 
 
 
 @given(st.floats(-1, 1), lengths, lengths, seeds)
-def test_of_a_pair_it_tells_cosine_and_gain(c: float, a: float, b: float, seed: int) -> None:
+def test_cosine_and_gain_of_a_pair(c: float, a: float, b: float, seed: int) -> None:
     pair = scalars(*at_an_angle(c, a, b, seed))
     assert host.cosines(pair) == pytest.approx([c], abs=1e-5)
     mean = (a**2 + b**2 + 2 * a * b * c) / 4
@@ -76,7 +76,7 @@ def test_of_a_pair_it_tells_cosine_and_gain(c: float, a: float, b: float, seed: 
 
 
 @given(seeds, st.integers(-20, 20))
-def test_a_common_factor_comes_out(seed: int, power: int) -> None:
+def test_adasum_is_homogeneous(seed: int, power: int) -> None:
     a, b = normal(seed, 2, 33)
     factor = np.float32(2.0**power)
     assert np.array_equal(adasum(factor * a, factor * b), factor * adasum(a, b))
@@ -84,13 +84,13 @@ def test_a_common_factor_comes_out(seed: int, power: int) -> None:
 
 
 @given(seeds)
-def test_the_two_may_change_places(seed: int) -> None:
+def test_adasum_is_symmetric(seed: int) -> None:
     a, b = normal(seed, 2, 33)
     assert np.array_equal(adasum(a, b), adasum(b, a))
 
 
 @given(seeds)
-def test_rotating_both_rotates_the_sum(seed: int) -> None:
+def test_adasum_commutes_with_rotation(seed: int) -> None:
     a, b = normal(seed, 2, 33)
     rotation = np.linalg.qr(normal(seed, 33, 33).astype(np.float64))[0]
     rotated = adasum(rotation @ a, rotation @ b)
@@ -98,7 +98,7 @@ def test_rotating_both_rotates_the_sum(seed: int) -> None:
 
 
 @given(seeds, lengths, lengths)
-def test_orthogonal_ones_are_added_parallel_ones_averaged(seed: int, first: float, second: float) -> None:
+def test_orthogonal_vectors_are_added_and_parallel_ones_averaged(seed: int, first: float, second: float) -> None:
     a, b = normal(seed, 2, 20)
     a[10:], b[:10] = 0, 0
     assert np.array_equal(adasum(a, b), a + b)
@@ -107,7 +107,7 @@ def test_orthogonal_ones_are_added_parallel_ones_averaged(seed: int, first: floa
     assert error <= TOLERANCE * np.linalg.norm(parallel)
 
 
-def test_a_vector_is_its_sum_with_itself_or_with_nothing() -> None:
+def test_the_sum_with_itself_or_with_zero_is_the_vector() -> None:
     a = normal(0, 100)
     nothing = np.zeros_like(a)
     assert np.array_equal(adasum(a, a), a)
@@ -117,14 +117,14 @@ def test_a_vector_is_its_sum_with_itself_or_with_nothing() -> None:
 
 
 @given(seeds, st.floats(-36, 36), st.floats(-36, 36))
-def test_it_is_right_at_every_magnitude(seed: int, first: float, second: float) -> None:
+def test_the_sum_is_right_at_every_magnitude(seed: int, first: float, second: float) -> None:
     a, b = (normal(seed, 2, 40) * 10.0 ** np.array([[first], [second]])).astype(np.float32)
     expected = adasumreference.adasum(a.astype(np.float64), b.astype(np.float64))
     assert adasumreference.error(adasum(a, b), expected, [40]) < 1
 
 
 @given(seeds, st.floats(-44, -37))
-def test_numbers_below_the_normal_ones_are_summed_to_their_own_precision(seed: int, magnitude: float) -> None:
+def test_subnormal_numbers_are_summed_to_their_precision(seed: int, magnitude: float) -> None:
     a, b = (normal(seed, 2, 40) * 10.0**magnitude).astype(np.float32)
     expected = adasumreference.adasum(a.astype(np.float64), b.astype(np.float64))
     unit = float(np.finfo(np.float32).smallest_subnormal)
@@ -154,9 +154,7 @@ def test_scaling_by_exponents_is_exact_and_gives_norms_about_one(seed: int, magn
 
 
 @given(seeds, st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(sum), st.permutations(range(5)))
-def test_tensors_are_dealt_out_in_equal_parts_and_collected_again(
-    seed: int, sizes: list[int], order: list[int]
-) -> None:
+def test_tensors_are_split_into_equal_parts_and_joined_again(seed: int, sizes: list[int], order: list[int]) -> None:
     dealt = Layout(sizes, order)
     values, rows = normal(seed, sum(sizes)).astype(np.float32), np.zeros((5, dealt.share), np.float32)
     dealt.spread(values, rows)
@@ -176,13 +174,13 @@ def test_each_tensor_has_its_own_coefficients() -> None:
     assert np.array_equal(whole, [*adasum(a[:5], b[:5]), *adasum(a[5:6], b[5:6]), *adasum(a[6:], b[6:])])
 
 
-def test_tensors_without_a_vector_have_no_cosine() -> None:
+def test_tensors_of_zeros_have_no_cosine() -> None:
     pair = scalars([1, 1, 0, 0, 3], [1, 1, 2, 2, -3], [2, 2, 1])
     assert host.cosines(pair) == pytest.approx([1, -1])
     assert host.cosines(scalars(np.full(3, 1e-38), np.full(3, 1e38))) == pytest.approx([1])
 
 
-def test_the_gain_of_opposed_vectors_is_at_most_three_and_no_noise() -> None:
+def test_the_gain_of_opposed_vectors_is_at_most_three() -> None:
     for seed in range(300):
         a = normal(seed, seed % 60 + 1)
         almost = -a
@@ -192,7 +190,7 @@ def test_the_gain_of_opposed_vectors_is_at_most_three_and_no_noise() -> None:
     assert host.gain(scalars(a, -a + normal(3, 1000) / 1000)) == pytest.approx(3, rel=1e-2)
 
 
-def test_the_gain_is_of_all_tensors_together() -> None:
+def test_the_gain_is_over_all_tensors() -> None:
     """Parallel in one tensor, orthogonal in the other: the gain is |(a, b + c)| / |(a, (b + c) / 2)|."""
     pair = scalars([3, 2, 0], [3, 0, 2], [1, 2])
     assert host.gain(pair) == pytest.approx(math.sqrt((9 + 8) / (9 + 2)))

@@ -54,7 +54,7 @@ def names(every: Sequence[Topology]) -> list[str]:
 
 
 @shapes
-def test_a_rank_and_its_partner_say_the_same_of_their_pair(nodes: int, per_node: int) -> None:
+def test_partners_agree_on_their_pair(nodes: int, per_node: int) -> None:
     every = ways(nodes, per_node)
     for name in names(every):
         for rank, way in enumerate(every):
@@ -99,7 +99,7 @@ def test_the_pairs_are_those_of_the_definition(nodes: int, per_node: int) -> Non
 
 
 @shapes
-def test_halves_match_and_every_row_ends_on_exactly_one_rank(nodes: int, per_node: int) -> None:
+def test_halves_match_and_every_row_ends_on_one_rank(nodes: int, per_node: int) -> None:
     every, power = ways(nodes, per_node), 2 ** int(math.log2(nodes))
     assert {way.rows for way in every} == {power * per_node}
     for node in range(nodes):
@@ -246,7 +246,7 @@ def test_the_sum_is_the_definition_for_tensors_of_all_sizes(
     assert told.cosine_min == pytest.approx(np.min(reference.cosines), abs=1e-4) if reference.cosines else True
 
 
-def test_the_seconds_of_a_sum_are_its_own() -> None:
+def test_seconds_of_a_sum_do_not_carry_over() -> None:
     def work(member: Member) -> list[list[str]]:
         whole = AdaptiveSum([5], 2, member)  # type: ignore[arg-type]
         values = np.ones(5, np.float32)
@@ -257,7 +257,7 @@ def test_the_seconds_of_a_sum_are_its_own() -> None:
     assert Gang(4).each(work) == [[["node", "1", "gather"], ["1", "gather"]]] * 4
 
 
-def test_the_mean_inside_of_a_node_is_no_time_across_nodes() -> None:
+def test_seconds_across_nodes_exclude_the_mean_within_a_node() -> None:
     assert SumStatistics(1.0, 1.0, 1.0, {"node": 4.0, "1": 2.0, "gather": 1.0}).across_seconds == 3.0
 
 

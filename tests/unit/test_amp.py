@@ -25,12 +25,12 @@ def config(**changes: Any) -> Config:
     ],
     ids=["single", "wide range", "static", "dynamic"],
 )
-def test_whoever_loses_nothing_hears_nothing(changes: dict[str, Any]) -> None:
+def test_settings_without_gradient_loss_have_no_warning(changes: dict[str, Any]) -> None:
     assert amp.advice(config(**changes)) is None
 
 
 @pytest.mark.parametrize("algorithm", ["Momentum", "THOR", "Adasum", "PCA"])
-def test_float16_without_a_scale_is_told_of_both(algorithm: str) -> None:
+def test_float16_without_a_loss_scale_has_a_warning(algorithm: str) -> None:
     """The operator sets a dynamic loss scale for such a stage; a config file written by hand may lack it."""
     advice = amp.advice(config(precision="Float16", algorithm=algorithm))
     assert advice is not None
@@ -38,6 +38,6 @@ def test_float16_without_a_scale_is_told_of_both(algorithm: str) -> None:
     assert "dynamicLossScale: {}" in advice
 
 
-def test_a_compiled_graph_serves_one_precision_only() -> None:
+def test_compiled_graphs_are_keyed_by_precision() -> None:
     keys = {graph_key.environment(config(precision=precision), 1) for precision in amp.TYPES}
     assert len(keys) == len(amp.TYPES)

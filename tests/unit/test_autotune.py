@@ -51,7 +51,7 @@ MOST = 8
         "between content and waiting nothing changes",
     ],
 )
-def test_what_a_look_changes(now: Setting, seen: Observation, then: Setting) -> None:
+def test_next_setting_of_an_observation(now: Setting, seen: Observation, then: Setting) -> None:
     assert autotune.tuned(now, seen, MOST) == then
 
 
@@ -75,7 +75,7 @@ seconds = st.floats(1e-3, 1e3)
     machine=st.builds(Machine, seconds, seconds),
     begun=st.builds(Setting, st.integers(1, MOST), st.integers(LEAST_AHEAD, MOST_AHEAD)),
 )
-def test_it_comes_to_rest_where_nothing_is_waited_for_and_no_thread_is_idle(machine: Machine, begun: Setting) -> None:
+def test_tuning_settles_without_waits_and_idle_threads(machine: Machine, begun: Setting) -> None:
     settings = [begun]
     for _ in range(20):
         settings.append(autotune.tuned(settings[-1], machine.at(settings[-1]), MOST))
@@ -92,12 +92,12 @@ def takes(count: int, computed: float, waited: float, worked: float, ready: int 
     return [Take(n * period, n * period + waited, n * worked, ready) for n in range(count)]
 
 
-def test_what_is_observed_of_even_steps() -> None:
+def test_observation_of_even_steps() -> None:
     seen = autotune.observed(takes(11, computed=3, waited=1, worked=2))
     assert seen == pytest.approx(Observation(waited=0.25, busy=0.5, ready=1))
 
 
-def test_an_evaluation_among_the_steps_is_not_taken_for_a_device_that_needs_few_images() -> None:
+def test_an_evaluation_does_not_count_as_low_demand() -> None:
     even = takes(51, computed=0.1, waited=0, worked=0.3)
     evaluated = even[:20] + [
         take._replace(asked=take.asked + 600, given=take.given + 600, worked=take.worked + 0.6) for take in even[20:]
@@ -105,7 +105,7 @@ def test_an_evaluation_among_the_steps_is_not_taken_for_a_device_that_needs_few_
     assert autotune.observed(evaluated).busy > 0.8 * autotune.observed(even).busy
 
 
-def test_a_tuner_looks_once_in_a_while_and_at_nothing_begun_before_a_change() -> None:
+def test_observations_are_periodic_and_begin_after_the_last_change() -> None:
     tuner, setting, changes = Tuner(MOST), Setting(2, 2), dict[int, Setting]()
     for number, take in enumerate(takes(2 * (MOST_AHEAD + WINDOW) + 1, computed=1, waited=1, worked=4)):
         then = tuner.look(setting, take)
@@ -146,7 +146,7 @@ def asked(batches: int, size: int = 4) -> list[BatchRequest]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_as_many_threads_work_as_are_set_and_no_more(workers: int) -> None:
+def test_no_more_threads_work_than_set(workers: int) -> None:
     split = Counted(together=workers)
     feed = DataLoader(split, Corrupt(0), workers=4)
     feed.set(Setting(workers, LEAST_AHEAD))
@@ -170,7 +170,7 @@ class Held(Counted):
         super().fill(out, indices, rng)
 
 
-def test_threads_that_may_not_work_hold_back_nothing_of_the_batch_that_is_waited_for() -> None:
+def test_disabled_threads_do_not_delay_the_next_batch() -> None:
     split = Held()
     feed = DataLoader(split, Corrupt(0), workers=8)
     feed.set(Setting(1, MOST_AHEAD))
@@ -187,7 +187,7 @@ def test_threads_that_may_not_work_hold_back_nothing_of_the_batch_that_is_waited
     assert split.order == list(range(4 * (MOST_AHEAD + 1)))
 
 
-def test_a_feed_gives_back_threads_that_training_does_not_need() -> None:
+def test_the_loader_releases_unneeded_threads() -> None:
     feed = DataLoader(Counted(), Corrupt(0), workers=4, autotune=True)
     matrix = np.ones((256, 256), np.float32)
     for _ in feed.batches(asked(1024)):

@@ -43,7 +43,7 @@ def test_each_tensor_is_in_one_bucket_and_no_two_neighbours_fit_into_one(sizes: 
         assert sum(sizes[first:end]) + sizes[first - 1] > numbers
 
 
-def test_no_graph_that_was_kept_serves_other_buckets() -> None:
+def test_kept_graphs_are_keyed_by_buckets() -> None:
     forms = [{}, {"allReduceFusion": {"bucketBytes": 65536}}, {"allReduceFusion": {"bucketBytes": 65537}}]
     settings = [msgspec.convert(trainerconfig.GOOD | form, config.Config) for form in forms]
     assert len({graph_key.environment(one, 2) for one in settings}) == 3

@@ -20,7 +20,7 @@ def newest_step(root: Path, before_attempt: int = 9) -> int | None:
     return None if found is None else found.manifest.step
 
 
-def test_what_was_written_is_read_bit_for_bit(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     path = save(tmp_path, 20)
     assert store.verify(path).step == 20
     assert store.read(path, MODEL)["w"].tobytes() == CONTENTS[MODEL]["w"].tobytes()
@@ -132,7 +132,7 @@ def test_a_write_cut_off_anywhere_leaves_no_checkpoint(tmp_path: Path, monkeypat
     assert not list(tmp_path.rglob("*.partial")), "and no rubbish that fills the disk"
 
 
-def test_what_a_killed_writer_left_behind_is_replaced(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_replaced(tmp_path: Path) -> None:
     partial = store.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000020.partial"
     partial.mkdir(parents=True)
     (partial / MODEL).write_text("half a file")
@@ -164,13 +164,13 @@ def test_a_damaged_checkpoint_further_on_does_not_displace_the_one_just_written(
     assert newest_step(tmp_path) == 10
 
 
-def test_a_manifest_that_tells_of_another_place_is_passed_over(tmp_path: Path) -> None:
+def test_a_manifest_of_another_location_is_skipped(tmp_path: Path) -> None:
     save(tmp_path, 20).rename(store.attempt_directory(tmp_path, "uid", "base", 0) / "step-00000099")
     save(tmp_path, 10)
     assert newest_step(tmp_path) == 10
 
 
-def test_pruning_sweeps_up_what_killed_writers_left(tmp_path: Path) -> None:
+def test_pruning_removes_leftovers_of_killed_writers(tmp_path: Path) -> None:
     rubbish = store.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000030.partial"
     rubbish.mkdir(parents=True)
     store.prune(tmp_path, "uid", "base", attempt=1, keep=1, written=save(tmp_path, 40, attempt=1))
@@ -185,7 +185,7 @@ def test_steps_of_more_than_eight_digits_are_kept_and_found_by_their_number(tmp_
 
 
 @pytest.mark.parametrize("lineage", [-1, 2**70, "a"])
-def test_a_lineage_that_is_none_is_damage(lineage: object, tmp_path: Path) -> None:
+def test_an_invalid_lineage_is_damage(lineage: object, tmp_path: Path) -> None:
     path = save(tmp_path, 20)
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | {"lineage": lineage}))
@@ -193,7 +193,7 @@ def test_a_lineage_that_is_none_is_damage(lineage: object, tmp_path: Path) -> No
         store.read_manifest(path)
 
 
-def test_pruning_touches_no_other_job_or_stage_and_minds_no_strange_names(tmp_path: Path) -> None:
+def test_pruning_leaves_other_jobs_stages_and_files(tmp_path: Path) -> None:
     for changes in ({"job_uid": "another"}, {"stage": "fine"}, {"job_uid": "another", "attempt": 7}):
         save(tmp_path, 20, **changes)
         save(tmp_path, 40, **changes)
@@ -207,7 +207,7 @@ def test_pruning_touches_no_other_job_or_stage_and_minds_no_strange_names(tmp_pa
     assert before.items() <= tree(tmp_path).items()
 
 
-def test_a_stale_attempt_that_prunes_while_we_look_does_not_hide_its_checkpoints(tmp_path: Path) -> None:
+def test_concurrent_pruning_does_not_hide_checkpoints(tmp_path: Path) -> None:
     """The stale attempt keeps one checkpoint, so listed ones are often deleted before they are read."""
 
     def live_on() -> None:
@@ -224,7 +224,7 @@ def test_a_stale_attempt_that_prunes_while_we_look_does_not_hide_its_checkpoints
     assert sorted(step for step in steps if step is not None) == steps
 
 
-def test_a_stale_attempt_that_saves_at_the_same_time_does_not_disturb_its_successor(tmp_path: Path) -> None:
+def test_concurrent_saving_by_a_stale_attempt_is_harmless(tmp_path: Path) -> None:
     """The stale attempt may fail: its successor may treat its unfinished write as a killed writer's leftovers."""
     stop = threading.Event()
 

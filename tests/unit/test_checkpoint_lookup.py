@@ -52,12 +52,12 @@ def test_among_earlier_jobs_the_one_that_saved_last_wins(tmp_path: Path) -> None
     ],
     ids=["another name", "another namespace", "another stage", "without a name, as of old", "our own"],
 )
-def test_other_checkpoints_are_not_ours_to_use(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_checkpoints_of_other_names_are_ignored(changes: dict[str, Any], tmp_path: Path) -> None:
     save(tmp_path, 40, **changes)
     assert find(tmp_path) is None
 
 
-def test_damaged_ones_are_passed_over_within_a_job_and_from_job_to_job(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_skipped(tmp_path: Path) -> None:
     save(tmp_path, 60, job_uid="before")
     save(tmp_path, 20, job_uid="last")
     (save(tmp_path, 40, job_uid="last") / MODEL).write_text("not the model")
@@ -74,7 +74,7 @@ def test_a_search_for_the_manifest_alone_finds_the_same_one(tmp_path: Path) -> N
     assert (found.manifest.step, found.contents) == (20, {})
 
 
-def test_nothing_on_the_volume_is_changed(tmp_path: Path) -> None:
+def test_lookup_changes_nothing_on_the_volume(tmp_path: Path) -> None:
     save(tmp_path, 40)
     (save(tmp_path, 60) / MODEL).write_text("not the model")
     before = tree(tmp_path)
@@ -98,7 +98,7 @@ def test_a_volume_may_be_empty_missing_or_full_of_other_things(tmp_path: Path) -
     assert found_step(tmp_path) == 40
 
 
-def test_a_link_is_no_earlier_job(tmp_path: Path) -> None:
+def test_links_are_not_followed(tmp_path: Path) -> None:
     """If links were followed, a link to another job's folder would count as a job, and one to its parent would loop."""
     elsewhere = tmp_path / "elsewhere"
     theirs = save(elsewhere, 40)
@@ -115,9 +115,7 @@ def test_a_link_is_no_earlier_job(tmp_path: Path) -> None:
     assert find(root) is None
 
 
-def test_a_folder_that_cannot_be_listed_is_passed_over_by_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_folder_is_skipped_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save(tmp_path, 40)
     (tmp_path / "circle").mkdir()
     (tmp_path / "circle/base").symlink_to("base")
@@ -126,7 +124,7 @@ def test_a_folder_that_cannot_be_listed_is_passed_over_by_name(
     assert str(tmp_path / "circle") in caplog.text
 
 
-def test_of_thousands_of_folders_the_latest_are_looked_into(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_latest_of_thousands_of_folders_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save(tmp_path, 80, job_uid="first")
     os.utime(tmp_path / "first", (0, 0))
     for number in range(lookup.MAX_FOLDERS):
@@ -138,7 +136,7 @@ def test_of_thousands_of_folders_the_latest_are_looked_into(tmp_path: Path, capl
     assert found_step(tmp_path) == 20
 
 
-def test_a_manifest_of_old_is_still_read(tmp_path: Path) -> None:
+def test_a_manifest_of_an_old_version_is_read(tmp_path: Path) -> None:
     path = save(tmp_path, 40)
     said = msgspec.json.decode((path / "manifest.json").read_bytes())
     for new in ("jobNamespace", "jobName", "written", "layout", "basis"):

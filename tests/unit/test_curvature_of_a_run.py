@@ -71,7 +71,7 @@ def test_updates_that_a_restart_repeats_count_once(folder: RunFolder) -> None:
     assert base.damping == pytest.approx([0.029, 0.024, 0.019, 0.014])
 
 
-def test_the_cost_is_told_against_the_stages_own_steps_without_compiling(folder: RunFolder) -> None:
+def test_the_cost_is_relative_to_the_stages_steps_without_compilation(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     (base,) = thor.by_stage(measured(folder))
     assert (base.seconds, base.stage_seconds) == pytest.approx((4 * 0.05, 20 * 0.1 + 4 * 0.05))
@@ -95,7 +95,7 @@ def test_each_stage_with_updates_has_its_own(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("text", [HEADER + rows(1, 5), "step,loss\n1,0.5\n", ""], ids=["empty", "absent", "no step"])
-def test_a_run_of_another_algorithm_has_none_and_says_nothing_of_them(folder: RunFolder, text: str) -> None:
+def test_runs_of_other_algorithms_have_no_curvature_section(folder: RunFolder, text: str) -> None:
     attempt(folder, "base", 0, text)
     report.write_report(folder)
     assert thor.by_stage(measured(folder)) == []
@@ -103,13 +103,13 @@ def test_a_run_of_another_algorithm_has_none_and_says_nothing_of_them(folder: Ru
     assert not any("curvature" in line for line in summary.closing_lines(folder, Status(), "command", 1))
 
 
-def test_an_update_in_every_step_leaves_none_to_compare_with(folder: RunFolder) -> None:
+def test_an_update_in_every_step_has_no_relative_cost(folder: RunFolder) -> None:
     attempt(folder, "base", 0, HEADER + rows(1, 3, every=1))
     report.write_report(folder)
     assert "<td>150 ms with an update, – without</td>" in folder.report_html.read_text()
 
 
-def test_the_report_sums_up_and_its_picture_grows_by_a_panel(folder: RunFolder) -> None:
+def test_the_report_has_a_summary_and_a_panel(folder: RunFolder) -> None:
     attempt(folder, "warm", 0, HEADER + rows(1, 5))
     report.write_report(folder)
     before = height(folder)
@@ -124,7 +124,7 @@ def test_the_report_sums_up_and_its_picture_grows_by_a_panel(folder: RunFolder) 
     assert "<td>Layers that could not be inverted</td><td>400</td>" in page
 
 
-def test_the_terminal_sums_up_each_stage_in_a_line(folder: RunFolder) -> None:
+def test_the_terminal_has_a_line_per_stage(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     (base,) = thor.by_stage(measured(folder))
     told = run_text.SEPARATOR.join(run_text.curvature(base))

@@ -44,7 +44,7 @@ def saved(tmp_path: Path, content: Mapping[str, Any]) -> Path:
     return path
 
 
-def test_classes_that_no_image_has_are_told() -> None:
+def test_classes_without_images_are_reported() -> None:
     told = checks.advice(registry.load(DIGITS, 12))
     assert told is not None
     assert told.startswith("model.numClasses: 12 classes, and the highest label of the data set is 9: the others are")
@@ -63,7 +63,7 @@ def test_digits_are_those_of_scikit_learn() -> None:
     assert sorted(map(tuple, np.column_stack([mine, labels]))) == sorted(map(tuple, theirs))
 
 
-def test_digits_are_split_alike_in_every_class_and_by_chance() -> None:
+def test_digits_are_split_randomly_within_each_class() -> None:
     loaded = registry.load(DIGITS, 10)
     train, test = np.bincount(loaded.y_train), np.bincount(loaded.y_test)
     assert (train.sum(), test.sum(), loaded.channels, loaded.classes) == (1437, 360, 1, 10)
@@ -113,7 +113,7 @@ def test_a_constant_channel_becomes_zero(tmp_path: Path) -> None:
     assert np.abs(load(saved(tmp_path, content)).x_train[:, 1]).max() < 1e-6
 
 
-def test_more_samples_than_are_worked_on_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_samples_than_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = arrays(4, 4, 3)
     whole = load(saved(tmp_path, content))
     monkeypatch.setattr(memory, "_CHUNK", 5)
@@ -266,13 +266,13 @@ def replaced(tmp_path: Path, name: str, content: bytes) -> Path:
     return path
 
 
-def test_a_claim_to_more_than_the_file_holds_takes_no_memory(tmp_path: Path) -> None:
+def test_a_shape_larger_than_the_file_allocates_no_memory(tmp_path: Path) -> None:
     path = replaced(tmp_path, "x_train", header((1 << 40, 8, 8)) + bytes(100))
     with pytest.raises(DataError, match=r"x_train: damaged: shape \(1099511627776, 8, 8\) of uint8 does not fit"):
         load(path)
 
 
-def test_more_images_than_memory_should_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_images_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npz, "LIMIT_BYTES", 1 << 30)
     samples = 1 << 22
     path = tmp_path / "images.npz"
@@ -306,12 +306,12 @@ def test_a_file_that_is_no_npz(tmp_path: Path, content: bytes) -> None:
     [b"", b"text", header((12, 8, 8))[:-20], header((12, 8, 8)).replace(b"descr", b"\xff\xffscr")],
     ids=["empty", "text", "a cut header", "a broken header"],
 )
-def test_an_array_that_is_none(tmp_path: Path, content: bytes) -> None:
+def test_an_entry_that_is_not_an_array(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(DataError, match=r"not a readable \.npz file"):
         load(replaced(tmp_path, "x_test", content))
 
 
-def test_an_array_of_a_later_kind(tmp_path: Path) -> None:
+def test_an_array_of_a_newer_npy_version(tmp_path: Path) -> None:
     later = header((12, 8, 8)).replace(b"NUMPY\x01", b"NUMPY\x02")
     with pytest.raises(DataError, match=r"x_test: type of array unknown \(\.npy version \(2, 0\)\)"):
         load(replaced(tmp_path, "x_test", later))
@@ -348,7 +348,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
     ],
     ids=["ranks", "global batch"],
 )
-def test_more_than_there_are_samples(world_size: int, local: int, says: str) -> None:
+def test_a_batch_larger_than_the_data_set(world_size: int, local: int, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         checks.check_batch(1437, world_size, local)
     assert str(caught.value) == says
@@ -367,12 +367,12 @@ def test_more_than_there_are_samples(world_size: int, local: int, says: str) -> 
     ],
     ids=["micro batches", "their number"],
 )
-def test_more_in_micro_batches_than_there_are_samples(local: int, parts: int, says: str) -> None:
+def test_micro_batches_larger_than_the_data_set(local: int, parts: int, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         checks.check_batch(1437, 2, local, accumulation_steps=parts)
 
 
-def test_as_many_as_there_are_samples() -> None:
+def test_a_batch_as_large_as_the_data_set() -> None:
     checks.check_batch(1437, 1437, 1)
     checks.check_batch(1437, 3, 59, accumulation_steps=8)
     checks.check_batch(1437, 1, 1437)
@@ -412,7 +412,7 @@ def test_the_order_changes_with_epoch_and_seed_and_never_again() -> None:
         sampler.order(0, 0, 8)[0] = 1
 
 
-def test_a_later_stages_order_is_another_one_and_as_fixed() -> None:
+def test_a_later_stage_has_its_own_fixed_order() -> None:
     fine = rng.descended(rng.BY_SEED_ALONE, "fine")
     assert sampler.order(0, 0, 8, fine).tolist() == [2, 1, 4, 6, 7, 0, 3, 5]
     lineages = [rng.BY_SEED_ALONE, fine, rng.descended(fine, "fine"), rng.descended(fine, "other")]

@@ -111,7 +111,7 @@ def test_a_border_is_black_also_where_images_are_kept_normalised(tmp_path: Path)
         ("digits", "Central", 0, 8),
     ],
 )
-def test_what_is_done_where_the_job_does_not_say(name: Name, crop: str, flip: float, size: int) -> None:
+def test_default_augmentation_of_each_data_set(name: Name, crop: str, flip: float, size: int) -> None:
     found = recipe.recipe(
         config.Dataset(name=name, path="/data", augmentation=AUGMENTATION), 10, registry.SOURCES[name]
     )
@@ -156,7 +156,7 @@ def test_a_file_that_changed_its_length_makes_another_data_set(tmp_path: Path) -
     assert load("ImageFolder", tmp_path, classes=2).fingerprint != first.fingerprint
 
 
-def test_a_link_that_leads_nowhere_is_left_to_whoever_reads_it(tmp_path: Path) -> None:
+def test_a_dangling_link_fails_only_when_read(tmp_path: Path) -> None:
     photographs.folder(tmp_path)
     first = load("ImageFolder", tmp_path, classes=2)
     path = Path(first.train.name(0))
@@ -167,7 +167,7 @@ def test_a_link_that_leads_nowhere_is_left_to_whoever_reads_it(tmp_path: Path) -
     assert len(found.train.labels) == len(first.train.labels)
 
 
-def test_links_between_folders_have_an_end(tmp_path: Path) -> None:
+def test_cyclic_links_between_folders_end(tmp_path: Path) -> None:
     photographs.folder(tmp_path)
     first = load("ImageFolder", tmp_path, classes=2)
     (tmp_path / "train" / "temple" / "again").symlink_to(tmp_path / "train" / "temple")
@@ -316,7 +316,7 @@ LAYOUTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("change", "says"), LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_the_layout_that_is_expected_is_told_with_what_is_there(
+def test_an_error_names_the_expected_layout_and_the_found_files(
     change: Callable[[Path], object], says: str, tmp_path: Path
 ) -> None:
     photographs.folder(tmp_path)
@@ -373,7 +373,7 @@ def said(fingerprints: list[str]) -> list[str]:
     return told
 
 
-def test_ranks_with_other_data_than_rank_0_are_named_on_every_rank(tmp_path: Path) -> None:
+def test_ranks_with_different_data_are_named_on_every_rank(tmp_path: Path) -> None:
     """Two nodes with different copies: their shards would overlap, or one rank would wait for the other for ever."""
     photographs.folder(tmp_path)
     first = load("ImageFolder", tmp_path, classes=2)
@@ -386,7 +386,7 @@ def test_ranks_with_other_data_than_rank_0_are_named_on_every_rank(tmp_path: Pat
     }
 
 
-def test_pairs_cannot_be_mixed_in_an_odd_batch() -> None:
+def test_mixup_needs_an_even_batch() -> None:
     checks.check_batch(100, 2, 32, mixing=True)
     checks.check_batch(100, 2, 33, mixing=False)
     with pytest.raises(ConfigError, match="localBatchSize: 33 is odd, and mixup and cutmix mix pairs; use an even one"):

@@ -19,14 +19,14 @@ Name = Literal["npz", "MNIST", "CIFAR10", "ImageFolder", "MindRecord"]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN])
-def test_what_a_network_storage_says_while_it_is_away_is_an_outage(number: int) -> None:
+def test_errors_of_a_lost_network_storage_are_outages(number: int) -> None:
     failure = read_errors.failure("/data/train: cannot be read", OSError(number, os.strerror(number)))
     assert isinstance(failure, StorageError)
     assert str(failure).startswith(f"/data/train: cannot be read: {os.strerror(number)}; repair the storage")
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EISDIR, errno.ENAMETOOLONG])
-def test_what_is_wrong_with_the_path_itself_is_for_the_user_to_mend(number: int) -> None:
+def test_errors_of_the_path_itself_fail_the_job(number: int) -> None:
     assert isinstance(read_errors.failure("/data", OSError(number, os.strerror(number))), DataError)
 
 
@@ -38,15 +38,13 @@ def test_what_is_wrong_with_the_path_itself_is_for_the_user_to_mend(number: int)
         (errno.ENOMEM, OutOfMemoryError, "give the pod more memory"),
     ],
 )
-def test_what_the_system_lacks_is_not_for_the_storage_to_mend(
-    number: int, kind: type[TrainingError], remedy: str
-) -> None:
+def test_a_lack_of_system_resources_is_no_outage(number: int, kind: type[TrainingError], remedy: str) -> None:
     failure = read_errors.failure("/data: cannot be read", OSError(number, os.strerror(number)))
     assert type(failure) is kind
     assert str(failure).startswith(f"/data: cannot be read: {os.strerror(number)}; {remedy}")
 
 
-def test_an_error_of_ours_about_what_is_in_a_file_is_no_outage() -> None:
+def test_an_error_in_a_files_content_is_no_outage() -> None:
     assert not read_errors.is_outage(OSError("the row is damaged"))
     assert not read_errors.is_outage(ValueError("EIO"))
 
@@ -70,7 +68,7 @@ MAKERS: dict[Name, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_the_limit_of_open_files_is_told_and_no_storage_blamed(name: Name, tmp_path: Path) -> None:
+def test_the_open_files_limit_is_named_and_is_no_outage(name: Name, tmp_path: Path) -> None:
     MAKERS[name](tmp_path)
     path = tmp_path / "data.npz" if name == "npz" else tmp_path
     with openfiles.at_most(0), pytest.raises(DataError, match=f"{tmp_path}.*: Too many open files; raise the limit"):
@@ -81,7 +79,7 @@ def test_the_limit_of_open_files_is_told_and_no_storage_blamed(name: Name, tmp_p
     ("name", "file"),
     [("MNIST", "train-labels-idx1-ubyte"), ("CIFAR10", "data_batch_2.bin"), ("MindRecord", "train0.mindrecord")],
 )
-def test_a_file_whose_bytes_do_not_come_is_an_outage(name: Name, file: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_outage(name: Name, file: str, tmp_path: Path) -> None:
     """/proc/self/mem can be opened, and reading its first byte fails with an input/output error."""
     MAKERS[name](tmp_path)
     (tmp_path / file).unlink(missing_ok=True)
@@ -90,7 +88,7 @@ def test_a_file_whose_bytes_do_not_come_is_an_outage(name: Name, file: str, tmp_
         load(name, tmp_path)
 
 
-def test_class_names_whose_bytes_do_not_come_are_an_outage(tmp_path: Path) -> None:
+def test_unreadable_class_names_are_an_outage(tmp_path: Path) -> None:
     """Class names are stored in every checkpoint, and would be missing there for good."""
     photographs.cifar(tmp_path)
     names = tmp_path / "batches.meta.txt"
@@ -99,7 +97,7 @@ def test_class_names_whose_bytes_do_not_come_are_an_outage(tmp_path: Path) -> No
         load("CIFAR10", tmp_path)
 
 
-def test_an_outage_is_no_image_to_leave_out_of_a_mindrecord(tmp_path: Path) -> None:
+def test_an_outage_does_not_skip_an_image_of_a_mindrecord(tmp_path: Path) -> None:
     source = photographs.folder(tmp_path / "images", train=2, test=2, width=8, height=8)
     image = next((source / "train").glob("*/*.jpg"))
     image.unlink()

@@ -21,6 +21,6 @@ print(json.dumps(levels))
 
 
 @pytest.mark.slow
-def test_mindspore_compiles_at_the_level_of_the_job_and_at_its_own_without_one() -> None:
+def test_mindspore_compiles_at_the_jobs_level_or_its_default() -> None:
     output = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=True, text=True).stdout
     assert json.loads(output.splitlines()[-1]) == ["", "O0", "O1"]

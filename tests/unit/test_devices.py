@@ -48,7 +48,7 @@ def test_a_pod_gets_one_device_and_the_image_of_its_type(
     assert found["resources"]["limits"] == {"memory": "4Gi", **one}
 
 
-def test_an_image_of_ones_own_is_for_every_type() -> None:
+def test_a_custom_image_applies_to_every_type() -> None:
     assert container({"type": "GPU"}, image="mine:1")["image"] == "mine:1"
 
 
@@ -90,14 +90,14 @@ def test_devices_share_memory_of_a_size(device: dict[str, Any], sizes: list[str]
     ],
     ids=["Ascend", "Ascend whose runtime brings it", "GPU", "CPU"],
 )
-def test_the_nodes_driver_is_seen_and_cannot_be_changed(device: dict[str, Any], mounted: bool) -> None:
+def test_the_nodes_driver_is_mounted_read_only(device: dict[str, Any], mounted: bool) -> None:
     volumes = {found["name"] for found in pod(device)["volumes"] if "hostPath" in found}
     assert volumes == ({name for name, _, _ in DRIVER_MOUNTS} if mounted else set())
     assert all(found["readOnly"] for found in container(device)["volumeMounts"] if found["name"] in volumes)
 
 
 @pytest.mark.parametrize("kind", ["Ascend", "GPU"])
-def test_pods_may_run_where_only_they_may(kind: str) -> None:
+def test_pods_tolerate_the_taints_of_device_nodes(kind: str) -> None:
     found = pod({"type": kind}, tolerations=[{"key": "dedicated", "operator": "Exists"}])
     resource = next(iter(found["containers"][0]["resources"]["limits"]))
     assert [toleration["key"] for toleration in found["tolerations"]] == ["dedicated", resource]

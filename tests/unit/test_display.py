@@ -57,14 +57,14 @@ def at(step: int, **changes: Any) -> Status:
     return replace(RUNNING, progress=replace(PROGRESS, step=step, epoch=step / 22), **changes)
 
 
-def test_stages_of_other_sizes_are_told_together() -> None:
+def test_stages_of_different_sizes_share_a_line() -> None:
     (base,) = JOB.spec.stages
     stages = tuple(replace(base, name=f"of-{count}", device_count=count) for count in (4, 1, 4))
     told = text.headline(replace(JOB, spec=replace(JOB.spec, stages=stages)))
     assert told == "digits: resnet20 on digits · 1/4 CPU ranks · global batch 32/128 · seed 0"
 
 
-def test_a_log_begins_with_the_job() -> None:
+def test_a_log_starts_with_the_job() -> None:
     assert Log().lines() == ["digits: resnet20 on digits · 2 CPU ranks · global batch 64 · seed 0"]
 
 
@@ -98,7 +98,7 @@ def test_events_have_a_line_at_once() -> None:
     assert log.lines()[1:] == ["attempt 0 starts", "WARNING attempt 0: rank 1 [red] was killed"]
 
 
-def test_a_slow_start_says_what_it_waits_for_once() -> None:
+def test_a_slow_start_logs_each_reason_once() -> None:
     log = Log()
     starting = replace(RUNNING, phase="Starting", progress=None)
     for status in (starting, starting, replace(starting, progress=Progress(state="Compiling", stage="base"))):
@@ -175,5 +175,5 @@ def test_a_complete_stage_shows_its_result() -> None:
     [(80, "loss 0.512 · accuracy 97.8 %"), (20, "loss 0.512"), (6, "loss …")],
     ids=["all", "the first ones", "at least one, cut"],
 )
-def test_phrases_give_way_from_the_end(width: int, expected: str) -> None:
+def test_a_narrow_frame_drops_phrases_from_the_end(width: int, expected: str) -> None:
     assert text.fit(["loss 0.512", "accuracy 97.8 %"], width) == expected

@@ -50,7 +50,7 @@ FREE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("rate", FREE, ids=["constant", "steps", "laid out over more"])
 @pytest.mark.parametrize("have", [made(base=2.5), made(("base",), base=6)], ids=["interrupted", "complete"])
-def test_a_stage_whose_rate_does_not_depend_on_its_epochs_goes_on(rate: dict[str, Any], have: Made) -> None:
+def test_a_stage_with_a_rate_independent_of_epochs_continues(rate: dict[str, Any], have: Made) -> None:
     found = extended(job(stage(**rate)), job(stage(epochs=9, **rate)), have)
     assert stages(found) == [("base", 9)]
     assert (found.goes_on, found.notes) == (("base",), ("stage base goes on, for 9 epochs in all",))
@@ -58,7 +58,7 @@ def test_a_stage_whose_rate_does_not_depend_on_its_epochs_goes_on(rate: dict[str
 
 @pytest.mark.parametrize("schedule", ["Cosine", "Linear", "Polynomial"])
 @pytest.mark.parametrize("have", [made(base=2.5), made(("base",), base=6)], ids=["interrupted", "complete"])
-def test_behind_one_that_was_annealed_another_stage_follows(schedule: str, have: Made) -> None:
+def test_an_annealed_stage_is_followed_by_another(schedule: str, have: Made) -> None:
     found = extended(job(stage(schedule=schedule)), job(stage(epochs=9, schedule=schedule)), have)
     assert stages(found) == [("base", 6), ("base-2", 3)]
     assert found.job["spec"]["stages"][1] | {"name": "base", "epochs": 6} == found.job["spec"]["stages"][0]
@@ -66,18 +66,18 @@ def test_behind_one_that_was_annealed_another_stage_follows(schedule: str, have:
     assert found.notes[0].endswith("stage base-2 follows, from its weights and with its settings, for 3 more")
 
 
-def test_one_that_was_still_warming_up_goes_on() -> None:
+def test_a_stage_in_warm_up_continues() -> None:
     found = extended(job(stage()), job(stage(epochs=9)), made(base=1.0))
     assert (stages(found), found.goes_on) == ([("base", 9)], ("base",))
 
 
-def test_one_that_has_not_begun_may_have_any_number() -> None:
+def test_a_stage_not_begun_may_have_any_number_of_epochs() -> None:
     for epochs in (3, 9):
         found = extended(job(stage()), job(stage(epochs=epochs)), NOTHING)
         assert (stages(found), found.notes) == ([("base", epochs)], ())
 
 
-def test_asking_again_changes_nothing_and_asking_for_more_goes_on_from_there() -> None:
+def test_extending_again_is_idempotent_and_cumulative() -> None:
     first = extended(job(stage()), job(stage(epochs=9)), made(("base",), base=6))
     again = extended(first.job, job(stage(epochs=9)), made(("base",), base=6))
     assert (again.job, again.notes) == (first.job, ())
@@ -169,7 +169,7 @@ ANNEALED, STEADY = stage(), stage(schedule="Constant")
         "shorter than its warm-up",
     ],
 )
-def test_what_cannot_be_is_one_sentence_with_a_remedy(
+def test_an_impossible_extension_is_one_sentence_with_a_remedy(
     kept: list[dict[str, Any]], asked: list[dict[str, Any]], have: Made, says: str
 ) -> None:
     with pytest.raises(UserError, match=says) as caught:
@@ -179,7 +179,7 @@ def test_what_cannot_be_is_one_sentence_with_a_remedy(
     assert "--fresh" in told or "ask for another number of epochs" in told
 
 
-def test_what_differs_besides_is_refused_as_ever() -> None:
+def test_other_changes_of_the_job_are_refused() -> None:
     other = stage(epochs=9) | {"localBatchSize": 16}
     found = extended(job(stage()), job(other), made(("base",), base=6))
     expected = "spec.stages[0].localBatchSize is 32 there and 16 here"
@@ -209,7 +209,7 @@ def test_a_complete_run_goes_on_with_the_stage_that_was_added() -> None:
     assert (again.attempt_creation_time, again.attempt_start_time, again.completion_time) == (None, None, None)
 
 
-def test_a_stage_that_goes_on_is_gone_back_to() -> None:
+def test_a_continued_stage_becomes_current_again() -> None:
     later = Status(phase="Suspended", stage="fine", attempt=3, stages=(*DONE.stages, StageStatus("fine")))
     longer = resumption.with_stages_that_go_on(later, ["base"])
     assert not resumption.is_over(resumption.with_stages_that_go_on(DONE, ["base"]), ["base"])
@@ -217,7 +217,7 @@ def test_a_stage_that_goes_on_is_gone_back_to() -> None:
     assert (again.stage, again.attempt) == ("base", 4)
 
 
-def test_a_run_killed_between_its_status_and_its_job_has_nothing_to_do(tmp_path: Path) -> None:
+def test_a_run_killed_between_writing_status_and_job_is_consistent(tmp_path: Path) -> None:
     """Writing the status alone is harmless if the job is not written after it."""
     folder = runfolder.open_for_run(tmp_path)
     kept = folder.enter(job(STEADY))

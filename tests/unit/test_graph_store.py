@@ -23,18 +23,18 @@ def read(folder: Path, environment: str = "ours") -> dict[str, Graph]:
     return Store(folder / "graphs", environment).read()
 
 
-def test_what_was_written_comes_back(file: Path, tmp_path: Path) -> None:
+def test_a_graph_is_read_back(file: Path, tmp_path: Path) -> None:
     assert read(tmp_path) == {KEY: GRAPH}
     Store(tmp_path / "graphs", "ours").write("1" * 64, GRAPH)
     assert set(read(tmp_path)) == {KEY, "1" * 64}
 
 
-def test_where_nothing_was_written_nothing_is_found(tmp_path: Path) -> None:
+def test_an_empty_store_finds_nothing(tmp_path: Path) -> None:
     assert read(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_environment_has_graphs_of_its_own_which_take_the_place(file: Path, tmp_path: Path) -> None:
+def test_graphs_of_another_environment_are_replaced(file: Path, tmp_path: Path) -> None:
     assert read(tmp_path, "theirs") == {}
     Store(tmp_path / "graphs", "theirs").write(KEY, GRAPH)
     assert read(tmp_path, "theirs") == {KEY: GRAPH}
@@ -59,7 +59,7 @@ def test_a_graph_under_the_name_of_another_is_not_taken(file: Path, tmp_path: Pa
     assert read(tmp_path) == {}
 
 
-def test_what_anybody_could_have_written_is_not_taken(file: Path, tmp_path: Path) -> None:
+def test_a_file_writable_by_others_is_rejected(file: Path, tmp_path: Path) -> None:
     file.chmod(0o606)
     assert read(tmp_path) == {}
 
@@ -72,12 +72,12 @@ def test_a_link_is_not_followed(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../compile_cache#.mindir", "/etc/passwd", "compile_cache#.mindir\n", "a/b.c"])
-def test_only_names_that_mindspore_gives_are_taken(name: str) -> None:
+def test_only_mindspores_file_names_are_accepted(name: str) -> None:
     with pytest.raises(Damaged):
         graph_store.decode(graph_store.encode({KEY: {name: b""}}))
 
 
-def test_after_a_trial_without_an_end_nothing_is_taken(file: Path, tmp_path: Path) -> None:
+def test_after_an_unfinished_trial_nothing_is_loaded(file: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "graphs", "ours")
     store.try_out(True)
     store.try_out(False)
@@ -90,7 +90,7 @@ def test_after_a_trial_without_an_end_nothing_is_taken(file: Path, tmp_path: Pat
     assert read(tmp_path) == {KEY: GRAPH}
 
 
-def test_a_full_or_unwritable_disk_costs_no_training(tmp_path: Path) -> None:
+def test_a_full_or_unwritable_disk_does_not_stop_training(tmp_path: Path) -> None:
     (tmp_path / "graphs").write_text("in the way")
     Store(tmp_path / "graphs", "ours").write(KEY, GRAPH)
     assert read(tmp_path) == {}

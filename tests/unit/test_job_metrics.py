@@ -38,7 +38,7 @@ def told(cluster: Cluster) -> Told:
     return read(JobMetrics(lambda: [record(cluster)]).text())
 
 
-def test_a_job_nobody_has_looked_at_is_pending_and_says_what_it_is() -> None:
+def test_a_new_job_is_pending_and_has_an_info_series() -> None:
     found = told(Cluster(job()))
     assert found["resnetboost_job_info"] == {"CPU resnet20 digits": 1}
     assert found["resnetboost_job_phase"] == {"Pending": 1}
@@ -47,7 +47,7 @@ def test_a_job_nobody_has_looked_at_is_pending_and_says_what_it_is() -> None:
     assert not {"resnetboost_job_stage_info", "resnetboost_job_goodput_ratio"} & found.keys()
 
 
-def test_a_gang_that_comes_up_says_why_it_does_not_run_and_one_that_trains_does_not() -> None:
+def test_only_a_starting_gang_has_a_pending_reason() -> None:
     cluster = Cluster(job())
     cluster.settle()
     found = told(cluster)
@@ -64,7 +64,7 @@ def test_a_gang_that_comes_up_says_why_it_does_not_run_and_one_that_trains_does_
     assert found["resnetboost_job_hang_timeout_seconds"] == {"": 600}
 
 
-def test_what_failures_cost_is_told_by_class() -> None:
+def test_the_cost_of_failures_is_counted_by_class() -> None:
     cluster = Cluster(job(failurePolicy={"maxRestarts": 3})).started()
     cluster.now += 40
     cluster.exit(1, 15)
@@ -87,7 +87,7 @@ def test_what_failures_cost_is_told_by_class() -> None:
     assert "resnetboost_job_heartbeat_timestamp_seconds" not in found, "the heartbeat of a gang that is gone"
 
 
-def test_a_job_that_failed_says_why_and_nothing_of_ranks() -> None:
+def test_a_failed_job_has_a_reason_and_no_ranks() -> None:
     cluster = Cluster(job()).started()
     cluster.exit(0, 12)
     cluster.settle()
@@ -119,7 +119,7 @@ def test_a_job_in_a_queue_says_since_when() -> None:
         assert "resnetboost_job_queued_timestamp_seconds" not in told(cluster)
 
 
-def test_only_ranks_that_meet_by_a_table_have_one_to_be_ready() -> None:
+def test_only_rank_table_jobs_have_a_rank_table_metric() -> None:
     cluster = Cluster(job(device={"type": "Ascend", "count": 2}))
     cluster.settle()
     for index in (0, 1):
@@ -133,7 +133,7 @@ def test_only_ranks_that_meet_by_a_table_have_one_to_be_ready() -> None:
     assert "resnetboost_job_rank_table_ready" not in told(Cluster(job()).started())
 
 
-def test_no_series_outlives_its_job_and_a_job_that_changed_is_told_anew() -> None:
+def test_series_follow_the_deletion_and_change_of_a_job() -> None:
     clusters = {"one": Cluster(job()), "two": Cluster(job())}
     records = {name: record(cluster, name) for name, cluster in clusters.items()}
     metrics = JobMetrics(records.values)
@@ -147,7 +147,7 @@ def test_no_series_outlives_its_job_and_a_job_that_changed_is_told_anew() -> Non
     assert b'"two"' in metrics.text()
 
 
-def test_an_operator_that_does_not_lead_speaks_of_no_job() -> None:
+def test_a_standby_exposes_no_jobs() -> None:
     leading, records = True, [record(Cluster(job()))]
 
     def jobs() -> Iterable[JobRecord]:
@@ -168,7 +168,7 @@ def test_a_reason_may_be_any_text(reason: str) -> None:
     assert told(cluster)["resnetboost_job_waiting"] == {reason: 1}
 
 
-def test_a_job_this_operator_does_not_understand_still_counts() -> None:
+def test_an_unparsable_job_still_counts() -> None:
     strange = JobRecord("digits", "default", "digits", 1, False, job=None, status=Status(), problem="too new")
     found = read(JobMetrics(lambda: [strange]).text())
     assert found["resnetboost_job_phase"] == {"Pending": 1}

@@ -100,14 +100,14 @@ def test_the_columns_that_matter_most_stay(width: int, there: tuple[str, ...], g
     assert [word for word in gone if word in text] == []
 
 
-def test_trouble_stands_whole_under_its_job() -> None:
+def test_a_jobs_problem_is_shown_in_full_below_it() -> None:
     lines = table(view(waiting()), view(running(), "zeta"), width=50)
     under = lines[2 : lines.index(next(line for line in lines if line.startswith("zeta")))]
     assert " ".join(line.strip() for line in under) == UNSCHEDULABLE
     assert all(line.startswith("  ") for line in under)
 
 
-def test_what_may_still_change_comes_first() -> None:
+def test_unfinished_jobs_come_first() -> None:
     lines = table(view(complete(), "a"), view(failed(), "b"), view(running(), "y"), view(waiting(), "x"))
     assert [line.split()[0] for line in lines[1:]] == ["x", "y", "a", "b"]
 
@@ -180,7 +180,7 @@ def held(renewed: float, holder: str = "op_1") -> Lease:
     ],
     ids=["stale", "given up", "held", "one of two is held", "heard just now", "no right", "no right, heard just now"],
 )
-def test_a_job_that_nobody_looks_at_says_so(found: list[Lease] | None, heard: float, sentence: str) -> None:
+def test_a_job_without_an_operator_says_so(found: list[Lease] | None, heard: float, sentence: str) -> None:
     condition_ = condition("Running", True, "Training", "all 2 ranks train") | {
         "lastTransitionTime": pods.timestamp(NOW - 250)
     }
@@ -196,7 +196,7 @@ def test_a_job_that_nobody_looks_at_says_so(found: list[Lease] | None, heard: fl
         assert "3:09" not in job_table.change(seen, namespaces=False), "no clock where lines are compared"
 
 
-def test_a_job_that_is_over_needs_nobody() -> None:
+def test_a_finished_job_needs_no_operator() -> None:
     seen = view(complete(), age=9000)
     assert silence.of(seen.status, seen.created, [held(LONG_AGO)], NOW) is None
 
@@ -210,12 +210,12 @@ def test_a_later_stage_is_counted_and_named_by_its_algorithm() -> None:
     assert " base 2/2  Momentum " in table(view(running(stages=stages)))[1]
 
 
-def test_what_is_over_has_no_time_left_and_no_speed() -> None:
+def test_a_finished_job_has_no_time_left_and_no_speed() -> None:
     row = " ".join(table(view(complete()))[1].split())
     assert row == "digits Complete base Momentum 100 % 440/440 0.512 97.8 % 99.4 % 2 0 5:00"
 
 
-def test_progress_of_the_stage_before_is_not_this_ones() -> None:
+def test_progress_of_the_previous_stage_is_not_shown() -> None:
     assert "264/440" not in table(view(running(progress=clusterjobs.PROGRESS | {"stage": "first"})))[1]
 
 
@@ -241,20 +241,20 @@ def test_why_a_job_does_not_train(status: dict[str, Any] | None, expected: str) 
     assert job_view.why(view(status)) == expected
 
 
-def test_a_spec_of_another_version_costs_no_status() -> None:
+def test_a_spec_of_another_version_still_has_a_status() -> None:
     found = view(running(), stages=[{"name": "base", "algorithm": "Magic"}])
     assert "264/440" in table(found)[1]
     assert job_view.UNKNOWN in table(found)[1]
     assert page(found)[0] == "digits in team-a: Running, 5:00 old"
 
 
-def test_a_job_that_goes_says_so() -> None:
+def test_a_job_being_deleted_says_so() -> None:
     manifest = job(status=running())
     manifest["metadata"]["deletionTimestamp"] = "2023-11-14T22:13:20Z"
     assert job_view.why(job_view.read(manifest)) == job_view.DELETING
 
 
-def test_text_of_the_cluster_moves_no_cursor() -> None:
+def test_control_characters_of_the_cluster_are_escaped() -> None:
     assert job_view.legible(HOSTILE) == HARMLESS
     found = view(failed(HOSTILE, attempts=[KILLED | {"exitCode": 11, "message": HOSTILE}]))
     for lines in (table(found), table(found, width=100), page(found), page(found, 100)):
@@ -264,7 +264,7 @@ def test_text_of_the_cluster_moves_no_cursor() -> None:
     assert job_table.change(found, namespaces=True).isprintable()
 
 
-def test_the_page_has_every_fact() -> None:
+def test_the_page_of_one_job_has_every_field() -> None:
     status = running(
         attempts=[KILLED],
         restarts=1,
@@ -351,7 +351,7 @@ LOGS = "kubectl logs -n team-a digits-base-0-1"
         "no operator",
     ],
 )
-def test_what_to_type_next(status: dict[str, Any] | None, spec: dict[str, Any], expected: str) -> None:
+def test_suggested_commands(status: dict[str, Any] | None, spec: dict[str, Any], expected: str) -> None:
     found = job(status=status)
     found["spec"] |= {key: found["spec"][key] | value for key, value in spec.items()}
     assert " ".join(job_facts.advice(job_view.read(found))) == expected
@@ -370,14 +370,14 @@ def test_a_job_without_a_claim_has_no_checkpoint(status: dict[str, Any], said: l
     assert [line for line in page(view(status, **spec)) if "checkpoint  " in line] == said
 
 
-def test_a_suspended_job_can_be_resumed_by_what_is_said() -> None:
+def test_the_suggested_command_resumes_a_suspended_job() -> None:
     manifest = job(status=waiting("Suspended", "stopped on request", "Suspended"))
     manifest["spec"]["runPolicy"]["suspend"] = True
     words = shlex.split(" ".join(job_facts.advice(job_view.read(manifest))))
     assert words[-2:] == ["-p", '{"spec": {"runPolicy": {"suspend": false}}}']
 
 
-def test_a_command_that_is_too_long_goes_on_as_a_shell_wants_it() -> None:
+def test_a_long_command_continues_with_a_backslash() -> None:
     lines = page(view(waiting()), 40)
     command = "\n".join(lines[next(number for number, line in enumerate(lines) if "→" in line) :])
     assert len(command.splitlines()) > 1

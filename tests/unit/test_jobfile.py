@@ -92,7 +92,7 @@ def test_errors(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_aliases_of_aliases_stop_early() -> None:
+def test_nested_aliases_are_limited() -> None:
     lists = ["- &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lists += [f"- &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
     with pytest.raises(JobFileError, match="aliases"):
@@ -100,13 +100,13 @@ def test_aliases_of_aliases_stop_early() -> None:
 
 
 @pytest.mark.parametrize("depth", [60, 5000])
-def test_deep_nesting_is_told(depth: int) -> None:
+def test_deep_nesting_is_an_error(depth: int) -> None:
     with pytest.raises(JobFileError, match="nested too deeply"):
         jobfile.parse("[" * depth + "]" * depth)
 
 
 @pytest.mark.parametrize("level", ["[", "- ", "{a: ", "? "])
-def test_nesting_without_end_does_not_kill_the_process(level: str) -> None:
+def test_endless_nesting_does_not_crash(level: str) -> None:
     with pytest.raises(JobFileError, match=", line 2: nested too deeply"):
         jobfile.parse("a:\n  " + level * 50_000)
 
@@ -128,7 +128,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("content", "message"), UNFIT.values(), ids=UNFIT.keys())
-def test_unfit_files_are_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_unusable_files_are_named(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes(content)
     with pytest.raises(JobFileError) as caught:
@@ -142,7 +142,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     assert jobfile.load(path) == {"a": 1}
 
 
-def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match=r"nothing\.yaml does not exist; check the path of the job file"):
         jobfile.load(tmp_path / "nothing.yaml")
     with pytest.raises(JobFileError, match="is a folder; name the job file in it"):

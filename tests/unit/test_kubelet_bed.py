@@ -6,7 +6,7 @@ from pathlib import Path
 from beds.kubelet import texts
 
 
-def test_containerd_makes_no_folder_but_those_of_the_bed(tmp_path: Path) -> None:
+def test_containerd_creates_folders_only_in_the_bed(tmp_path: Path) -> None:
     """containerd creates every folder its configuration names, and /opt/containerd if none is named for plugins."""
     text = texts.containerd(tmp_path / "root", tmp_path / "state", tmp_path / "socket", tmp_path / "network")
     named = set(re.findall(r'= "(/[^"]*)"', text)) - {"/usr/lib/cni"}  # folders of the Debian package

@@ -63,9 +63,7 @@ def bits(batches: Iterable[Batch]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("changes", [{}, {**CHANGES, "mixup_alpha": 0.2, "cutmix_alpha": 1}], ids=["plain", "all"])
-def test_a_feed_that_begins_anywhere_gives_the_same_bits_as_one_that_went_there(
-    changes: dict[str, Any], root: Path
-) -> None:
+def test_a_loader_resumed_at_any_step_gives_the_same_bits(changes: dict[str, Any], root: Path) -> None:
     whole = bits(train(dataset(root, **changes)))
     assert len(set(whole)) == STEPS
     for first in range(1, STEPS + 1):
@@ -153,7 +151,7 @@ def spoil(root: Path, *numbers: int) -> dict[int, Path]:
     return spoiled
 
 
-def test_images_that_cannot_be_used_are_named_and_others_of_their_batch_take_the_place(
+def test_unusable_images_are_named_and_replaced_by_others_of_the_batch(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = dataset(photographs.folder(tmp_path, TRAIN))
@@ -193,7 +191,7 @@ def test_threads_and_batches_ahead_may_change_at_any_time(root: Path, changes: l
     assert bits(made) == bits(train(found))
 
 
-def test_more_than_the_limit_of_them_end_the_training(tmp_path: Path) -> None:
+def test_too_many_unusable_images_end_the_training(tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     spoil(tmp_path, 1, 2, 3)
     with pytest.raises(
@@ -202,14 +200,14 @@ def test_more_than_the_limit_of_them_end_the_training(tmp_path: Path) -> None:
         list(DataLoader(found.train, Corrupt(2), 2).batches(DistributedSampler(0, GLOBAL, 0, 1, TRAIN).steps(0, 2)))
 
 
-def test_a_batch_without_any_image_that_can_be_used(tmp_path: Path) -> None:
+def test_a_batch_without_a_usable_image(tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     spoil(tmp_path, *range(TRAIN))
     with pytest.raises(DataError, match="no image of its whole global batch can be used"):
         list(DataLoader(found.train, Corrupt(100), 2).batches(DistributedSampler(0, GLOBAL, 0, 1, TRAIN).steps(0, 1)))
 
 
-def test_a_file_that_went_away_is_one_that_cannot_be_used(tmp_path: Path) -> None:
+def test_a_deleted_file_is_an_unusable_image(tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     Path(found.test.name(2)).unlink()
     (batch,) = DataLoader(found.test, Corrupt(1), 2).batches([BatchRequest(np.arange(10), 0, 10)])
@@ -244,7 +242,7 @@ class Outage:
         (errno.ENOMEM, OutOfMemoryError),
     ],
 )
-def test_an_outage_ends_the_attempt_by_the_name_of_the_file(number: int, kind: type[TrainingError]) -> None:
+def test_an_outage_ends_the_attempt_and_names_the_file(number: int, kind: type[TrainingError]) -> None:
     """Treated as a corrupt image, it would fail the job for good, or train on other images than another run."""
     split = ImageDataset(Outage(number), Evaluated(16, 16), 16)
     for rng in (None, SampleRNG(0, 0, "augmentation")):
@@ -268,7 +266,7 @@ def special(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link to a device", "folder", "link to itself", "too large"])
-def test_what_is_no_file_of_an_image_is_one_that_cannot_be_used(kind: str, tmp_path: Path) -> None:
+def test_a_file_without_an_image_is_an_unusable_image(kind: str, tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     special(Path(found.test.name(2)), kind)
     found = dataset(tmp_path)
@@ -276,7 +274,7 @@ def test_what_is_no_file_of_an_image_is_one_that_cannot_be_used(kind: str, tmp_p
     assert batch.usable.tolist() == [1, 1, 0, *[1] * 7]
 
 
-def test_a_feed_that_is_closed_leaves_no_thread_behind(root: Path) -> None:
+def test_a_closed_loader_leaves_no_thread(root: Path) -> None:
     before = set(threading.enumerate())  # threads of other tests may end meanwhile
     feed = DataLoader(dataset(root).train, Corrupt(0), 3)
     assert next(feed.batches(DistributedSampler(5, GLOBAL, 0, 1, TRAIN).steps(0, STEPS))).images.shape == (
@@ -302,9 +300,7 @@ images = st.integers(1, 4).map(lambda pairs: np.random.default_rng(pairs).random
 
 @examples(60)
 @given(original=images, alpha=st.sampled_from([0.1, 1, 4]), seed=st.integers(0, 99))
-def test_mixup_is_a_mixture_of_neighbours_with_labels_of_the_same_shares(
-    original: np.ndarray[Any, Any], alpha: float, seed: int
-) -> None:
+def test_mixup_mixes_neighbours_and_their_labels(original: np.ndarray[Any, Any], alpha: float, seed: int) -> None:
     labels = np.arange(len(original), dtype=np.int32)
     mixed = original.copy()
     shares = Mixing(alpha, 0, 10).apply(mixed, labels, SampleRNG(seed, 0, "mixing"), 0)
@@ -330,7 +326,7 @@ def test_cutmix_swaps_a_box_and_shares_labels_by_its_area(original: np.ndarray[A
             assert box == len(rows)
 
 
-def test_pairs_are_mixed_each_by_a_share_of_its_own_and_by_both_ways() -> None:
+def test_each_pair_has_its_own_share_and_either_kind_of_mixing() -> None:
     original = np.random.default_rng(0).random((400, 1, 8, 8), np.float32)
     labels = np.arange(400, dtype=np.int32)
     mixed = original.copy()

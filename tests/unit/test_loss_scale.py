@@ -37,7 +37,7 @@ def run(scale: Scale, gradients: str, growth_steps: int = 3) -> Scale:
         ("xxx", Scale(128.0, 0)),
     ],
 )
-def test_it_grows_by_steps_in_a_row_and_shrinks_at_once(gradients: str, expected: Scale) -> None:
+def test_it_grows_after_good_steps_and_shrinks_at_once(gradients: str, expected: Scale) -> None:
     assert run(Scale(1024.0, 0), gradients) == expected
 
 
@@ -47,7 +47,7 @@ def test_it_stays_between_its_bounds() -> None:
     assert run(Scale(2 * MOST, 0), "...") == Scale(2 * MOST, 0), "one that begins above does not grow"
 
 
-def test_steps_are_left_out_until_the_scale_is_the_least() -> None:
+def test_steps_are_skipped_until_the_minimum_scale() -> None:
     scaling = GradScaler(DynamicLossScale(initial=4.0, growth_steps=100))
     assert [scaling.leaves_out(finite) for finite in (True, False, False, False, True)] == [
         False,
@@ -66,7 +66,7 @@ def test_steps_beyond_what_a_float32_counts_still_end() -> None:
     assert scaling.scale == Scale(8.0, 1)
 
 
-def test_its_parameters_are_all_its_state() -> None:
+def test_the_parameters_hold_all_its_state() -> None:
     settings = DynamicLossScale(initial=2.0**16, growth_steps=4)
     ours, resumed = GradScaler(settings), GradScaler(settings)
     for finite in (True, True, False, True, True, True):
@@ -98,7 +98,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-def test_a_step_reads_what_it_needs_once_and_writes_what_has_changed(moved: list[str]) -> None:
+def test_a_step_reads_parameters_once_and_writes_only_changes(moved: list[str]) -> None:
     """Each read or write waits for the device."""
     scaling, fixed = GradScaler(DynamicLossScale(initial=4.0, growth_steps=3)), FixedScale(1024.0)
     for finite, changed in ((True, ["steps"]), (False, ["factor", "steps"]), (False, ["factor"]), (False, [])):
@@ -112,7 +112,7 @@ def test_a_step_reads_what_it_needs_once_and_writes_what_has_changed(moved: list
     assert moved.count("write loss_scale.left_out") == 2
 
 
-def test_a_fixed_scale_stays_and_leaves_out_so_many_steps_in_a_row() -> None:
+def test_a_fixed_scale_skips_a_limited_number_of_steps_in_a_row() -> None:
     ours = FixedScale(1024.0)
     assert not ours.leaves_out(True)
     for _ in range(2):  # a step without overflow resets the count

@@ -26,5 +26,5 @@ In file trainer/resnetboost_trainer/distributed/buckets.py:48, 26~45/           
     ],
     ids=["CPU", "Ascend", "GPU", "our operator", "type"],
 )
-def test_only_a_collective_that_fails_is_blamed_on_others(words: str, others: bool) -> None:
+def test_only_a_failed_collective_blames_other_ranks(words: str, others: bool) -> None:
     assert communicator.of_collective(RuntimeError(words)) is others

@@ -58,7 +58,7 @@ def test_a_column_that_only_a_later_attempt_has_is_kept(tmp_path: Path) -> None:
     assert folder.metrics_file.read_text() == "stage,attempt,step,loss,damping\nbase,0,1,1.0,\nbase,1,2,0.9,0.03\n"
 
 
-def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
+def test_a_half_written_line_is_skipped(tmp_path: Path) -> None:
     folder, root = begun(tmp_path)
     attempt(root, "base", 0, HEADER + "1,1.0,\n2,0.")
     metricsfile.merge(folder)
@@ -80,7 +80,7 @@ def test_a_run_without_any_step_has_no_metrics_file(tmp_path: Path) -> None:
     assert not folder.metrics_file.exists()
 
 
-def test_curves_count_steps_over_all_stages_and_know_what_is_absent(tmp_path: Path) -> None:
+def test_curves_count_steps_over_all_stages_and_keep_gaps(tmp_path: Path) -> None:
     folder, root = begun(tmp_path)
     attempt(root, "base", 0, HEADER + "1,1.0,\n2,nan,0.5\n")
     attempt(root, "boost", 1, HEADER + "1,0.5,x\n")

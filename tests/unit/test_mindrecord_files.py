@@ -54,7 +54,7 @@ def index(path: Path, rows: Rows) -> Path:
 
 
 @pytest.mark.parametrize("name", ["plain", "a folder", "what?mode=memory", "number #2", "100%25", "ä"])
-def test_a_file_is_read_wherever_it_lies(name: str, tmp_path: Path) -> None:
+def test_a_file_is_read_at_any_path(name: str, tmp_path: Path) -> None:
     contents = MindRecordContents([index(*record(tmp_path / name))])
     assert contents.labels.tolist() == [7, 7]
     assert [contents.read(row) for row in (1, 0)] == [b"the second", b"first"]
@@ -62,7 +62,7 @@ def test_a_file_is_read_wherever_it_lies(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [None, "text", b"\0", float("inf"), -1, 2**62, 2**63 - 1, PAGE_SIZE * 4])
 @pytest.mark.parametrize("column", range(1, 7))
-def test_an_index_that_says_what_cannot_be(value: Any, column: int, tmp_path: Path) -> None:
+def test_an_inconsistent_index_is_refused(value: Any, column: int, tmp_path: Path) -> None:
     path, rows = record(tmp_path)
     rows[1] = (*rows[1][:column], value, *rows[1][column + 1 :])
     with pytest.raises(DataError, match=r"row 1 is damaged|some of its rows have no numbers"):
@@ -72,12 +72,12 @@ def test_an_index_that_says_what_cannot_be(value: Any, column: int, tmp_path: Pa
 @pytest.mark.parametrize(
     "change", [{"page_size": 2**62}, {"page_size": 0}, {"header_size": -1}, {"header_size": 2**70}]
 )
-def test_a_header_that_says_what_cannot_be(change: dict[str, int], tmp_path: Path) -> None:
+def test_an_inconsistent_header_is_refused(change: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a MindRecord file"):
         MindRecordContents([index(*record(tmp_path, msgspec.json.encode(HEADER | change)))])
 
 
-def test_nesting_without_end(tmp_path: Path) -> None:
+def test_endless_nesting_is_refused(tmp_path: Path) -> None:
     header = msgspec.json.encode(HEADER)[:-1] + b',"more":' + b"[" * 100_000
     with pytest.raises(DataError, match="not a MindRecord file"):
         MindRecordContents([index(*record(tmp_path / "header", header))])
@@ -85,7 +85,7 @@ def test_nesting_without_end(tmp_path: Path) -> None:
         MindRecordContents([index(*record(tmp_path / "row", fields=b"\x91" * 1900))])
 
 
-def test_an_index_that_is_a_query_without_end(tmp_path: Path) -> None:
+def test_an_index_with_an_endless_query_is_refused(tmp_path: Path) -> None:
     path, _ = record(tmp_path)
     connection = sqlite3.connect(f"{path}.db")
     numbers = "with recursive n(k) as (select 0 union all select k + 1 from n limit 1000000)"
@@ -96,7 +96,7 @@ def test_an_index_that_is_a_query_without_end(tmp_path: Path) -> None:
         MindRecordContents([path])
 
 
-def test_an_index_whose_bytes_do_not_come_is_an_outage(tmp_path: Path) -> None:
+def test_an_unreadable_index_is_an_outage(tmp_path: Path) -> None:
     path, _ = record(tmp_path)
     path.with_name(f"{path.name}.db").symlink_to("/proc/self/mem")  # whose first byte is an input/output error
     with pytest.raises(
@@ -105,14 +105,14 @@ def test_an_index_whose_bytes_do_not_come_is_an_outage(tmp_path: Path) -> None:
         MindRecordContents([path])
 
 
-def test_an_index_that_cannot_be_opened_is_not_told_to_be_damaged(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_opened_is_not_damaged(tmp_path: Path) -> None:
     path = index(*record(tmp_path))
     sentence = r"train\.mindrecord\.db: cannot be read: Too many open files; raise the limit of open files"
     with openfiles.at_most(1), pytest.raises(DataError, match=sentence):  # opening the file itself exceeds the limit
         MindRecordContents([path])
 
 
-def test_a_storage_that_goes_away_while_labels_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_while_labels_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = index(*record(tmp_path))
     pread = os.pread
 

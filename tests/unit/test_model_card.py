@@ -61,7 +61,7 @@ def test_stages_stand_in_their_order_with_their_own_last_evaluations(tmp_path: P
     assert front(of(base))["training"]["stages"] == stages[:1]  # later stages did not contribute to it
 
 
-def test_preparation_classes_and_versions_are_told(tmp_path: Path) -> None:
+def test_a_card_has_preprocessing_classes_and_versions(tmp_path: Path) -> None:
     text = of(save(tmp_path, 44))
     assert "Images are grey, 8 x 8 pixels: the whole picture is brought to that size" in text
     assert "(pixel × 0.0627451 − mean) / deviation" in text
@@ -69,7 +69,7 @@ def test_preparation_classes_and_versions_are_told(tmp_path: Path) -> None:
     assert front(text)["versions"] == {"mindspore": "2.10.0"}
 
 
-def test_names_out_of_a_checkpoint_cannot_write_the_card(tmp_path: Path) -> None:
+def test_names_in_a_checkpoint_cannot_inject_markdown(tmp_path: Path) -> None:
     hostile = "x\n---\nlicense: mine\n# <script>`"
     path = save(tmp_path, 44, job_name=hostile, config={"stage": "````\n# Title"})
     text = of(path)
@@ -78,7 +78,7 @@ def test_names_out_of_a_checkpoint_cannot_write_the_card(tmp_path: Path) -> None
     assert [line for line in text.splitlines() if line.startswith("# ")] == ["# resnet20, x?---?license: mine?# script"]
 
 
-def test_a_damaged_history_leaves_the_results_out(tmp_path: Path) -> None:
+def test_a_damaged_history_omits_the_results(tmp_path: Path) -> None:
     path = save(tmp_path, 44)
     (path.parent / "metrics.csv").write_text("step,top1,top5,test_loss\nx,1,1,1\n")
     assert "model-index" not in front(of(path))
@@ -111,7 +111,7 @@ def test_an_export_brings_its_card(tmp_path: Path, capsys: Any) -> None:
     capsys.readouterr()
 
 
-def test_where_nothing_can_be_written(tmp_path: Path, capsys: Any) -> None:
+def test_an_invalid_export_target_is_an_error(tmp_path: Path, capsys: Any) -> None:
     path = save(tmp_path, 44)
     told = {
         str(tmp_path / "net.bin"): "end it with .onnx or .mindir",

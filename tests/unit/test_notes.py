@@ -85,12 +85,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("stage", "spec", "sentences"), CASES.values(), ids=CASES.keys())
-def test_what_does_not_help_is_noted(stage: dict[str, Any], spec: dict[str, Any], sentences: list[str]) -> None:
+def test_ineffective_settings_are_noted(stage: dict[str, Any], spec: dict[str, Any], sentences: list[str]) -> None:
     assert told(stage, **spec) == sentences
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_examples_need_no_notes_but_that_they_keep_nothing_where_they_say_so(path: Path) -> None:
+def test_the_examples_have_no_notes_but_missing_checkpoints(path: Path) -> None:
     says_so = "# claimName: digits # on Kubernetes: a PersistentVolumeClaim. Without it" in path.read_text()
     spec = schema.defaulted(jobfile.load(path))["spec"]
     assert [*notes(spec), *of_cluster(spec)] == ([LOST] if says_so else [])
@@ -104,7 +104,7 @@ def of_data(name: str, path: Path, classes: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["<i8", ">i4", "|u1"])
-def test_labels_of_a_file_that_is_here_are_counted(kind: str, tmp_path: Path) -> None:
+def test_labels_of_a_local_file_are_counted(kind: str, tmp_path: Path) -> None:
     path, labels = tmp_path / "images.npz", np.array([0, 6, 3], kind)
     np.savez_compressed(path, x_train=np.zeros((3, 8, 8)), y_train=labels[:2], x_test=0, y_test=labels[2:])
     assert of_data("npz", path, 7) == []

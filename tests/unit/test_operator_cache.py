@@ -57,39 +57,39 @@ def test_an_older_event_changes_nothing(told: Told) -> None:
     assert told.changes == [("a@5", "a@12")]
 
 
-def test_an_event_without_news_is_not_told(told: Told) -> None:
+def test_an_event_without_a_change_is_not_reported(told: Told) -> None:
     told.cache.apply_event("MODIFIED", thing("a", 12, "a@5"))
     assert told.changes == []
     told.cache.apply_event("MODIFIED", thing("a", 11, "older"))
     assert told.words == ["a@5"], "its version counts all the same"
 
 
-def test_what_is_deleted_is_gone(told: Told) -> None:
+def test_a_deleted_object_is_removed(told: Told) -> None:
     told.cache.apply_event("DELETED", thing("a", 12))
     assert (told.words, told.changes) == ([], [("a@5", "a@12"), ("a@12", None)]), "its last words are heard"
 
 
-def test_an_answer_enters_before_the_watch_tells_of_it_and_the_event_is_no_news_then(told: Told) -> None:
+def test_an_answer_to_a_write_enters_before_its_event(told: Told) -> None:
     assert told.cache.apply_response(thing("b", 12)) == "b@12"
     told.cache.apply_event("ADDED", thing("b", 12))
     assert told.words == ["a@5", "b@12"]
     assert told.changes == [], "who wrote knows already"
 
 
-def test_an_answer_that_comes_after_the_deletion_raises_no_ghost(told: Told) -> None:
+def test_an_answer_after_the_deletion_adds_nothing(told: Told) -> None:
     told.cache.apply_event("ADDED", thing("b", 12))
     told.cache.apply_event("DELETED", thing("b", 14))
     assert told.cache.apply_response(thing("b", 12)) is None
     assert told.words == ["a@5"]
 
 
-def test_an_answer_that_a_bookmark_has_overtaken_raises_no_ghost(told: Told) -> None:
+def test_an_answer_older_than_a_bookmark_adds_nothing(told: Told) -> None:
     told.cache.advance(20)
     assert told.cache.apply_response(thing("b", 12)) is None
     assert told.words == ["a@5"]
 
 
-def test_an_answer_about_something_known_counts_however_far_the_watch_is(told: Told) -> None:
+def test_an_answer_about_a_known_object_counts(told: Told) -> None:
     told.cache.advance(20)
     assert told.cache.apply_response(thing("a", 12)) == "a@12"
     assert told.words == ["a@12"]
@@ -109,13 +109,13 @@ def test_a_list_does_not_forget_what_was_written_after_it_was_made(told: Told) -
     assert told.words == ["new@25"]
 
 
-def test_a_thing_that_is_no_longer_ours_goes(told: Told) -> None:
+def test_an_object_that_no_longer_matches_is_removed(told: Told) -> None:
     told.cache.apply_event("MODIFIED", thing("a", 12, "foreign"))
     assert (told.words, told.changes) == ([], [("a@5", None)])
 
 
 @hypothesis.given(strategies.data())
-def test_whatever_overtakes_what_it_ends_with_what_is(data: strategies.DataObject) -> None:
+def test_any_order_of_events_ends_in_the_current_state(data: strategies.DataObject) -> None:
     """Answers to our creations arrive at any time after them, before or after any event of the watch."""
     names = strategies.lists(strategies.sampled_from("abc"), max_size=12)
     told, there = Told(), dict[str, str]()

@@ -54,19 +54,19 @@ def counted(server: ScriptedServer, verb: str, resource: str, code: str) -> floa
     [refuses(429), refuses(500), refuses(503), hangs_up(), refuses(409, "Conflict")],
     ids=["too many requests", "internal error", "unavailable", "no answer", "quota contention"],
 )
-def test_what_may_pass_is_tried_again(mood: Answer) -> None:
+def test_temporary_errors_are_retried(mood: Answer) -> None:
     answer, server = played(create, mood, says({"done": True}))
     assert answer == b'{"done": true}'
     assert server.requests == ["POST /api/v1/namespaces/here/pods"] * 2
 
 
-def test_patience_ends() -> None:
+def test_retries_are_limited() -> None:
     answer, server = played(create, refuses(503), refuses(503), says({}))
     assert isinstance(answer, Unavailable)
     assert len(server.requests) == 2
 
 
-def test_a_server_that_says_how_long_to_wait_is_obeyed() -> None:
+def test_retry_after_is_obeyed() -> None:
     async def timed(server: ScriptedServer) -> float:
         began = asyncio.get_running_loop().time()
         await create(server)
@@ -77,7 +77,7 @@ def test_a_server_that_says_how_long_to_wait_is_obeyed() -> None:
 
 
 @pytest.mark.parametrize("selector", [None, "", " "], ids=["none", "empty", "blank"])
-def test_nobody_deletes_everything_in_a_namespace(selector: str | None) -> None:
+def test_a_delete_without_a_selector_is_refused(selector: str | None) -> None:
     query = {} if selector is None else {"labelSelector": selector}
 
     async def sweep(server: ScriptedServer) -> None:
@@ -89,7 +89,7 @@ def test_nobody_deletes_everything_in_a_namespace(selector: str | None) -> None:
 
 
 @pytest.mark.parametrize("verb", ["delete", "patch", "get"])
-def test_what_is_meant_for_one_object_never_goes_to_all_of_them(verb: Verb) -> None:
+def test_a_request_without_a_name_never_goes_to_the_collection(verb: Verb) -> None:
     async def nameless(server: ScriptedServer) -> None:
         with pytest.raises(ValueError, match="without a name"):
             await server.client.request(verb, PODS, "here", "")
@@ -114,7 +114,7 @@ def test_a_conflict_of_versions_is_not_repeated() -> None:
     assert server.requests == ["PUT /apis/resnetboost.io/v1alpha1/namespaces/here/resnetboostjobs/digits/status"]
 
 
-def test_who_does_not_lead_writes_nothing_but_its_lease() -> None:
+def test_a_standby_writes_only_its_lease() -> None:
     async def write(server: ScriptedServer) -> None:
         server.client.may_write = lambda: False
         await server.client.request("get", PODS, "here", "a")
@@ -126,7 +126,7 @@ def test_who_does_not_lead_writes_nothing_but_its_lease() -> None:
     assert [request.split()[0] for request in server.requests] == ["GET", "POST"]
 
 
-def test_leadership_lost_while_waiting_ends_the_tries() -> None:
+def test_losing_the_lease_ends_the_retries() -> None:
     async def write(server: ScriptedServer) -> bytes:
         server.client.may_write = lambda: not server.requests
         return await create(server)
@@ -136,7 +136,7 @@ def test_leadership_lost_while_waiting_ends_the_tries() -> None:
     assert len(server.requests) == 1
 
 
-def test_what_was_never_granted_is_never_asked() -> None:
+def test_requests_without_a_right_are_not_sent() -> None:
     async def ask(server: ScriptedServer) -> None:
         with pytest.raises(ValueError, match="no right to update on pods"):
             await server.client.request("update", PODS, "here", "a", body={})
@@ -210,7 +210,7 @@ def test_a_list_in_pages_and_then_a_watch_from_its_version() -> None:
     [streams(event("ADDED", "b", 8)), streams({"type": "BOOKMARK", "object": thing("", 8)})],
     ids=["after an event", "after a bookmark"],
 )
-def test_a_watch_that_ended_goes_on_where_it_was(end: Answer) -> None:
+def test_an_ended_watch_resumes_at_its_version(end: Answer) -> None:
     server = watched({"a", "z"}, page(7, "a"), end, streams(event("DELETED", "b", 9), event("ADDED", "z", 10)))
     assert len(queries(server, "limit=")) == 1
     assert "resourceVersion=8" in queries(server, "watch=true")[1]
@@ -219,12 +219,12 @@ def test_a_watch_that_ended_goes_on_where_it_was(end: Answer) -> None:
 @pytest.mark.parametrize(
     "end", [streams(GONE), refuses(410, "Expired")], ids=["told in the stream", "told instead of it"]
 )
-def test_a_version_too_old_means_to_list_again_and_forget_what_is_gone(end: Answer) -> None:
+def test_an_expired_version_relists_and_removes_missing_objects(end: Answer) -> None:
     server = watched({"b"}, page(7, "a"), end, page(20, "b"), streams())
     assert len(queries(server, "limit=")) == 2
 
 
-def test_a_trouble_is_over_once_the_server_listens_again_though_it_says_nothing() -> None:
+def test_a_problem_ends_when_the_watch_is_open_again() -> None:
     async def silence(request: web.Request) -> web.StreamResponse:
         opened = web.StreamResponse()
         await opened.prepare(request)
@@ -270,11 +270,11 @@ def test_a_watch_that_starts_over_lists_what_it_may_have_missed() -> None:
     [hangs_up(), refuses(503), refuses(403), says("this is no API server"), streams({"no": "event"})],
     ids=["no answer", "unavailable", "forbidden", "a page", "nonsense"],
 )
-def test_no_trouble_ends_a_watch(trouble: Answer) -> None:
+def test_no_error_ends_the_watch_loop(trouble: Answer) -> None:
     server = watched({"a", "b"}, page(7, "a"), trouble, trouble, streams(event("ADDED", "b", 8)))
     assert len(queries(server, "limit=")) == 1
 
 
-def test_the_list_too_is_tried_until_it_comes() -> None:
+def test_the_list_is_retried_until_it_succeeds() -> None:
     server = watched({"a"}, refuses(403), refuses(403), says([]), page(7, "a"), streams())
     assert len(queries(server, "limit=")) == 4

@@ -22,7 +22,7 @@ RECORD = JobRecord(
 )
 
 
-def test_without_a_word_it_serves_all_namespaces_and_takes_its_own_for_the_lease() -> None:
+def test_defaults_are_all_namespaces_and_a_lease_in_its_own() -> None:
     found = options.from_environment()
     assert found.namespaces == ()
     assert (found.host, found.port) == ("", 8080)
@@ -76,7 +76,7 @@ def test_an_image_of_no_device_type_is_refused_with_the_remedy(given: str) -> No
 
 
 @pytest.mark.slow
-def test_no_way_to_an_api_server_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_is_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "resnetboost_operator", "--listen=127.0.0.1:0"]
     environment = {**os.environ, "KUBECONFIG": f"{tmp_path}/none"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -101,11 +101,11 @@ def test_a_line_names_the_job_it_is_about() -> None:
     assert "job" not in json.loads(as_json.format(record("it began")))
 
 
-def test_what_a_rank_says_stays_one_line_and_moves_no_cursor() -> None:
+def test_a_ranks_message_is_one_escaped_line() -> None:
     assert logs.formatter("plain").format(record("a\nb\x1b[2Jc é")).endswith(r" a\nb\x1b[2Jc é")
 
 
-def test_an_event_fits_what_the_api_server_takes_and_has_a_name_of_its_own() -> None:
+def test_an_event_is_valid_and_has_a_unique_name() -> None:
     told = Event("Warning", "GangRestart", "x" * 5000)
     first, second = (events.manifest(RECORD, told, "me", now=0.0) for _ in range(2))
     assert first["metadata"]["name"] != second["metadata"]["name"]

@@ -88,13 +88,13 @@ def test_pods_that_were_created_are_known_before_the_watch_tells_of_them() -> No
     assert (obstacle, known) == ("", ["digits-base-0-1"])
 
 
-def test_what_pods_refer_to_is_there_before_the_first_of_them_is_asked_for() -> None:
+def test_config_maps_are_created_before_pods() -> None:
     pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
     _, _, requests = created([CONFIG, *pods], says(CONFIG, 201), *(says(existing(pod), 201) for pod in pods))
     assert [request.rpartition("/")[2] for request in requests] == ["configmaps", "pods", "pods", "pods"]
 
 
-def test_a_pod_of_our_own_from_before_a_crash_is_taken_as_it_is() -> None:
+def test_our_own_pod_from_before_a_crash_is_adopted() -> None:
     obstacle, known, requests = created([POD], TAKEN, says(existing(POD)))
     assert (obstacle, known) == ("", ["digits-base-0-1"])
     assert requests[1] == "GET /api/v1/namespaces/default/pods/digits-base-0-1"
@@ -117,7 +117,7 @@ GOING = "Pod digits-base-0-1 is still being deleted"
         ),
     ],
 )
-def test_a_name_that_becomes_free_by_itself_is_waited_for(found: Any, words: str) -> None:
+def test_the_name_of_a_terminating_pod_is_waited_for(found: Any, words: str) -> None:
     obstacle, known, _ = created([POD], TAKEN, says(found))
     assert (obstacle, known) == (words, [])
 
@@ -127,7 +127,7 @@ def test_a_name_that_became_free_meanwhile_is_waited_for() -> None:
     assert obstacle == "Pod digits-base-0-1 was still being deleted"
 
 
-def test_no_pod_finds_the_config_map_of_an_earlier_job() -> None:
+def test_a_config_map_of_an_earlier_job_blocks_the_pods() -> None:
     obstacle, known, requests = created([CONFIG, POD], TAKEN, says(existing(CONFIG, owner={"uid": "u-0"})))
     assert obstacle == "ConfigMap digits-base-0 of an earlier job of this name is still being deleted"
     assert known == []
@@ -154,13 +154,13 @@ def test_pods_of_an_earlier_job_cost_few_requests() -> None:
         pytest.param(existing(POD, owner={"name": "other"}), id="another job's"),
     ],
 )
-def test_a_name_that_a_stranger_has_is_a_refusal_that_says_what_to_do(found: Any) -> None:
+def test_a_name_of_a_foreign_object_is_a_refusal_with_a_remedy(found: Any) -> None:
     obstacle, known, _ = created([POD], TAKEN, says(found))
     assert obstacle == "Pod digits-base-0-1 exists and is not this job's: delete it, or rename the job"
     assert known == []
 
 
-def test_after_a_refusal_nothing_more_is_asked_for() -> None:
+def test_a_refusal_stops_the_creation() -> None:
     pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
     words = 'configmaps "digits-base-0" is forbidden: exceeded quota'
     obstacle, _, requests = created([CONFIG, *pods], refuses(403, "Forbidden", words))
@@ -168,7 +168,7 @@ def test_after_a_refusal_nothing_more_is_asked_for() -> None:
     assert len(requests) == 1
 
 
-def test_a_quota_that_names_every_pod_is_news_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_quota_error_per_pod_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
     answers = [
         refuses(403, "Forbidden", f'pods "digits-base-0-{index}" is forbidden: exceeded quota') for index in range(3)
@@ -189,7 +189,7 @@ def of_another_job(name: str) -> tuple[JobRecord, dict[str, Any]]:
     return replace(RECORD, uid=other.uid, name=name, job=other), pod_manifest(other, STAGE, 0, 0)
 
 
-def test_a_pod_that_has_to_wait_does_not_hold_up_those_of_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_pod_does_not_delay_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation_pool, "IN_FLIGHT", 1)
     record, other = of_another_job("other")
 
@@ -246,7 +246,7 @@ async def behind(hook: HangingWebhook, large: Sequence[str], script: Callable[[B
         return bed
 
 
-def test_jobs_behind_a_webhook_that_never_answers_do_not_hold_up_another_tenants() -> None:
+def test_a_hanging_webhook_does_not_delay_other_jobs() -> None:
     record, pod = of_another_job("spared")
     hook = HangingWebhook("spared")
 
@@ -258,7 +258,7 @@ def test_jobs_behind_a_webhook_that_never_answers_do_not_hold_up_another_tenants
     assert hook.most == 2 * LEAST_IN_FLIGHT, "nobody gets more before it gets an answer"
 
 
-def test_however_many_jobs_hang_another_soon_gets_on_and_people_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_hanging_jobs_do_not_delay_another_and_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation_pool, "SLOW_SECONDS", 0.3)
     monkeypatch.setattr(creation_pool, "IN_FLIGHT", 32)
     monkeypatch.setattr(creation_pool, "SLOW_IN_FLIGHT", 20)
@@ -275,7 +275,7 @@ def test_however_many_jobs_hang_another_soon_gets_on_and_people_are_told(monkeyp
     assert "no answer for 0.3 s to the creation of Pod job0-base-0-0; does a webhook hang?" in told
 
 
-def test_what_is_wanted_no_more_is_called_back() -> None:
+def test_creation_of_unwanted_pods_is_cancelled() -> None:
     hook = HangingWebhook("nobody")
     following = replace(RECORD, status=Status(stage="base", attempt=1))
     pods = [pod_manifest(JOB, STAGE, 1, index) for index in range(3)]
@@ -303,7 +303,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_pass_that_asks_again_creates_nothing_twice() -> None:
+def test_repeated_passes_create_nothing_twice() -> None:
     pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
 
     async def play() -> tuple[list[str], list[str]]:

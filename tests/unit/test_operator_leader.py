@@ -69,12 +69,12 @@ def test_a_free_lease_is_taken(holder: str) -> None:
     ],
     ids=["while creating", "while taking"],
 )
-def test_who_comes_second_waits(answers: tuple[Answer, ...], methods: list[str]) -> None:
+def test_a_second_candidate_waits(answers: tuple[Answer, ...], methods: list[str]) -> None:
     found = played(acquire, *answers, says(lease("you", 3)), says(lease("", 4)), says(lease("me", 5)))
     assert found == (True, [*methods, "GET", "GET", "PUT"])
 
 
-def test_a_lease_it_has_no_right_to_is_its_trouble_until_it_has() -> None:
+def test_a_missing_right_is_reported_until_granted() -> None:
     async def script(leader: LeaderElector) -> list[str]:
         found = [leader.trouble]
         acquiring = asyncio.create_task(leader.acquire())
@@ -89,11 +89,11 @@ def test_a_lease_it_has_no_right_to_is_its_trouble_until_it_has() -> None:
 
 
 @pytest.mark.parametrize("trouble", [refuses(403), refuses(503)], ids=["forbidden", "unavailable"])
-def test_trouble_is_waited_out(trouble: Answer) -> None:
+def test_temporary_errors_are_waited_out(trouble: Answer) -> None:
     assert played(acquire, trouble, trouble, says(lease("")), says(lease("me", 2)))[0] is True
 
 
-def test_a_lease_that_somebody_took_is_lost() -> None:
+def test_a_lease_taken_by_another_is_lost() -> None:
     why, _ = played(acquire_and_keep, NOBODY, says(lease("me"), 201), refuses(409, "Conflict"), says(lease("you", 9)))
     assert why == "you took the lease"
 
@@ -103,7 +103,7 @@ def test_a_lease_taken_by_another_process_of_our_name_is_lost_too() -> None:
     assert why == "me took the lease"
 
 
-def test_a_renewal_whose_answer_was_lost_was_a_renewal() -> None:
+def test_a_renewal_with_a_lost_answer_counts() -> None:
     sent: list[dict[str, Any]] = []
 
     async def swallow(request: Any) -> Any:
@@ -119,7 +119,7 @@ def test_a_renewal_whose_answer_was_lost_was_a_renewal() -> None:
     assert why == "you took the lease"
 
 
-def test_a_lease_that_somebody_deleted_is_made_again() -> None:
+def test_a_deleted_lease_is_created_again() -> None:
     answers = (NOBODY, says(lease("me"), 201), NOBODY, NOBODY, says(lease("me", 5), 201))
     why, methods = played(acquire_and_keep, *answers, refuses(409, "Conflict"), says(lease("you", 9)))
     assert methods == ["GET", "POST", "PUT", "GET", "POST", "PUT", "GET"]
@@ -132,7 +132,7 @@ def test_a_lease_that_cannot_be_renewed_in_time_is_lost(monkeypatch: pytest.Monk
     assert why == "the lease was not renewed for 0.5 s"
 
 
-def test_what_others_write_on_the_lease_is_left_as_it_is() -> None:
+def test_foreign_fields_of_the_lease_are_kept() -> None:
     sent: list[dict[str, Any]] = []
 
     async def renew(request: Any) -> Any:
@@ -189,7 +189,7 @@ def test_a_holder_that_may_be_there_is_waited_for(answer: Answer) -> None:
     assert played(acquire, *answers) == (True, ["GET", "GET", "GET", "PUT"])
 
 
-def test_a_lease_that_is_given_up_is_nobodys() -> None:
+def test_a_released_lease_has_no_holder() -> None:
     written: list[dict[str, Any]] = []
 
     async def take(request: Any) -> Any:

@@ -55,7 +55,7 @@ def played(script: Callable[[Worker], Awaitable[None]]) -> Worker:
     return virtualtime.run(play())
 
 
-def test_a_key_that_is_added_is_looked_at_once_and_at_once() -> None:
+def test_an_added_key_is_reconciled_once_and_at_once() -> None:
     async def script(worker: Worker) -> None:
         for _ in range(1000):
             worker.queue.add("a")
@@ -63,7 +63,7 @@ def test_a_key_that_is_added_is_looked_at_once_and_at_once() -> None:
     assert played(script).times() == [0.0]
 
 
-def test_what_happens_during_a_pass_is_looked_at_in_one_more() -> None:
+def test_events_during_a_pass_cause_one_more_pass() -> None:
     async def script(worker: Worker) -> None:
         worker.queue.add("a")
         for _ in range(10):
@@ -73,7 +73,7 @@ def test_what_happens_during_a_pass_is_looked_at_in_one_more() -> None:
     assert played(script).times() == [0.0, SECONDS + workqueue.SPACING_SECONDS]
 
 
-def test_passes_of_one_key_keep_their_distance() -> None:
+def test_passes_of_one_key_are_spaced() -> None:
     async def script(worker: Worker) -> None:
         worker.queue.add("a")
         await asyncio.sleep(SECONDS + 0.01)
@@ -93,7 +93,7 @@ def test_many_keys_run_at_once_but_not_more_than_the_limit() -> None:
     assert [key for _, key in worker.begun] == [f"key-{number}" for number in range(3 * workqueue.LIMIT)], "first come"
 
 
-def test_a_pass_says_when_it_wants_the_next_one() -> None:
+def test_a_pass_returns_the_delay_of_the_next() -> None:
     async def script(worker: Worker) -> None:
         worker.wait = 100.0
         worker.queue.add("a")
@@ -103,7 +103,7 @@ def test_a_pass_says_when_it_wants_the_next_one() -> None:
     assert played(script).times() == [0.0, 100.0 + SECONDS]
 
 
-def test_an_event_comes_before_the_timer_which_the_next_pass_sets_anew() -> None:
+def test_an_event_precedes_the_timer_and_the_pass_resets_it() -> None:
     async def script(worker: Worker) -> None:
         worker.wait = 100.0
         worker.queue.add("a")
@@ -115,7 +115,7 @@ def test_an_event_comes_before_the_timer_which_the_next_pass_sets_anew() -> None
     assert played(script).times() == [0.0, 50.0, 150.0 + SECONDS]
 
 
-def test_a_failed_pass_is_repeated_with_growing_distance_until_it_succeeds() -> None:
+def test_a_failed_pass_is_retried_with_back_off() -> None:
     async def script(worker: Worker) -> None:
         worker.errors = [Unavailable("later")] * 9
         worker.queue.add("a")
@@ -129,7 +129,7 @@ def test_a_failed_pass_is_repeated_with_growing_distance_until_it_succeeds() -> 
     assert worker.metrics.registry.get_sample_value("resnetboost_operator_reconcile_failures_total") == 9
 
 
-def test_events_do_not_hasten_a_pass_that_keeps_failing() -> None:
+def test_events_do_not_shorten_the_back_off() -> None:
     async def script(worker: Worker) -> None:
         worker.errors = [Unavailable("later")] * 20
         worker.queue.add("a")
@@ -140,7 +140,7 @@ def test_events_do_not_hasten_a_pass_that_keeps_failing() -> None:
     assert len([time for time in played(script).times() if time < 60]) < 10
 
 
-def test_a_bug_in_a_pass_ends_neither_the_queue_nor_other_keys() -> None:
+def test_an_exception_in_a_pass_does_not_stop_the_queue() -> None:
     async def script(worker: Worker) -> None:
         worker.errors = [ZeroDivisionError("a bug")]
         worker.queue.add("a")
@@ -165,7 +165,7 @@ def test_success_resets_the_back_off() -> None:
 
 
 @pytest.mark.parametrize("moment", [0.0, SECONDS / 2, SECONDS * 2], ids=["due", "running", "waiting"])
-def test_a_forgotten_key_is_not_looked_at_again(moment: float) -> None:
+def test_a_forgotten_key_is_not_reconciled(moment: float) -> None:
     async def script(worker: Worker) -> None:
         worker.wait = 100.0
         worker.queue.add("a")
@@ -175,7 +175,7 @@ def test_a_forgotten_key_is_not_looked_at_again(moment: float) -> None:
     assert len(played(script).begun) <= 1
 
 
-def test_a_key_forgotten_and_added_again_during_its_pass_gets_one_more_but_never_two_at_once() -> None:
+def test_a_key_forgotten_and_added_during_its_pass_gets_one_more_pass() -> None:
     async def script(worker: Worker) -> None:
         worker.queue.add("a")
         await asyncio.sleep(SECONDS / 2)
@@ -202,7 +202,7 @@ def test_nothing_happens_before_the_start_nor_after_the_stop() -> None:
     assert virtualtime.run(play()).begun == [(0.0, "a")]
 
 
-def test_a_stop_waits_only_so_long_for_a_pass() -> None:
+def test_a_stop_waits_for_a_pass_with_a_timeout() -> None:
     async def play() -> float:
         worker = Worker()
         worker.queue.start()

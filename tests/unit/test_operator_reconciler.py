@@ -133,7 +133,7 @@ def every_status_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcilers, "SOFT_WRITE_SECONDS", 0.0)
 
 
-def test_what_an_earlier_job_left_is_told_and_asked_for_again_only_after_a_while() -> None:
+def test_leftovers_of_an_earlier_job_are_reported_and_retried_later() -> None:
     async def script(bed: Bed) -> None:
         bed.earlier = True
         assert await bed.passed() == 0.0, "to tell people"
@@ -159,7 +159,7 @@ POLICY = 'pods "digits-base-0-0" is forbidden: ValidatingAdmissionPolicy "p" wit
     ],
     ids=["an invalid pod", "a policy's no", "a quota"],
 )
-def test_only_what_can_never_be_fails_the_job_at_once(answer: Answer, phase: str) -> None:
+def test_only_a_permanent_refusal_fails_the_job_at_once(answer: Answer, phase: str) -> None:
     async def script(bed: Bed) -> None:
         bed.pod_answer = answer
         assert await bed.passed() == 0.0, "to tell people"
@@ -171,7 +171,7 @@ def test_only_what_can_never_be_fails_the_job_at_once(answer: Answer, phase: str
         assert INVALID in bed.running
 
 
-def test_what_was_in_the_way_is_forgotten_as_soon_as_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_cleared_when_its_cause_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation_pool, "BLOCKED", Backoff(0.0, 0.0))
 
     async def script(bed: Bed) -> None:
@@ -201,7 +201,7 @@ def test_a_refusal_is_forgotten_when_nothing_is_left_to_create() -> None:
     assert EARLIER not in played(script).running
 
 
-def test_conflicts_in_a_row_are_retried_ever_more_slowly_until_a_pass_succeeds() -> None:
+def test_repeated_conflicts_are_retried_with_back_off() -> None:
     waits: list[float] = []
 
     async def script(bed: Bed) -> None:
@@ -218,7 +218,7 @@ def test_conflicts_in_a_row_are_retried_ever_more_slowly_until_a_pass_succeeds()
     assert waits[6] <= 1.0
 
 
-def test_a_status_that_is_refused_is_written_without_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_status_is_written_without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     async def tells(address: str) -> Progress:
         return Progress(stage="base", attempt=0, step=7, heartbeat=1)
 
@@ -264,7 +264,7 @@ def test_an_admission_is_counted_once_it_is_written_and_only_once(monkeypatch: p
     assert b"resnetboost_operator_admission_wait_seconds_sum 40.0" in text
 
 
-def test_a_job_is_deleted_at_its_end_only_in_the_version_that_was_looked_at() -> None:
+def test_a_finished_job_is_deleted_only_at_the_observed_version() -> None:
     async def script(bed: Bed) -> None:
         record = bed.store.jobs.get("u-1")
         assert record is not None

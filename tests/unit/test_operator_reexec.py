@@ -20,13 +20,13 @@ if os.environ.get("_RESNETBOOST_OPERATOR_FAILURES") != "2":
 """
 
 
-def test_it_begins_anew_in_the_same_process() -> None:
+def test_it_restarts_in_the_same_process() -> None:
     ended = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60, check=True)
     first, *others = ended.stdout.split()
     assert others == [first, first]
 
 
-def test_it_can_be_ended_while_it_waits() -> None:
+def test_sigterm_ends_the_back_off() -> None:
     code = TWICE.replace("Backoff(0.0, 0.0)", "Backoff(60.0, 60.0)")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -42,11 +42,11 @@ def listens(pid: int) -> bool:
     return bool(int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1))
 
 
-def test_without_the_option_it_leaves_that_to_others() -> None:
+def test_without_the_option_it_exits() -> None:
     code = "from resnetboost_operator.controller import reexec; reexec.leave(start_over=False)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 1
 
 
-def test_what_ran_for_long_fails_for_the_first_time() -> None:
+def test_a_long_run_resets_the_back_off() -> None:
     assert [failures_in_a_row(before, 1.0) for before in ("", "1", "7", "x")] == [1, 2, 8, 1]
     assert failures_in_a_row("7", STABLE_SECONDS) == 1

@@ -80,7 +80,7 @@ def test_a_large_gang_is_deleted_by_several_requests_that_name_each_pod_once() -
     assert sorted(int(index) for part in named for index in part) == list(range(count))
 
 
-def test_pods_whose_deletion_is_refused_are_decided_on_again() -> None:
+def test_a_refused_deletion_is_planned_again() -> None:
     record, views = gang(2)
     again: list[str] = []
 

@@ -46,7 +46,7 @@ def listed(*answers: Answer, namespaces: tuple[str, ...] = ()) -> tuple[dict[str
     return asyncio.run(play())
 
 
-def test_what_kopf_missed_is_known_and_what_it_told_later_stays() -> None:
+def test_a_resync_adds_missed_jobs_and_keeps_newer_events() -> None:
     stages, called, _ = listed(
         page(40, job("stale", 30, "now"), job("newer", 20, "long ago"), job("unheard", 35, "now"))
     )
@@ -54,7 +54,7 @@ def test_what_kopf_missed_is_known_and_what_it_told_later_stays() -> None:
     assert sorted(called) == ["gone", "stale", "unheard"]
 
 
-def test_an_api_server_that_is_away_is_waited_for_and_every_page_read() -> None:
+def test_a_resync_retries_and_reads_every_page() -> None:
     away = [refuses(503)] * client.DEFAULT_RETRIES.tries
     stages, _, requests = listed(*away, page(40, job("stale", 30, "now"), more="next"), page(40, job("unheard", 35)))
     assert sorted(stages) == ["newer", "stale", "unheard"]

@@ -13,7 +13,7 @@ from resnetboost_operator.kubeclient.retry import Backoff
 @pytest.mark.parametrize(
     ("failures", "longest"), [(0, 1.0), (1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (5, 10.0), (10_000, 10.0)]
 )
-def test_a_back_off_doubles_up_to_its_most_and_half_of_it_is_chance(failures: int, longest: float) -> None:
+def test_a_back_off_doubles_up_to_its_limit_with_jitter(failures: int, longest: float) -> None:
     backoff = Backoff(first_seconds=1.0, most_seconds=10.0)
     assert backoff.delay_seconds(failures, lambda: 0.0) == longest / 2
     assert backoff.delay_seconds(failures, lambda: 1.0) == longest
@@ -30,7 +30,7 @@ def test_a_back_off_doubles_up_to_its_most_and_half_of_it_is_chance(failures: in
         pytest.param("Wed, 21 Oct 2015 07:28:00 GMT", None, id="a date"),
     ],
 )
-def test_retry_after_is_taken_in_seconds_and_in_reason(told: str | None, seconds: float | None) -> None:
+def test_retry_after_is_read_in_seconds_and_bounded(told: str | None, seconds: float | None) -> None:
     assert retry.retry_after_seconds(told) == seconds
 
 
@@ -50,20 +50,20 @@ def test_retry_after_is_taken_in_seconds_and_in_reason(told: str | None, seconds
         (504, "Timeout", errors.Unavailable),
     ],
 )
-def test_each_answer_means_one_thing(code: int, reason: str, kind: type[errors.ApiError]) -> None:
+def test_each_answer_has_one_class(code: int, reason: str, kind: type[errors.ApiError]) -> None:
     body = json.dumps({"kind": "Status", "reason": reason, "message": "why it is so", "code": code}).encode()
     error = errors.from_answer("create /api/v1/pods", code, body)
     assert type(error) is kind
     assert str(error) == "create /api/v1/pods: why it is so"
 
 
-def test_an_answer_that_is_no_status_is_told_by_its_code() -> None:
+def test_an_answer_without_a_status_is_described_by_its_code() -> None:
     error = errors.from_answer("list /api/v1/pods", 502, b"<html>Bad Gateway</html>")
     assert isinstance(error, errors.Unavailable)
     assert str(error) == "list /api/v1/pods: HTTP 502"
 
 
-def test_an_error_inside_a_watch_is_told_by_the_code_it_names() -> None:
+def test_an_error_inside_a_watch_has_the_code_of_its_status() -> None:
     body = json.dumps({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
     assert isinstance(errors.from_watch("watch pods", body.encode()), errors.Gone)
     assert isinstance(errors.from_watch("watch pods", b"{}"), errors.Unavailable)

@@ -30,15 +30,15 @@ def asked(wanted: tuple[Resource, ...]) -> set[tuple[str, str, str]]:
     return {(found.group, found.plural, verb) for found in wanted for verb in found.verbs}
 
 
-def test_everywhere_it_may_do_exactly_what_it_does() -> None:
+def test_the_cluster_role_has_exactly_the_used_rights() -> None:
     assert granted("ClusterRole") == asked(resources.EVERYWHERE)
 
 
-def test_in_its_own_namespace_it_may_lead_and_nothing_else() -> None:
+def test_the_role_allows_only_leader_election() -> None:
     assert granted("Role") == asked(resources.IN_OWN_NAMESPACE)
 
 
-def test_an_existing_lease_is_only_its_own() -> None:
+def test_only_its_own_lease_may_be_changed() -> None:
     (role,) = (found for found in ROLES if found["kind"] == "Role")
     named = [rule for rule in role["rules"] if rule.get("resourceNames") == [names.MANAGED_BY]]
     assert [sorted(rule["verbs"]) for rule in named] == [["get", "update"]]

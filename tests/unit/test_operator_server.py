@@ -15,7 +15,7 @@ def well() -> str:
 
 
 @pytest.mark.parametrize(("host", "told"), [("127.0.0.1", r"http://127\.0\.0\.1:\d+"), ("", r"http://0\.0\.0\.0:\d+")])
-def test_the_address_that_is_told_is_the_one_that_is_bound(host: str, told: str) -> None:
+def test_the_reported_address_is_the_bound_one(host: str, told: str) -> None:
     async def play() -> str:
         server = Server(Metrics(), well, well, well)
         address = await server.start(host, 0)

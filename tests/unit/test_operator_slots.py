@@ -57,7 +57,7 @@ def played(script: Callable[[Bed], Awaitable[None]], total: int = 3, slow_total:
     return asyncio.run(play())
 
 
-def test_a_free_place_goes_to_who_has_the_fewest() -> None:
+def test_a_free_slot_goes_to_the_key_with_the_fewest() -> None:
     async def script(bed: Bed) -> None:
         await bed.ask("a1", "a2", "a3", "a4", "a5", "b1", "b2")
         assert bed.held == ["a1", "a2", "a3"]
@@ -69,7 +69,7 @@ def test_a_free_place_goes_to_who_has_the_fewest() -> None:
     played(script)
 
 
-def test_slow_ones_have_their_own_few_places_and_get_the_others_back_when_they_are_quick() -> None:
+def test_slow_keys_share_a_few_slots_until_they_are_quick() -> None:
     async def script(bed: Bed) -> None:
         bed.slots.mark("a", slow=True)
         bed.slots.mark("b", slow=True)
@@ -82,7 +82,7 @@ def test_slow_ones_have_their_own_few_places_and_get_the_others_back_when_they_a
     played(script)
 
 
-def test_no_place_is_lost_where_a_job_is_forgotten_with_those_of_its_requests_that_wait() -> None:
+def test_cancelling_waiting_requests_loses_no_slot() -> None:
     async def script(bed: Bed) -> None:
         await bed.ask("a1", "a2", "a3", "a4", "a5")
         await bed.cancel("a1", "a2", "a4", "a5")  # all at once: slots become free before the waiting ones have left
@@ -97,7 +97,7 @@ happening = st.tuples(st.sampled_from(["ask", "end", "cancel", "slow", "quick"])
 
 @examples(200)
 @given(st.lists(happening, max_size=40))
-def test_no_place_is_lost_or_given_twice(world: Sequence[tuple[str, int]]) -> None:
+def test_no_slot_is_lost_or_given_twice(world: Sequence[tuple[str, int]]) -> None:
     async def script(bed: Bed) -> None:
         asked: list[str] = []
         for number, (what, which) in enumerate(world):

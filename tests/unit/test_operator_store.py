@@ -97,7 +97,7 @@ def known() -> Known:
     return Known()
 
 
-def test_a_job_and_its_pods_are_told_together(known: Known) -> None:
+def test_a_job_is_observed_with_its_pods(known: Known) -> None:
     assert [pod.name for pod in known.store.pods_of(known.record)] == ["digits-base-0-0", "digits-base-0-1"]
     known.pod("MODIFIED", 0, annotations={"a": "b"})
     assert known.calls == [], "nothing that a plan could see has changed"
@@ -116,7 +116,7 @@ def test_a_pod_whose_owner_has_the_jobs_uid_but_another_name_is_not_the_jobs(kno
 
 
 @pytest.mark.parametrize("forged", [{"owner": replace(JOB, name="forged")}, {"namespace": "elsewhere"}])
-def test_the_last_words_of_a_forged_pod_do_not_replace_those_of_the_rank(known: Known, forged: dict[str, Any]) -> None:
+def test_a_forged_pods_tombstone_does_not_replace_the_ranks(known: Known, forged: dict[str, Any]) -> None:
     end = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": 1}}}]}
     known.pod("DELETED", 0, status=end)
     known.pod("DELETED", 0, status=end, **{"uid": "forged"} | forged)
@@ -128,7 +128,7 @@ def ended(code: int) -> dict[str, Any]:
     return {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": code}}}]}
 
 
-def test_the_last_words_of_a_rank_are_not_replaced_by_those_of_another_attempts(known: Known) -> None:
+def test_a_ranks_tombstone_is_not_replaced_by_an_older_attempts(known: Known) -> None:
     known.pod("ADDED", 0, attempt=1, uid="new")
     known.pod("DELETED", 0, attempt=1, status=ended(10), uid="new")
     known.pod("DELETED", 0, status=ended(137))  # a pod of the older attempt that ended late
@@ -138,7 +138,7 @@ def test_the_last_words_of_a_rank_are_not_replaced_by_those_of_another_attempts(
     assert (pod.attempt, pod.termination.exit_code) == (1, 10)
 
 
-def test_last_words_wait_for_a_status_that_is_behind_and_go_when_it_has_moved_on(known: Known) -> None:
+def test_tombstones_are_kept_until_the_status_has_moved_on(known: Known) -> None:
     known.pod("ADDED", 0, attempt=1, uid="new")
     known.pod("DELETED", 0, attempt=1, status=ended(10), uid="new")
     heard = [
@@ -159,16 +159,14 @@ def test_a_pod_that_only_looks_like_ours_is_ignored(known: Known, metadata: dict
     assert known.calls == []
 
 
-def test_a_deletion_that_was_asked_for_shows_at_once(known: Known) -> None:
+def test_a_requested_deletion_shows_at_once(known: Known) -> None:
     known.store.expect_deletions([Deletion("digits-base-0-0", "pod-0", 5)])
     assert known.going == ["digits-base-0-0"]
     known.pod("MODIFIED", 0, annotations={"what": "else"})
     assert known.going == ["digits-base-0-0"], "also when the pod changes in another way first"
 
 
-def test_deletions_of_pods_that_went_unseen_are_forgotten_in_time(
-    known: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deletions_of_unseen_pods_expire(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "EXPECTED_SECONDS", -1.0)
     for number in range(100):
         known.store.expect_deletions([Deletion("digits-base-0-0", f"gone-{number}", 5)])
@@ -183,7 +181,7 @@ def test_a_failed_deletion_no_longer_shows(known: Known) -> None:
     assert not known.store.is_deletion_expected(deletion)
 
 
-def test_a_deletion_that_never_shows_is_doubted_after_a_while(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_without_effect_expires(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "EXPECTED_SECONDS", -1.0)
     deletion = Deletion("digits-base-0-0", "pod-0", 5)
     known.store.expect_deletions([deletion])
@@ -191,7 +189,7 @@ def test_a_deletion_that_never_shows_is_doubted_after_a_while(known: Known, monk
     assert not known.store.is_deletion_expected(deletion)
 
 
-def test_a_pass_is_due_when_a_deletion_becomes_doubtful_but_not_for_one_that_takes_its_grace(known: Known) -> None:
+def test_only_an_expired_deletion_calls_for_a_pass(known: Known) -> None:
     assert known.store.expectation_seconds(known.record) is None
     known.store.expect_deletions([Deletion("digits-base-0-0", "pod-0", 60)])
     wait = known.store.expectation_seconds(known.record)
@@ -201,7 +199,7 @@ def test_a_pass_is_due_when_a_deletion_becomes_doubtful_but_not_for_one_that_tak
     assert known.store.expectation_seconds(known.record) is None
 
 
-def test_a_shorter_grace_is_asked_for_again_a_longer_one_not(known: Known) -> None:
+def test_only_a_shorter_grace_is_requested_again(known: Known) -> None:
     known.store.expect_deletions([Deletion("digits-base-0-0", "pod-0", 5)])
     assert known.store.is_deletion_expected(Deletion("digits-base-0-0", "pod-0", 60))
     assert not known.store.is_deletion_expected(Deletion("digits-base-0-0", "pod-0", 0)), (
@@ -209,7 +207,7 @@ def test_a_shorter_grace_is_asked_for_again_a_longer_one_not(known: Known) -> No
     )
 
 
-def test_a_node_calls_for_the_jobs_with_pods_on_it_only_when_it_changes(known: Known) -> None:
+def test_a_changed_node_enqueues_the_jobs_with_pods_on_it(known: Known) -> None:
     known.node("node-0")
     known.node("node-of-nobody", ready="Unknown")
     assert known.calls == []
@@ -222,7 +220,7 @@ def test_a_node_calls_for_the_jobs_with_pods_on_it_only_when_it_changes(known: K
 @pytest.mark.parametrize(
     "told", ["1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z", None, "yesterday"], ids=["past", "future", "none", "words"]
 )
-def test_a_node_is_silent_since_it_was_seen_so_whatever_its_own_clock_says(known: Known, told: str | None) -> None:
+def test_a_nodes_silence_counts_by_the_operators_clock(known: Known, told: str | None) -> None:
     began = time.time()
     known.node("node-0", ready="Unknown", since=told)
     first = silence(known)
@@ -238,7 +236,7 @@ def silence(known: Known) -> float:
     return known.store.nodes_of(known.store.pods_of(known.record))["node-0"].silent_since
 
 
-def test_a_node_that_was_made_again_is_known_when_the_old_one_is_told_to_be_gone_last(known: Known) -> None:
+def test_a_late_deletion_event_does_not_remove_a_new_node(known: Known) -> None:
     known.node("node-0", ready="Unknown", uid="new")
     known.node("node-0", kind="DELETED")
     seen = known.store.nodes_of(known.store.pods_of(known.record))
@@ -247,7 +245,7 @@ def test_a_node_that_was_made_again_is_known_when_the_old_one_is_told_to_be_gone
     assert "node-0" not in known.store.nodes_of(known.store.pods_of(known.record))
 
 
-def test_an_answer_to_a_write_calls_for_no_pass_of_the_job_that_wrote(known: Known) -> None:
+def test_an_answer_to_a_write_does_not_enqueue_its_job(known: Known) -> None:
     written = {**obj(JOB), "status": {"phase": "Starting"}}
     written["metadata"]["resourceVersion"] = "100"
     known.store.jobs.apply_response(written)
@@ -269,7 +267,7 @@ def test_a_job_that_is_being_deleted_says_so(known: Known) -> None:
         pytest.param({"spec": None}, "`null`", id="no spec"),
     ],
 )
-def test_a_job_that_is_not_understood_is_told_and_kept(change: dict[str, Any], complaint: str) -> None:
+def test_an_unparsable_job_is_reported_and_kept(change: dict[str, Any], complaint: str) -> None:
     found = obj(JOB)
     found["metadata"]["resourceVersion"] = "1"
     for key, value in change.items():

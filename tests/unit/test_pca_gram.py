@@ -40,7 +40,7 @@ def projector(basis: NDArray[Any]) -> NDArray[np.float64]:
     return product
 
 
-def test_they_are_those_of_the_singular_value_decomposition() -> None:
+def test_components_equal_those_of_the_svd() -> None:
     rows = trajectory(12, 300)
     components, basis = found(rows, 5)
     centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
@@ -84,7 +84,7 @@ def test_shards_of_columns_add_up_to_the_whole_and_are_its_columns() -> None:
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), basis)
 
 
-def test_another_snapshot_is_added_without_the_old_products() -> None:
+def test_a_new_snapshot_reuses_the_old_products() -> None:
     rows = trajectory(7, 90)
     before = gram.products(reader(rows[:6]), 0, 90, 6)
     np.testing.assert_allclose(
@@ -92,7 +92,7 @@ def test_another_snapshot_is_added_without_the_old_products() -> None:
     )
 
 
-def test_it_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_by_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, asked = trajectory(5, 1000), []
     monkeypatch.setattr(gram, "CHUNK", 64)
 
@@ -108,7 +108,7 @@ def test_it_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(np.abs(np.sum(streamed * found(rows, 2)[1], axis=1)), 1, rtol=1e-6)
 
 
-def test_what_is_read_may_be_overwritten_by_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_buffer_may_be_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, buffer = trajectory(5, 1000), np.empty((5, 64), np.float32)
     expected = found(rows, 3)[1]
     monkeypatch.setattr(gram, "CHUNK", 64)

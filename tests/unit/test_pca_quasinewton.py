@@ -42,7 +42,7 @@ def test_a_quadratic_is_solved_in_as_many_steps_as_it_has_dimensions(dimensions:
 
 
 @given(st.integers(2, 8), st.integers(0, 2**31))
-def test_what_it_knows_explains_the_last_step_and_is_positive_definite(dimensions: int, seed: int) -> None:
+def test_the_matrix_satisfies_the_secant_equation_and_is_positive_definite(dimensions: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     h = hessian(dimensions, seed)
     before, step = generator.standard_normal(dimensions), generator.standard_normal(dimensions)
@@ -53,7 +53,7 @@ def test_what_it_knows_explains_the_last_step_and_is_positive_definite(dimension
     assert np.linalg.eigvalsh(state.inverse).min() > 0
 
 
-def test_a_gradient_that_changed_against_the_step_teaches_nothing() -> None:
+def test_negative_curvature_does_not_update_the_matrix() -> None:
     state = quasinewton.stepped(quasinewton.first(3), np.zeros(3), np.array([1.0, 0, 0]))
     assert quasinewton.informed(state, np.array([-1.0, 2, 0])) is state
     assert quasinewton.informed(state, np.zeros(3)) is state
@@ -68,7 +68,7 @@ def test_the_slope_is_downhill() -> None:
 
 
 @pytest.mark.parametrize("trial", range(5))
-def test_the_first_length_at_which_the_loss_falls_enough_is_taken(trial: int) -> None:
+def test_the_first_length_with_a_sufficient_decrease_is_accepted(trial: int) -> None:
     """The loss falls just enough at that length, and just not enough at the longer ones."""
     loss, slope, asked = 0.9, -0.25, []
 
@@ -83,7 +83,7 @@ def test_the_first_length_at_which_the_loss_falls_enough_is_taken(trial: int) ->
 
 
 @pytest.mark.parametrize("worse", [0.9, float("nan"), float("inf")])
-def test_where_no_length_helps_nothing_is_accepted_and_nothing_learnt(worse: float) -> None:
+def test_without_a_sufficient_decrease_the_step_is_rejected(worse: float) -> None:
     found = quasinewton.search(0.9, -0.25, RULE, lambda length: worse)
     assert (found.length, found.evaluations) == (0, RULE.most)
     _, state = descend(hessian(3), np.ones(3), 2)
@@ -91,7 +91,7 @@ def test_where_no_length_helps_nothing_is_accepted_and_nothing_learnt(worse: flo
 
 
 @given(st.integers(1, 6), st.integers(0, 2**31))
-def test_it_stays_positive_definite_and_goes_downhill_however_gradients_change(dimensions: int, seed: int) -> None:
+def test_it_stays_positive_definite_for_random_gradients(dimensions: int, seed: int) -> None:
     """Random gradients, as from a new batch each time, with rejected steps in between."""
     generator = np.random.default_rng(seed)
     state = quasinewton.first(dimensions)

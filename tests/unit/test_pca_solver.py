@@ -51,7 +51,7 @@ def copied(to: Solver, solver: Solver) -> Solver:
 class TestBfgs:
     """P-BFGS."""
 
-    def test_it_begins_with_steepest_descent(self) -> None:
+    def test_the_first_step_is_steepest_descent(self) -> None:
         taken = Bfgs(3, SEARCH).direction(HESSIAN @ START, 0.1)
         np.testing.assert_array_equal(taken.vector, -HESSIAN @ START)
         assert taken.slope == pytest.approx(-np.sum((HESSIAN @ START) ** 2))
@@ -59,7 +59,7 @@ class TestBfgs:
     def test_the_learning_rate_does_not_matter(self) -> None:
         np.testing.assert_array_equal(step(Bfgs(3, SEARCH), START, 0.1), step(Bfgs(3, SEARCH), START, 9.0))
 
-    def test_it_comes_to_the_minimum(self) -> None:
+    def test_it_converges_to_the_minimum(self) -> None:
         solver, w = Bfgs(3, SEARCH), START
         for _ in range(25):
             w = step(solver, w)
@@ -75,7 +75,7 @@ class TestBfgs:
         np.testing.assert_allclose(inverse @ (HESSIAN @ (first - START)), first - START, rtol=1e-5)
 
     @pytest.mark.parametrize("worse", [1e9, np.inf, np.nan])
-    def test_a_rejected_step_is_as_none_at_all(self, worse: float) -> None:
+    def test_a_rejected_step_changes_nothing(self, worse: float) -> None:
         solver = Bfgs(3, SEARCH)
         w = step(solver, step(solver, START))
         before = memory(solver)
@@ -99,7 +99,7 @@ class TestBfgs:
         "spoiled", [-np.eye(3), np.full((3, 3), np.inf), np.full((3, 3), np.nan)], ids=["uphill", "infinite", "nan"]
     )
     @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-    def test_where_its_memory_leads_uphill_it_begins_again(self, spoiled: Doubles) -> None:
+    def test_an_uphill_direction_resets_its_state(self, spoiled: Doubles) -> None:
         solver = Bfgs(3, SEARCH)
         solver.memory["inverse"].set_data(Tensor(spoiled.astype(np.float32)))
         taken = solver.direction(HESSIAN @ START, 0.1)
@@ -140,7 +140,7 @@ class TestSgd:
             ours = step(solver, ours)
             np.testing.assert_allclose(ours, expected, rtol=1e-6)
 
-    def test_it_goes_all_the_way_and_looks_at_no_loss(self) -> None:
+    def test_it_takes_the_full_step_without_a_line_search(self) -> None:
         solver = Sgd(3, Momentum(momentum=0.5, weight_decay=0.0, nesterov=False))
 
         def evaluate(length: float) -> float:
@@ -157,7 +157,7 @@ class TestSgd:
         np.testing.assert_array_equal(step(other, w), step(solver, w))
 
 
-def test_what_is_remembered_has_names_of_its_own() -> None:
+def test_state_names_are_unique() -> None:
     names = [parameter.name for parameter in Bfgs(2, SEARCH).state()]
     assert names == [f"pca.{field}" for field in quasinewton.State.__struct_fields__]
     assert len({*names, *(parameter.name for parameter in Sgd(2, MOMENTUM).state())}) == 4

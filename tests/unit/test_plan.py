@@ -29,7 +29,7 @@ def test_a_new_job_becomes_a_gang_of_one_pod_per_rank() -> None:
     assert not status.is_true(cluster.status, "Running")
 
 
-def test_running_is_said_only_after_the_first_step() -> None:
+def test_running_is_true_only_after_the_first_step() -> None:
     cluster = Cluster(job())
     cluster.settle()
     cluster.run_all()
@@ -40,13 +40,13 @@ def test_running_is_said_only_after_the_first_step() -> None:
     assert (cluster.status.phase, status.is_true(cluster.status, "Running")) == ("Running", True)
 
 
-def test_a_plan_carried_out_asks_for_nothing_more() -> None:
+def test_a_settled_cluster_has_an_empty_plan() -> None:
     cluster = Cluster(job()).started()
     again = cluster.plan()
     assert (again.create, again.delete, again.status) == ((), (), cluster.status)
 
 
-def test_how_many_ranks_of_a_gang_run_is_said_while_it_comes_up() -> None:
+def test_a_starting_gang_reports_its_running_ranks() -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 3}))
     cluster.settle()
     cluster.run_all()
@@ -156,7 +156,7 @@ def test_an_error_that_would_repeat_fails_the_job_at_once(code: int, reason: str
     assert "no such file" in failed.message
 
 
-def test_a_failure_is_told_with_its_whole_remedy_however_long_its_paths_are() -> None:
+def test_a_failure_message_keeps_its_remedy_with_long_paths() -> None:
     """The message contains the path twice, as for a data set's part and the folder of a class."""
     path = f"/mnt/{'a-deep-folder/' * 15}val"
     remedy = "use the folder that has train and val, each with a folder for each class"
@@ -171,7 +171,7 @@ def test_a_failure_is_told_with_its_whole_remedy_however_long_its_paths_are() ->
     assert len(failed.message) < 420
 
 
-def test_images_that_ranks_skipped_are_counted_once_whoever_met_them() -> None:
+def test_skipped_images_are_counted_once_over_ranks() -> None:
     cluster = Cluster(job()).started()
     cluster.exit(0, 0, "Completed", report={"class": "Succeeded", "skipped": ["aa", "bb"]})
     cluster.exit(1, 0, "Completed", report={"class": "Succeeded", "skipped": ["bb", "cc"]})
@@ -239,7 +239,7 @@ def test_a_communication_error_waits_for_the_rank_that_caused_it() -> None:
     assert (cluster.status.attempts[0].rank, cluster.status.attempts[0].reason) == (1, "OutOfMemory")
 
 
-def test_a_communication_error_alone_is_believed_after_a_while() -> None:
+def test_a_communication_error_alone_counts_after_a_while() -> None:
     cluster = Cluster(job()).started()
     cluster.exit(0, 14, report={"class": "CommunicationError"})
     cluster.step()
@@ -270,7 +270,7 @@ def test_a_lost_pod_restarts_at_once_without_using_the_budget() -> None:
     assert len(cluster.gang()) == 2
 
 
-def test_pods_that_are_lost_again_and_again_are_not_created_without_end() -> None:
+def test_repeatedly_lost_pods_back_off() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 10}))
     delays = []
     for _ in range(3):
@@ -354,7 +354,7 @@ def test_progress_of_an_earlier_attempt_is_ignored() -> None:
     assert cluster.status.phase == "Starting", "the old gang's steps are not the new one's"
 
 
-def test_suspend_lets_every_rank_save_and_says_where_it_stopped() -> None:
+def test_suspend_lets_every_rank_save_and_records_the_step() -> None:
     cluster = Cluster(job()).started()
     cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
     first = cluster.step()
@@ -379,7 +379,7 @@ def test_a_resumed_job_goes_on_with_a_new_attempt_and_a_new_active_time() -> Non
     assert sorted(cluster.pods) == ["digits-base-1-0", "digits-base-1-1"]
 
 
-def test_a_stop_while_a_resumed_gang_still_starts_names_the_checkpoint_it_has() -> None:
+def test_suspending_a_starting_gang_keeps_its_checkpoint() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.train_to(30, checkpoint_step=23)
     cluster.exit(1, 137)
@@ -392,7 +392,7 @@ def test_a_stop_while_a_resumed_gang_still_starts_names_the_checkpoint_it_has() 
     assert "step 23" in stopped.message
 
 
-def test_a_checkpoint_is_not_forgotten_with_the_record_of_the_attempt_that_left_it() -> None:
+def test_a_checkpoint_outlives_the_record_of_its_attempt() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0, "maxRestarts": 1000})).started()
     cluster.train_to(30, checkpoint_step=23)
     for _ in range(status.ATTEMPTS_KEPT + 1):
@@ -456,7 +456,7 @@ def test_the_step_that_a_successor_resumes_from_corrects_the_record_and_the_good
     assert cluster.status.goodput == account, "once"
 
 
-def test_where_nobody_timed_a_step_the_successor_makes_no_time_productive() -> None:
+def test_without_a_step_time_no_time_counts_as_productive() -> None:
     cluster = ended_unheard(55, 55, step_seconds=None)
     cluster.train_to(89, 89)
     cluster.progress = replace(cluster.progress or Progress(), resumed_step=89)
@@ -466,7 +466,7 @@ def test_where_nobody_timed_a_step_the_successor_makes_no_time_productive() -> N
     assert (cluster.status.goodput.productive_seconds, cluster.status.goodput.percent) == (0, 0)
 
 
-def test_an_attempt_that_goes_on_from_an_earlier_jobs_checkpoint_has_not_trained_its_steps() -> None:
+def test_steps_of_an_earlier_jobs_checkpoint_do_not_count_as_trained() -> None:
     cluster = Cluster(job()).started()
     cluster.train_to(510, 510)
     cluster.progress = replace(cluster.progress or Progress(), step_seconds=1.0, resumed_step=500)
@@ -500,7 +500,7 @@ def without_claim() -> Cluster:
     return cluster
 
 
-def test_without_a_claim_suspending_says_what_it_throws_away_and_counts_it_as_lost() -> None:
+def test_suspending_without_a_claim_reports_the_lost_steps() -> None:
     cluster = without_claim()
     cluster.job = replace(cluster.job, spec=_suspended(cluster.job.spec, True))
     first = cluster.step()
@@ -520,7 +520,7 @@ def test_without_a_claim_suspending_says_what_it_throws_away_and_counts_it_as_lo
     assert cluster.events.count("ProgressLost") == 1
 
 
-def test_without_a_claim_a_restart_says_that_the_steps_are_lost_and_claims_no_checkpoint() -> None:
+def test_restarting_without_a_claim_reports_the_lost_steps() -> None:
     cluster = without_claim()
     cluster.exit(1, 137)
     wanted = cluster.step()
@@ -538,7 +538,7 @@ def test_a_finished_job_without_a_claim_has_no_checkpoint() -> None:
     assert cluster.status.progress.checkpoint_step is None
 
 
-def test_who_is_waited_for_is_named() -> None:
+def test_pods_waited_for_are_named() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.exit(0, 137)
     cluster.step()
@@ -628,7 +628,7 @@ def test_a_lost_rank_of_a_smaller_stage_restarts_as_many_as_the_stage_has() -> N
     assert sorted(stage.attempts for stage in cluster.status.stages) == [1, 2]
 
 
-def test_a_pod_that_claims_an_index_the_stage_has_not_completes_nothing_also_when_it_is_gone() -> None:
+def test_a_pod_with_an_index_beyond_the_stage_does_not_count() -> None:
     cluster = sized((LARGER, SMALLER)).started()
     for index in range(4):
         cluster.exit(index, 0)
@@ -640,7 +640,7 @@ def test_a_pod_that_claims_an_index_the_stage_has_not_completes_nothing_also_whe
     assert (cluster.status.ranks.succeeded, status.is_terminal(cluster.status)) == ("0", False)
 
 
-def test_a_stage_of_one_device_has_no_coordinator_and_one_of_a_part_of_a_node_stays_on_one() -> None:
+def test_small_stages_share_a_node_and_one_rank_needs_no_coordinator() -> None:
     few = [{**TWO_STAGES[0], "deviceCount": 2}, {**TWO_STAGES[1], "deviceCount": 1}]
     wanted = job(device={"type": "CPU", "count": 8, "perNode": 4}, stages=few)
     part, one = (gang.gang(wanted, stage, 0) for stage in wanted.spec.stages)

@@ -88,7 +88,7 @@ def test_the_order_of_annotations_changes_nothing() -> None:
     assert len(tables) == 1
 
 
-def test_what_is_missing_is_said_and_is_why_the_job_does_not_run() -> None:
+def test_missing_annotations_are_the_pending_reason() -> None:
     cluster = ascend()
     allocate(cluster, 0, 2)
     cluster.step()
@@ -131,7 +131,7 @@ def test_a_gang_that_is_not_all_bound_has_no_table() -> None:
     ],
     ids=["CPU", "GPU", "one Ascend device", "Ascend with a coordinator"],
 )
-def test_who_needs_no_rank_table_does_not_wait_for_one(device: dict[str, Any]) -> None:
+def test_jobs_without_a_rank_table_do_not_wait(device: dict[str, Any]) -> None:
     cluster = Cluster(job(device=device)).started()
     assert cluster.status.phase == "Running"
     assert status.condition(cluster.status, RANK_TABLE_READY) is None
@@ -147,7 +147,7 @@ def refused() -> Cluster:
     return cluster
 
 
-def test_a_refusal_is_said_with_the_pod_and_hccls_rule() -> None:
+def test_a_refusal_names_the_pod_and_hccls_rule() -> None:
     cluster = refused()
     assert (condition(cluster).status, condition(cluster).reason) == ("False", "Refused")
     assert condition(cluster).message.startswith("pod digits-base-0-1: ")
@@ -221,7 +221,7 @@ def test_a_restarted_gang_gets_a_table_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("writes", range(6))
-def test_an_operator_that_dies_while_it_publishes_leaves_nothing_half_done(writes: int) -> None:
+def test_a_crash_while_publishing_is_recovered(writes: int) -> None:
     """The writes are the status, the config map and four annotations."""
     cluster = ascend()
     allocate(cluster)
@@ -233,7 +233,7 @@ def test_an_operator_that_dies_while_it_publishes_leaves_nothing_half_done(write
     assert condition(cluster).status == "True"
 
 
-def test_a_status_says_ready_only_when_every_pod_was_told() -> None:
+def test_rank_table_ready_follows_the_last_pod_annotation() -> None:
     cluster = ascend()
     allocate(cluster)
     cluster.step()
@@ -303,7 +303,7 @@ def test_a_pod_that_kubelet_rejects_for_its_device_restarts_the_gang() -> None:
     assert (record.reason, record.rank, cluster.status.restarts_count_towards_max) == ("Rejected", 3, 0)
 
 
-def test_what_keeps_the_table_from_being_published_is_said() -> None:
+def test_a_refused_config_map_is_the_pending_reason() -> None:
     cluster = ascend()
     allocate(cluster)
     words = "ConfigMap digits-base-0-ranks exists and is not this job's: delete it, or rename the job"
@@ -318,7 +318,7 @@ def test_what_keeps_the_table_from_being_published_is_said() -> None:
     )
 
 
-def test_annotations_that_are_written_again_are_for_that_very_pod() -> None:
+def test_annotations_are_bound_to_the_pods_uid() -> None:
     cluster = ascend()
     allocate(cluster)
     wanted = cluster.plan().annotate

@@ -27,7 +27,7 @@ def fall_silent(cluster: Cluster, node: str) -> None:
     cluster.nodes[node] = NodeView(node, ready=False, silent_since=cluster.now)
 
 
-def test_a_node_that_is_silent_for_long_restarts_the_gang_and_is_not_counted() -> None:
+def test_a_lost_node_restarts_the_gang_without_using_the_budget() -> None:
     cluster = with_nodes(Cluster(job(failurePolicy={"maxRestarts": 0}))).started()
     fall_silent(cluster, "node-1")
     assert cluster.step().wake_seconds == 30
@@ -41,7 +41,7 @@ def test_a_node_that_is_silent_for_long_restarts_the_gang_and_is_not_counted() -
     assert graces == {"digits-base-0-0": 5, "digits-base-0-1": 0}, "nobody waits for the lost node's kubelet"
 
 
-def test_a_node_that_comes_back_soon_costs_nothing() -> None:
+def test_a_node_that_comes_back_soon_causes_no_restart() -> None:
     cluster = with_nodes(Cluster(job())).started()
     fall_silent(cluster, "node-1")
     cluster.now += 29
@@ -52,7 +52,7 @@ def test_a_node_that_comes_back_soon_costs_nothing() -> None:
     assert (cluster.status.phase, cluster.status.restarts) == ("Running", 0)
 
 
-def test_a_rank_that_blames_others_is_believed_only_when_no_node_is_lost_meanwhile() -> None:
+def test_a_communication_error_waits_for_a_lost_node() -> None:
     cluster = with_nodes(Cluster(job(failurePolicy={"maxRestarts": 0}))).started()
     cluster.exit(0, 14, report={"class": "CommunicationError"})
     assert cluster.step().wake_seconds == 60
@@ -122,7 +122,7 @@ def test_an_error_in_the_job_is_one_also_when_its_rank_was_deleted() -> None:
     assert cluster.status.phase == "Failed"
 
 
-def test_ranks_that_blame_one_that_was_deleted_and_still_leaves_are_no_failure_of_the_gang() -> None:
+def test_ranks_that_blame_a_terminating_rank_are_no_failure() -> None:
     cluster = with_nodes(Cluster(job(failurePolicy={"maxRestarts": 0}))).started()
     delete(cluster, 1)
     cluster.exit(0, 14, report={"class": "CommunicationError"})
@@ -144,7 +144,7 @@ def test_a_rank_that_fails_while_it_saves_for_a_suspension_is_on_record() -> Non
     assert (record.reason, record.message, cluster.status.phase) == ("StorageError", "disk full", "Suspended")
 
 
-def test_why_nothing_is_scheduled_is_said_in_the_schedulers_words() -> None:
+def test_a_scheduling_failure_has_the_schedulers_message() -> None:
     cluster = Cluster(job())
     cluster.settle()
     words = "0/3 nodes are available: 3 Insufficient cpu."
@@ -164,7 +164,7 @@ def waiting_for(cluster: Cluster, reason: str, message: str) -> None:
         pod["status"]["containerStatuses"] = [{"name": names.CONTAINER, "ready": False, "state": state}]
 
 
-def test_an_image_that_does_not_come_is_said_and_fails_the_job_at_the_startup_deadline() -> None:
+def test_a_failing_image_pull_fails_the_job_at_the_startup_deadline() -> None:
     cluster = Cluster(job(runPolicy={"startupDeadlineSeconds": 60}))
     cluster.settle()
     waiting_for(cluster, "ImagePullBackOff", "Back-off pulling image x")
@@ -180,7 +180,7 @@ def test_an_image_that_does_not_come_is_said_and_fails_the_job_at_the_startup_de
     assert "correct template.image" in failed.message
 
 
-def test_an_image_name_that_can_never_work_fails_the_job_at_once() -> None:
+def test_an_invalid_image_name_fails_the_job_at_once() -> None:
     cluster = Cluster(job())
     cluster.settle()
     waiting_for(cluster, "InvalidImageName", "couldn't parse image name")
@@ -235,7 +235,7 @@ def test_out_of_memory_names_the_limit_and_the_remedy(
     assert said in wanted.events[0].message
 
 
-def test_a_pod_that_can_never_be_fails_the_job_at_once_in_the_api_servers_words() -> None:
+def test_an_invalid_pod_fails_the_job_with_the_api_servers_message() -> None:
     cluster = Cluster(job())
     cluster.step()
     cluster.pods.clear()
@@ -257,7 +257,7 @@ def keep_out_the_next_gang(cluster: Cluster) -> None:
     cluster.pods.clear()
 
 
-def test_what_makes_the_pods_invalid_of_a_job_that_has_trained_is_waited_for() -> None:
+def test_invalid_pods_of_a_job_that_has_trained_are_retried() -> None:
     """The job's own pods were valid before, so an injector or a LimitRange is the cause and may be fixed."""
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.exit(1, 137)
@@ -274,7 +274,7 @@ def test_what_makes_the_pods_invalid_of_a_job_that_has_trained_is_waited_for() -
     assert (cluster.status.phase, cluster.status.restarts) == ("Running", 1)
 
 
-def test_a_gang_that_is_kept_out_after_one_that_could_not_be_asked_has_its_own_reason() -> None:
+def test_a_blocked_gang_after_an_unreachable_one_has_its_own_reason() -> None:
     limits = {"runPolicy": {"startupDeadlineSeconds": 60}, "failurePolicy": {"backoffSeconds": 0}}
     cluster = unheard(Cluster(job(**limits)))
     cluster.exit(0, 1)
@@ -287,7 +287,7 @@ def test_a_gang_that_is_kept_out_after_one_that_could_not_be_asked_has_its_own_r
     )
 
 
-def test_a_refusal_of_the_api_server_is_said() -> None:
+def test_a_refusal_of_the_api_server_is_reported() -> None:
     cluster = Cluster(job())
     cluster.obstacle = Obstacle("exceeded quota: compute")
     cluster.settle()
@@ -296,7 +296,7 @@ def test_a_refusal_of_the_api_server_is_said() -> None:
     assert (running.reason, running.message.endswith("exceeded quota: compute")) == ("PodsRefused", True)
 
 
-def test_a_gang_that_is_never_let_in_whole_meets_the_startup_deadline() -> None:
+def test_a_partly_admitted_gang_meets_the_startup_deadline() -> None:
     cluster = Cluster(job(runPolicy={"startupDeadlineSeconds": 60}))
     cluster.step()
     cluster.obstacle = Obstacle("exceeded quota: compute")
@@ -334,7 +334,7 @@ def test_clean_pod_policy_says_what_a_failed_job_leaves(policy: str, left: list[
     assert sorted(cluster.pods) == left
 
 
-def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
+def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     cluster = Cluster(job(runPolicy={"ttlSecondsAfterFinished": 100})).started()
     for index in (0, 1):
         cluster.exit(index, 0)
@@ -385,7 +385,7 @@ def test_the_termination_message_of_a_deleted_pod_is_recorded() -> None:
     assert cluster.status.restarts_count_towards_max == 0
 
 
-def test_a_victim_is_believed_by_the_operators_own_clock() -> None:
+def test_the_wait_for_a_blamed_rank_uses_the_operators_clock() -> None:
     """Kubelet's clock may differ by hours."""
     cluster = with_nodes(Cluster(job())).started()
     cluster.now += 3600
@@ -415,7 +415,7 @@ def running(cluster: Cluster) -> Condition:
     return found
 
 
-def test_a_gang_that_cannot_be_asked_is_not_taken_for_hung_and_says_so() -> None:
+def test_an_unreachable_gang_does_not_count_as_hung() -> None:
     cluster = unheard(Cluster(job(runPolicy={"startupDeadlineSeconds": 60}, failurePolicy={"hangTimeoutSeconds": 30})))
     cluster.now += 119
     cluster.settle()
@@ -430,7 +430,7 @@ def test_a_gang_that_cannot_be_asked_is_not_taken_for_hung_and_says_so() -> None
     assert cluster.status.attempts[0].reason == "StartupDeadlineExceeded"
 
 
-def test_a_gang_of_which_nobody_hears_a_step_meets_a_deadline_of_twice_its_time_to_start() -> None:
+def test_an_unreachable_gang_has_twice_the_startup_deadline() -> None:
     cluster = unheard(Cluster(job(runPolicy={"startupDeadlineSeconds": 60}, failurePolicy={"backoffSeconds": 0})))
     assert cluster.plan().wake_seconds == 120
     cluster.now += 120
@@ -440,7 +440,7 @@ def test_a_gang_of_which_nobody_hears_a_step_meets_a_deadline_of_twice_its_time_
     assert "cannot connect to port 9400 of rank 0" in record.message
 
 
-def test_what_kubelet_hears_of_a_rank_that_cannot_be_asked_is_training() -> None:
+def test_readiness_of_an_unreachable_rank_counts_as_training() -> None:
     cluster = unheard(Cluster(job(runPolicy={"startupDeadlineSeconds": 60})))
     cluster.hear(ready=True)
     cluster.settle()
@@ -461,7 +461,7 @@ def test_what_kubelet_hears_of_a_rank_that_cannot_be_asked_is_training() -> None
     assert cluster.status.phase == "Complete"
 
 
-def test_a_rank_that_cannot_be_asked_and_tells_its_kubelet_nothing_any_more_hangs() -> None:
+def test_an_unreachable_rank_that_is_not_ready_hangs() -> None:
     cluster = unheard(Cluster(job(failurePolicy={"hangTimeoutSeconds": 30})))
     cluster.hear(ready=True)
     cluster.settle()
@@ -482,7 +482,7 @@ def test_a_rank_that_cannot_be_asked_and_tells_its_kubelet_nothing_any_more_hang
     assert record.message == "rank 0 reported no step to its kubelet for hangTimeoutSeconds: 30"
 
 
-def test_a_rank_that_cannot_be_asked_and_is_deleted_does_not_hang() -> None:
+def test_an_unreachable_deleted_rank_does_not_hang() -> None:
     cluster = unheard(Cluster(job(failurePolicy={"maxRestarts": 0})))
     cluster.hear(ready=True)
     cluster.settle()
@@ -492,7 +492,7 @@ def test_a_rank_that_cannot_be_asked_and_is_deleted_does_not_hang() -> None:
     assert (cluster.status.phase, cluster.status.restarts_count_towards_max) == ("Starting", 0)
 
 
-def test_only_rank_0_is_asked_by_its_kubelet_which_counts_as_long_as_a_hang_takes() -> None:
+def test_only_rank_0_has_a_readiness_probe_of_the_hang_timeout() -> None:
     cluster = Cluster(job(failurePolicy={"hangTimeoutSeconds": 65}))
     cluster.step()
     first, second = (cluster.rank(index)["spec"]["containers"][0] for index in (0, 1))
@@ -512,7 +512,7 @@ def test_ranks_may_save_when_the_active_deadline_is_over(crash: bool) -> None:
     assert {deletion.grace_seconds for deletion in cluster.plan().delete} == {60}
 
 
-def test_whoever_failed_before_the_active_deadline_is_on_record() -> None:
+def test_failures_before_the_active_deadline_are_recorded() -> None:
     cluster = Cluster(job(runPolicy={"activeDeadlineSeconds": 100})).started()
     cluster.exit(1, 10, report={"class": "ConfigError", "message": "no"})
     cluster.now += 200
@@ -543,7 +543,7 @@ def test_a_pod_that_kubelet_rejects_is_no_failure_of_the_gang() -> None:
     ],
     ids=["lost", "evicted"],
 )
-def test_a_pod_that_went_without_an_exit_code_says_why_if_that_was_seen(reason: str, expected: tuple[str, str]) -> None:
+def test_a_pod_without_an_exit_code_has_its_reason(reason: str, expected: tuple[str, str]) -> None:
     cluster = Cluster(job()).started()
     if reason:
         cluster.rank(1)["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
@@ -554,7 +554,7 @@ def test_a_pod_that_went_without_an_exit_code_says_why_if_that_was_seen(reason: 
     assert (record.reason, record.message) == expected
 
 
-def test_a_rank_that_leaves_unasked_uses_the_budget() -> None:
+def test_an_unrequested_exit_uses_the_budget() -> None:
     cluster = Cluster(job(failurePolicy={"maxRestarts": 0})).started()
     for index in (0, 1):
         cluster.exit(index, 16, report={"class": "Interrupted"})
@@ -570,7 +570,7 @@ def test_a_long_run_that_is_evicted_once_restarts_at_once() -> None:
     assert cluster.step().wake_seconds == 0
 
 
-def test_two_failures_whose_step_nobody_knows_are_not_the_same_step() -> None:
+def test_failures_at_unknown_steps_are_not_the_same_step() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0}))
     for _ in range(2):
         cluster.settle()
@@ -580,7 +580,7 @@ def test_two_failures_whose_step_nobody_knows_are_not_the_same_step() -> None:
     assert (cluster.status.phase, cluster.status.restarts) == ("Starting", 2)
 
 
-def test_pods_on_a_lost_node_go_also_when_the_job_is_over() -> None:
+def test_pods_on_a_lost_node_are_deleted_after_the_jobs_end() -> None:
     cluster = with_nodes(Cluster(job())).started()
     cluster.exit(0, 10, report={"class": "ConfigError"})
     cluster.step()
@@ -591,7 +591,7 @@ def test_pods_on_a_lost_node_go_also_when_the_job_is_over() -> None:
     assert sorted(cluster.pods) == ["digits-base-0-0"]
 
 
-def test_a_step_time_beyond_reason_breaks_nothing() -> None:
+def test_an_absurd_step_time_is_harmless() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.train_to(10, checkpoint_step=10)
     assert cluster.progress is not None
@@ -601,7 +601,7 @@ def test_a_step_time_beyond_reason_breaks_nothing() -> None:
     assert cluster.status.goodput is not None
 
 
-def test_goodput_tells_what_was_lost_to_what() -> None:
+def test_goodput_lists_losses_by_cause() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.train_to(120, checkpoint_step=100)
     assert cluster.progress is not None
@@ -616,7 +616,7 @@ def test_goodput_tells_what_was_lost_to_what() -> None:
     assert [(loss.reason, loss.device_seconds) for loss in account.lost] == [("Killed", 100)]
 
 
-def test_counts_and_progress_can_wait_but_a_phase_cannot() -> None:
+def test_only_phase_changes_are_written_at_once() -> None:
     cluster = Cluster(job()).started()
     before = cluster.status
     cluster.train_to(7)
@@ -639,7 +639,7 @@ def test_a_pod_that_only_looks_like_ours_is_refused(changes: dict[str, Any], com
         pods.view(pod)
 
 
-def test_a_rank_that_the_job_has_not_counts_for_nothing() -> None:
+def test_a_rank_beyond_the_job_does_not_count() -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 1})).started()
     forged = copy.deepcopy(cluster.rank(0))
     forged["metadata"]["labels"][names.LABEL_INDEX] = "99"
@@ -650,7 +650,7 @@ def test_a_rank_that_the_job_has_not_counts_for_nothing() -> None:
     assert cluster.status.phase == "Running"
 
 
-def test_devices_that_share_a_node_attract_each_other_and_repel_the_rest() -> None:
+def test_pods_that_share_a_node_have_affinity_and_anti_affinity() -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 4, "perNode": 2}))
     cluster.step()
     groups = [cluster.rank(index)["metadata"]["labels"][names.LABEL_NODE_GROUP] for index in range(4)]

@@ -195,7 +195,7 @@ def live_one_pass(cluster: Cluster) -> bool:
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 13, 14, 15, 16, 137, 143]), st.booleans()), max_size=8)
 )
-def test_whoever_deletes_ranks_never_uses_the_budget(ends: list[tuple[int, int, bool]]) -> None:
+def test_deleted_ranks_never_use_the_budget(ends: list[tuple[int, int, bool]]) -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 3}, failurePolicy={"maxRestarts": 0}))
     for index, code, gone in ends:
         cluster.started()
@@ -210,7 +210,7 @@ def test_whoever_deletes_ranks_never_uses_the_budget(ends: list[tuple[int, int, 
 
 @examples(60)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12))
-def test_crashes_between_writes_change_nothing_about_the_end(crashes: list[int]) -> None:
+def test_crashes_between_writes_do_not_change_the_outcome(crashes: list[int]) -> None:
     undisturbed, disturbed = (Cluster(job(failurePolicy={"backoffSeconds": 0})) for _ in range(2))
     for cluster, cuts in ((undisturbed, []), (disturbed, list(crashes))):
         for act in (lambda c: None, fail_rank_1, lambda c: None, succeed):

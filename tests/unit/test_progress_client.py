@@ -95,11 +95,11 @@ async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         "silence",
     ],
 )
-def test_a_rank_that_can_be_reached_and_tells_nothing_useful_has_not_answered(talk: Talk) -> None:
+def test_a_useless_answer_counts_as_silence(talk: Talk) -> None:
     assert asked(talk) is None
 
 
-def test_a_connection_that_a_rank_would_keep_is_closed() -> None:
+def test_connections_are_not_kept_alive() -> None:
     async def play() -> tuple[Progress | None, bytes]:
         rest: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -128,13 +128,13 @@ def test_a_rank_at_an_ipv6_address_is_understood() -> None:
     assert asked(saying(ANSWER), "::1") is not None
 
 
-def test_a_refused_connection_is_no_answer_of_a_rank_that_can_be_reached() -> None:
+def test_a_refused_connection_counts_as_silence() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         assert asyncio.run(progress_client.progress("127.0.0.1", unused.getsockname()[1])) is None
 
 
-def test_a_connection_that_does_not_come_about_says_nothing_about_the_rank() -> None:
+def test_a_connection_timeout_counts_as_unreachable() -> None:
     with socket.socket() as full, socket.socket() as first:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -144,7 +144,7 @@ def test_a_connection_that_does_not_come_about_says_nothing_about_the_rank() -> 
 
 
 @pytest.mark.parametrize("code", [errno.EHOSTUNREACH, errno.ENETUNREACH])
-def test_a_network_without_a_way_to_the_rank_says_nothing_about_it(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_missing_route_counts_as_unreachable(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     async def no_route(*_: object) -> None:
         raise OSError(code, "no route")
 
@@ -185,7 +185,7 @@ async def no_way(address: str) -> Progress | None:
     raise progress_client.Unreachable(address)
 
 
-def test_a_rank_is_unreachable_until_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_ends_with_the_first_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     first = rank_0("pod-1")
     assert unreachable_after(monkeypatch, (first, False), (first, False), (first, True)) == [True, True, False]
 
@@ -195,7 +195,7 @@ def test_a_rank_that_was_reached_before_is_silent_and_not_unreachable(monkeypatc
     assert unreachable_after(monkeypatch, (first, True), (first, False), (second, False)) == [False, False, True]
 
 
-def test_another_pod_is_not_unreachable_before_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_pod_is_not_unreachable_before_its_first_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> tuple[bool, bool]:
         answered = asyncio.Event()
         asking = ProgressPoller(lambda uid: answered.set())

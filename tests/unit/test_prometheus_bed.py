@@ -27,7 +27,7 @@ from beds.prometheus.promql import compared
         ("android > 1", ["android"]),
     ],
 )
-def test_what_a_rule_compares(expression: str, parts: list[str]) -> None:
+def test_series_that_a_rule_compares(expression: str, parts: list[str]) -> None:
     assert compared(expression) == parts
 
 

@@ -25,7 +25,7 @@ def series(metrics: Metrics) -> dict[str, float]:
     return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def test_no_loss_is_told_before_there_is_one() -> None:
+def test_no_loss_is_exposed_before_the_first_step() -> None:
     metrics, _ = started()
     found = series(metrics)
     assert not {"resnetboost_loss", "resnetboost_test_top1_ratio", "resnetboost_checkpoint_step"} & found.keys()
@@ -35,7 +35,7 @@ def test_no_loss_is_told_before_there_is_one() -> None:
     assert series(metrics)["resnetboost_loss"] == 2.5
 
 
-def test_who_saves_tells_where_a_restart_would_go_on_also_before_its_first_checkpoint() -> None:
+def test_the_resume_step_is_exposed_before_the_first_checkpoint() -> None:
     metrics, logger = started()
     logger.saves(44, every_steps=20)
     found = series(metrics)
@@ -44,7 +44,7 @@ def test_who_saves_tells_where_a_restart_would_go_on_also_before_its_first_check
     assert "resnetboost_checkpoint_timestamp_seconds" not in found
 
 
-def test_who_saves_nothing_has_no_times_of_saving() -> None:
+def test_without_checkpoints_no_save_times_are_exposed() -> None:
     metrics, logger = started(GOOD | {"snapshots": {"everyEpochs": 1, "from": 0, "keep": 5}})
     written = [f"resnetboost_{what}_seconds_{part}" for what in ("checkpoint", "snapshot") for part in ("sum", "count")]
     assert not series(metrics).keys() & {*written, "resnetboost_checkpoint_seconds_bucket"}
@@ -52,5 +52,5 @@ def test_who_saves_nothing_has_no_times_of_saving() -> None:
     assert set(written) <= series(metrics).keys()
 
 
-def test_no_time_of_creation_is_told() -> None:
+def test_no_created_timestamps_are_exposed() -> None:
     assert not [name for name in series(started()[0]) if name.endswith("_created")]

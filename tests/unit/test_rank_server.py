@@ -34,7 +34,7 @@ def answer(port: int, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def test_kubelet_is_told_whether_the_rank_takes_steps(
+def test_the_readiness_probe_reports_whether_steps_are_made(
     board: ProgressState, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert answer(port, "/training")[0] == 503, "none yet, however long it compiles"
@@ -46,7 +46,7 @@ def test_kubelet_is_told_whether_the_rank_takes_steps(
     assert answer(port, "/training")[0] == 503, "words are no steps"
 
 
-def test_whoever_asks_is_told_where_the_rank_is(board: ProgressState, port: int) -> None:
+def test_progress_reports_the_ranks_step(board: ProgressState, port: int) -> None:
     board.update(step=7)
     code, body = answer(port, "/progress?now")
     assert (code, json.loads(body)) == (200, {"state": "Starting", "stage": "base", "attempt": 0, "step": 7})

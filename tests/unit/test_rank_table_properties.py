@@ -85,7 +85,7 @@ HISTORIES = st.lists(cluster_event, max_size=60)
 
 @examples(300)
 @given(HISTORIES)
-def test_whatever_is_published_is_right_and_never_changes(events: list[tuple[str, Any]]) -> None:
+def test_published_tables_are_valid_and_never_change(events: list[tuple[str, Any]]) -> None:
     cluster = Cluster(job(device={"type": "Ascend", "count": COUNT}, failurePolicy={"backoffSeconds": 1}))
     for what, how in events:
         happen(cluster, what, how)

@@ -63,7 +63,7 @@ def test_dictionary_order_of_the_servers_is_that_of_the_ranks_also_for_many() ->
     assert checking.judge_bytes(built.data, "910B").findings == ()
 
 
-def test_a_node_name_too_long_for_a_server_id_is_cut() -> None:
+def test_a_long_node_name_is_cut_to_a_server_id() -> None:
     built = assembly.build([pod(0, "n" * 253, 0, "10.0.0.1"), pod(1, "n" * 252 + "m", 0, "10.0.0.2")], "910B")
     assert [len(name) for name in servers(built)] == [64, 64]
 
@@ -272,12 +272,12 @@ def test_the_hosts_network_is_no_substitute_for_addresses_that_the_plugin_could_
         assembly.build([pod(0, "a", 0), pod(1, "b", 0)], chip, host_network=True)
 
 
-def test_many_pods_are_not_all_named() -> None:
+def test_a_refusal_names_only_the_first_pods() -> None:
     with pytest.raises(Refusal, match=r"^pods job-base-0-0, job-base-0-1, job-base-0-2 and 3 more: "):
         assembly.build([pod(index, "a", index, f"10.0.0.{index}") for index in range(6)], "910A")
 
 
-def test_who_is_still_waited_for() -> None:
+def test_pods_without_an_annotation_are_listed() -> None:
     assert annotations.missing((pod(0, "a", 0), BoundPod("late", 1, "a", {"other": ""}))) == ("late",)
 
 
@@ -360,7 +360,7 @@ def bound(index: int, nodes: list[str], at: tuple[int, int], base: str, super_po
 
 @examples(100)
 @given(gangs())
-def test_our_own_check_takes_every_table_of_a_gang_that_was_placed_well(
+def test_every_table_of_a_valid_placement_passes_our_check(
     found: tuple[list[BoundPod], Chip, bool],
 ) -> None:
     pods, chip, host_network = found

@@ -94,14 +94,14 @@ def test_addresses_are_found(text: str, wanted: tuple[int, ...] | None, expected
         (["--output", "table.txt"], "HCCL reads only files that end in .json"),
     ],
 )
-def test_what_cannot_be_made_is_one_sentence(words: list[str], problem: str, config: Path) -> None:
+def test_an_impossible_table_is_one_sentence(words: list[str], problem: str, config: Path) -> None:
     done = run("generate", config, *words)
     assert (done.exit_code, done.stdout) == (10, "")
     assert problem in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_text_without_addresses_and_files_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_addresses_and_files_are_errors(tmp_path: Path) -> None:
     done = run("generate", "-", given="nothing\n")
     assert "standard input: no line address_N=... of hccn.conf and no line ipaddr:... of hccn_tool" in done.stderr
     done = run("check", tmp_path / "none.json")
@@ -152,7 +152,7 @@ def test_the_same_devices_twice_are_refused_as_hccl_would(tmp_path: Path) -> Non
     assert "it was not written" in done.stderr
 
 
-def test_what_is_wrong_with_a_merged_table_names_the_files_it_came_from(tmp_path: Path) -> None:
+def test_problems_of_a_merged_table_name_their_files(tmp_path: Path) -> None:
     first, second = one_server(tmp_path / "x.json", "a", 0), one_server(tmp_path / "y.json", "b", 0)
     done = run("merge", first, second)
     assert done.exit_code == 10
@@ -189,7 +189,7 @@ def test_ranks_with_different_detours_do_not_merge(tmp_path: Path) -> None:
     assert f'detour "false" ({first}) and "true" ({second})' in done.stderr
 
 
-def test_no_more_than_20_problems_of_a_merged_table_are_told(tmp_path: Path) -> None:
+def test_at_most_20_problems_of_a_merged_table_are_listed(tmp_path: Path) -> None:
     table, twin = written(TABLES / "tf_gnmt_16p.json"), tmp_path / "y.json"
     for server in table["server_list"]:
         server["server_id"] += "-twin"
@@ -251,7 +251,7 @@ def test_super_pods_merge_by_their_id() -> None:
         (["tf_waveglow_1p", "tf_waveglow_1p"], "is named twice"),
     ],
 )
-def test_tables_that_do_not_merge_are_told_by_name(names: list[str], problem: str) -> None:
+def test_tables_that_do_not_merge_are_named(names: list[str], problem: str) -> None:
     done = run("merge", *(TABLES / f"{name}.json" for name in names))
     assert done.exit_code == 10
     assert problem in done.stderr
@@ -268,13 +268,13 @@ def test_tables_that_do_not_merge_are_told_by_name(names: list[str], problem: st
         ("ge_invalid", None, 0, "warning"),
     ],
 )
-def test_a_check_tells_the_verdict_and_why(name: str, chip: str | None, code: int, words: str) -> None:
+def test_a_check_prints_its_result_and_reasons(name: str, chip: str | None, code: int, words: str) -> None:
     done = run("check", TABLES / f"{name}.json", *(["--chip", chip] if chip else []))
     assert done.exit_code == code
     assert words in done.output
 
 
-def test_a_file_that_hccl_would_not_open_is_told(tmp_path: Path) -> None:
+def test_a_file_hccl_would_not_open_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "table.txt"
     path.write_bytes((TABLES / "tf_gnmt_16p.json").read_bytes())
     done = run("check", path)
@@ -291,13 +291,13 @@ def test_a_file_that_hccl_would_not_open_is_told(tmp_path: Path) -> None:
         ("hccl_doc_910_group_4p", ["template 2, 2 ranks", "tf-tbdf1"]),
     ],
 )
-def test_a_table_is_shown_with_what_it_has(name: str, words: list[str]) -> None:
+def test_show_prints_the_tables_content(name: str, words: list[str]) -> None:
     done = run("show", TABLES / f"{name}.json")
     assert done.exit_code == 0
     assert all(word in done.output for word in words)
 
 
-def test_a_table_that_cannot_be_shown_is_told() -> None:
+def test_show_reports_an_invalid_table() -> None:
     done = run("show", "-", given='{"version": "1.0", "status": "completed", "server_list": [{"server_id": 1}]}')
     assert done.exit_code == 10
     assert done.stderr == (

@@ -85,7 +85,7 @@ def without(value: Any, at: tuple[Any, ...]) -> Any:
 
 @examples(500)
 @given(st.data(), st.sampled_from(GOOD), st.sampled_from(chips.ALL))
-def test_anything_in_any_place_gets_a_verdict(data: st.DataObject, good: Any, chip: Chip) -> None:
+def test_any_value_at_any_path_gets_a_result(data: st.DataObject, good: Any, chip: Chip) -> None:
     at = data.draw(st.sampled_from(places(good)))
     found = without(good, at) if data.draw(st.booleans()) else changed(good, at, data.draw(values))
     written = json.dumps(found).encode()
@@ -100,7 +100,7 @@ def test_anything_in_any_place_gets_a_verdict(data: st.DataObject, good: Any, ch
 
 @examples(300)
 @given(st.data(), st.sampled_from(GOOD), st.sampled_from(chips.ALL))
-def test_what_is_told_as_missing_is_missing(data: st.DataObject, good: Any, chip: Chip) -> None:
+def test_fields_reported_missing_are_missing(data: st.DataObject, good: Any, chip: Chip) -> None:
     found = changed(good, data.draw(st.sampled_from(places(good))), data.draw(values))
     try:
         found = document.parse(json.dumps(found).encode())
@@ -144,12 +144,12 @@ def test_a_merged_table_keeps_every_field_that_is_read(good: Any) -> None:
 
 @examples(200)
 @given(st.binary(max_size=60))
-def test_any_bytes_get_a_verdict(data: bytes) -> None:
+def test_any_bytes_get_a_result(data: bytes) -> None:
     assert checking.judge_bytes(data).findings
 
 
 @pytest.mark.parametrize("command", ["check", "show", "merge"])
-def test_a_table_moves_no_cursor(command: str) -> None:
+def test_control_characters_of_a_table_are_escaped(command: str) -> None:
     hostile = changed(GOOD[0], ("server_list", 0, "server_id"), "\x1b[2J\x07")
     hostile = changed(hostile, ("server_list", 1, "server_id"), "\x1b[2J\x07")
     done = CliRunner().invoke(main.main, ["ranktable", command, "-"], input=json.dumps(hostile))
@@ -157,6 +157,6 @@ def test_a_table_moves_no_cursor(command: str) -> None:
     assert "\x07" not in done.output
 
 
-def test_half_a_surrogate_is_no_text() -> None:
+def test_a_lone_surrogate_is_refused() -> None:
     written = json.dumps(changed(GOOD[0], ("server_list", 0, "server_id"), "x")).replace('"x"', '"\\ud800"').encode()
     assert checking.judge_bytes(written).accepted == ()

@@ -21,7 +21,7 @@ def test_13000_devices_fit_as_text() -> None:
 
 
 @pytest.mark.parametrize(("spare", "keys"), [(0, [KEY]), (-1, [KEY + ".gz"])], ids=["the last byte", "one too many"])
-def test_what_does_not_fit_is_compressed(spare: int, keys: list[str]) -> None:
+def test_large_tables_are_compressed(spare: int, keys: list[str]) -> None:
     content = b"x" * 1000
     packed = payload.pack(KEY, content, reserved_bytes=CONFIG_MAP_BYTES - len(content) - spare)
     assert [*packed.data, *packed.binary_data] == keys
@@ -33,7 +33,7 @@ def test_the_same_table_has_the_same_compressed_bytes() -> None:
     assert payload.pack(KEY, content) == payload.pack(KEY, content)
 
 
-def test_what_does_not_fit_either_way_is_refused_with_its_sizes() -> None:
+def test_too_large_tables_are_refused_with_their_sizes() -> None:
     content = base64.b64encode(random.Random(1).randbytes(2 * CONFIG_MAP_BYTES))
     with pytest.raises(
         TooLarge, match=r"^hccl.json has 2796204 bytes, [0-9]+ with gzip, .* has room for 1048576; use fewer"

@@ -261,7 +261,7 @@ def test_hosts_networks_need_every_host() -> None:
         pytest.param("A3", [rules.HOST_NETWORK], id="A3"),
     ],
 )
-def test_hosts_with_addresses_may_spare_those_of_the_devices(chip: Chip, expected: list[Rule]) -> None:
+def test_hosts_with_addresses_need_no_device_addresses(chip: Chip, expected: list[Rule]) -> None:
     found = servers((0, 1), (0, 1))
     without_ips(found)
     for index in (0, 1):
@@ -637,7 +637,7 @@ def test_a_950s_table_has_65536_ranks_at_most(count: int, problem: str) -> None:
     assert (finding.place, finding.problem) == ("rank_count", problem)
 
 
-def test_what_stands_in_the_wrong_order_is_the_later_of_two() -> None:
+def test_an_order_error_is_reported_at_the_later_entry() -> None:
     layers = table("hccl_doc_a5_v2_4p.json")
     level(layers, 1)["net_layer"] = 0
     finding = next(finding for finding in checking.check(layers, "950") if finding.rule is rules.V2_LAYERS)
@@ -673,15 +673,13 @@ def test_chips_of_one_version_are_told_apart() -> None:
         ("hccl_doc_910_group_4p", ("910A",)),
     ],
 )
-def test_a_table_without_a_version_is_judged_for_the_chips_it_was_meant_for(
-    name: str, expected: tuple[Chip, ...]
-) -> None:
+def test_a_table_without_a_version_is_checked_for_its_chips(name: str, expected: tuple[Chip, ...]) -> None:
     found = table(f"{name}.json")
     found.pop("version", None)
     assert checking.judge(found).chips == expected
 
 
-def test_judging_leaves_the_table_as_it_was() -> None:
+def test_a_check_does_not_change_the_table() -> None:
     found = table("hccl_doc_a3_v12_superpod_16p.json")
     before = copy.deepcopy(found)
     checking.judge(found)
@@ -727,7 +725,7 @@ def test_a_table_of_more_than_40_mib_is_for_a_950_only() -> None:
         pytest.param(b'{\n"a": "\xff"}', "not UTF-8 text in line 2", id="bytes that are no text"),
     ],
 )
-def test_what_is_no_json_is_told_with_its_line(data: bytes, words: str) -> None:
+def test_invalid_json_is_reported_with_its_line(data: bytes, words: str) -> None:
     (finding,) = checking.judge_bytes(data).findings
     assert words in finding.problem
 
@@ -746,7 +744,7 @@ def test_what_is_no_json_is_told_with_its_line(data: bytes, words: str) -> None:
         (lambda t: t.update(server_list=None), "server_list is null, not a list"),
     ],
 )
-def test_values_are_told_as_they_stand_in_the_file_and_are_not_missing(change: Change, words: str) -> None:
+def test_values_are_quoted_as_in_the_file(change: Change, words: str) -> None:
     found = table("hccl_doc_910_v1_4p.json")
     change(found)
     told = [str(finding) for finding in checking.check(found, "910A")]

@@ -37,7 +37,7 @@ REFUSED = {
 }
 
 
-def test_every_published_table_has_a_verdict() -> None:
+def test_every_published_table_has_an_expected_result() -> None:
     assert {path.name for path in TABLES.glob("*.json")} == ACCEPTED.keys() | REFUSED.keys()
 
 
@@ -71,7 +71,7 @@ def test_the_first_error_is_the_one_at_which_hccl_stops(name: str, place: str, w
     assert words in str(first)
 
 
-def test_the_document_tells_the_same_verdicts() -> None:
+def test_the_docs_list_the_same_results() -> None:
     lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
     told = {line.split("`")[1]: line for line in lines}
     for name, (chips, _) in ACCEPTED.items():

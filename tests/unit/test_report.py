@@ -74,7 +74,7 @@ def test_a_report_is_one_page_with_its_picture_in_it(folder: RunFolder) -> None:
     assert "Complete, top-1 97.8 %, 1 restart, 1:12" in page.text
 
 
-def test_what_a_run_says_is_text_and_never_markup(folder: RunFolder) -> None:
+def test_a_runs_text_is_escaped(folder: RunFolder) -> None:
     begin(folder, COMPLETE)
     report.write_report(folder)
     page = Page(folder.report_html.read_text())
@@ -90,9 +90,7 @@ def test_what_a_run_says_is_text_and_never_markup(folder: RunFolder) -> None:
         ({"labelSmoothing": 0}, "none"),
     ],
 )
-def test_it_says_how_labels_were_smoothed_and_which_steps_were_left_out(
-    stage: dict[str, Any], told: str, folder: RunFolder
-) -> None:
+def test_it_has_label_smoothing_and_skipped_steps(stage: dict[str, Any], told: str, folder: RunFolder) -> None:
     header = "step,loss,accuracy,step_seconds,compute_seconds,collective_seconds,data_wait_seconds,loss_scale,left_out"
     rows = [f"{n},{1 / n},0.5,0.1,0.08,0.01,0.001,{2.0 ** (12 - min(n, 3))},{int(n < 3)}" for n in range(1, 6)]
     begin(folder, COMPLETE, **stage).write_text("\n".join([header, *rows, ""]))
@@ -128,5 +126,5 @@ def test_a_single_step_can_be_drawn(folder: RunFolder) -> None:
     ],
     ids=["not begun", "stopped", "failed"],
 )
-def test_the_result_line_says_how_it_stands(status: Status, words: str) -> None:
+def test_the_result_line_has_the_runs_state(status: Status, words: str) -> None:
     assert report.result(status) == words

@@ -38,7 +38,7 @@ def test_the_job_of_an_earlier_version_has_todays_defaults(tmp_path: Path) -> No
     assert parse_job(folder.read_job()) == parse_job(wanted)
 
 
-def test_small_numbers_survive_the_folder(tmp_path: Path) -> None:
+def test_small_numbers_survive_a_round_trip(tmp_path: Path) -> None:
     folder = runfolder.open_for_run(tmp_path)
     wanted = job()
     wanted["spec"]["stages"][0]["momentum"]["weightDecay"] = 1e-5
@@ -46,7 +46,7 @@ def test_small_numbers_survive_the_folder(tmp_path: Path) -> None:
     assert folder.read_job()["spec"] == wanted["spec"]
 
 
-def test_another_training_is_refused_with_the_field_that_differs(tmp_path: Path) -> None:
+def test_another_job_is_refused_with_the_differing_field(tmp_path: Path) -> None:
     folder = runfolder.open_for_run(tmp_path)
     folder.enter(job())
     with pytest.raises(UserError, match=r"spec\.seed is 0 there and 5 here"):
@@ -66,7 +66,7 @@ def test_policies_may_change_and_count_as_a_new_generation(tmp_path: Path) -> No
     assert folder.enter(job(runPolicy=policy))["metadata"]["generation"] == 2
 
 
-def test_status_survives_the_folder(tmp_path: Path) -> None:
+def test_status_survives_a_round_trip(tmp_path: Path) -> None:
     folder = runfolder.open_for_run(tmp_path)
     status = Status(phase="Running", ranks=Ranks(2, 2, 2), start_time="2026-01-01T00:00:00Z")
     folder.write_status(status)
@@ -106,7 +106,7 @@ def test_two_runs_cannot_have_the_folder_at_once(tmp_path: Path) -> None:
     assert not folder.in_use()
 
 
-def test_clearing_takes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
+def test_clearing_removes_only_our_files(tmp_path: Path) -> None:
     folder = runfolder.open_for_run(tmp_path)
     folder.enter(job())
     folder.logs.mkdir()
@@ -162,7 +162,7 @@ def test_exit_codes(status: Status, code: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["1e-4", "1.", ".5", "+7", "0o17", "on", "null", "2026-01-01", "1_000"])
-def test_text_that_looks_like_something_else_is_quoted(text: str) -> None:
+def test_text_like_numbers_or_booleans_is_quoted(text: str) -> None:
     assert yamltext.dump({"value": text}) == f"value: '{text}'\n"
 
 

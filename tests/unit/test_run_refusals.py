@@ -25,17 +25,17 @@ def spec(count: int, *stages: int | None) -> dict[str, Any]:
     ],
     ids=["the job's devices", "those of one stage", "a stage's own"],
 )
-def test_the_largest_stage_must_have_room(wanted: dict[str, Any], sentence: str) -> None:
+def test_the_largest_stage_must_fit_into_memory(wanted: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         check_room(wanted, MEMORY_BYTES)
 
 
 @pytest.mark.parametrize("wanted", [spec(6, None), spec(64, 2, 6)], ids=["the job's devices", "stages' own"])
-def test_devices_that_no_stage_takes_need_no_room(wanted: dict[str, Any]) -> None:
+def test_unused_devices_need_no_memory(wanted: dict[str, Any]) -> None:
     check_room(wanted, MEMORY_BYTES)
 
 
-def test_a_rank_alone_always_has_room() -> None:
+def test_a_single_rank_is_always_allowed() -> None:
     check_room(spec(1, None), 1)
 
 

@@ -60,7 +60,7 @@ def test_each_kind_is_pruned_for_itself(tmp_path: Path) -> None:
     assert left == {f"{kind}-{step:08d}" for kind in ("snapshot", "step") for step in (10, 20)}
 
 
-def test_two_do_not_wait_for_the_disk_and_a_third_does(tmp_path: Path) -> None:
+def test_only_a_third_save_waits_for_the_disk(tmp_path: Path) -> None:
     told = Told()
     saving = saver(tmp_path, told)
     saving.save(manifest(10), WEIGHTS, "snapshot")
@@ -77,7 +77,7 @@ def test_two_do_not_wait_for_the_disk_and_a_third_does(tmp_path: Path) -> None:
     assert told.steps == [("snapshot", 10), ("step", 10), ("snapshot", 20)]
 
 
-def test_after_a_failed_snapshot_no_checkpoint_says_that_it_is_there(tmp_path: Path) -> None:
+def test_a_failed_snapshot_stops_later_checkpoints(tmp_path: Path) -> None:
     told, queued = Told(), threading.Event()
 
     def fail(manifest: Manifest, size_bytes: int, seconds: float) -> None:
@@ -94,7 +94,7 @@ def test_after_a_failed_snapshot_no_checkpoint_says_that_it_is_there(tmp_path: P
     assert not list(tmp_path.rglob("step-*"))
 
 
-def test_a_failed_snapshot_is_told_as_soon_as_it_is_known(tmp_path: Path) -> None:
+def test_a_failed_snapshot_is_raised_as_soon_as_known(tmp_path: Path) -> None:
     (tmp_path / "uid").touch()
     saving = saver(tmp_path, Told())
     saving.save(manifest(10), WEIGHTS, "snapshot")

@@ -169,6 +169,6 @@ def test_falls_and_never_rises_after_the_warm_up(rate: dict[str, Any], steps: in
     ],
     ids=["nowhere", "at the first step", "at a milestone", "only later", "to a thousandth of the steps"],
 )
-def test_where_the_rates_of_two_schedules_part(theirs: dict[str, Any], steps: int, expected: int | None) -> None:
+def test_the_first_step_at_which_two_schedules_differ(theirs: dict[str, Any], steps: int, expected: int | None) -> None:
     rate: dict[str, Any] = {"schedule": "Step", "milestones": [3, 4]}
     assert first_other_rate(config(**rate), config(**rate | theirs), steps, STEPS) == expected

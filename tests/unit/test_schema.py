@@ -54,7 +54,7 @@ NOT_JOBS = {
 
 
 @pytest.mark.parametrize(("obj", "sentence"), NOT_JOBS.values(), ids=NOT_JOBS.keys())
-def test_what_is_no_job_at_all_gets_one_sentence(obj: Any, sentence: str) -> None:
+def test_an_object_that_is_no_job_gets_one_sentence(obj: Any, sentence: str) -> None:
     assert told(obj) == [sentence]
 
 
@@ -189,7 +189,7 @@ def test_a_problem_has_the_value_found() -> None:
     ]
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     wrong = stage(epochs="x", learningRate={"final": 1, "warmupEpochs": 99})
     wrong["metadata"]["name"] = "a.b"
     assert [problem.field for problem in schema.check(wrong)] == [
@@ -223,11 +223,11 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("obj", ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_what_the_api_server_takes_is_taken(obj: Object) -> None:
+def test_jobs_valid_for_the_api_server_are_valid(obj: Object) -> None:
     assert told(obj) == []
 
 
-def test_defaults_go_into_defaults() -> None:
+def test_nested_defaults_are_filled_in() -> None:
     spec = schema.defaulted(job())["spec"]
     assert spec["device"] == {"type": "CPU", "count": 1}
     assert spec["template"]["resources"] == {"requests": {}, "limits": {}}
@@ -241,7 +241,7 @@ def test_defaults_go_into_defaults() -> None:
     }
 
 
-def test_nulls_become_defaults_or_go() -> None:
+def test_nulls_become_defaults_or_are_removed() -> None:
     spec = schema.defaulted(stage(epochs=None, labelSmoothing=None))["spec"]
     assert "epochs" not in spec["stages"][0]
     assert spec["stages"][0]["labelSmoothing"] == 0.1
@@ -452,7 +452,7 @@ def with_junk(place: tuple[str | int, ...], junk: Any) -> Any:
 
 
 @given(JUNK, st.none() | JUNK)
-def test_junk_gives_sentences_and_never_raises(junk: Any, old: Any) -> None:
+def test_any_object_gives_sentences_and_never_raises(junk: Any, old: Any) -> None:
     problems = schema.check(junk, old)
     assert problems
     assert all(str(problem) and "\n" not in str(problem) for problem in problems)
@@ -469,11 +469,11 @@ def test_junk_in_a_job_never_raises_and_what_passes_can_be_parsed(
 
 
 @given(st.sampled_from(PLACES), JUNK)
-def test_defaulting_twice_is_defaulting_once(place: tuple[str | int, ...], junk: Any) -> None:
+def test_defaulting_is_idempotent(place: tuple[str | int, ...], junk: Any) -> None:
     once = schema.defaulted(with_junk(place, junk))
     assert repr(schema.defaulted(once)) == repr(once)  # compares repr, as NaN differs from itself
 
 
 @given(JUNK)
-def test_a_status_of_junk_never_raises(junk: Any) -> None:
+def test_any_status_never_raises(junk: Any) -> None:
     schema.check_status(junk)

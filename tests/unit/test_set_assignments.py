@@ -77,7 +77,7 @@ def test_later_assignments_see_earlier_ones_and_the_job_stays_as_it_was() -> Non
         ("seed=yes", "write true"),
     ],
 )
-def test_what_cannot_be_set_is_said_in_one_sentence(assignment: str, words: str) -> None:
+def test_an_invalid_assignment_is_one_sentence(assignment: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         overrides.apply(JOB, [assignment])
     assert str(caught.value).startswith(f"--set {assignment}: ")
@@ -85,7 +85,7 @@ def test_what_cannot_be_set_is_said_in_one_sentence(assignment: str, words: str)
 
 
 @pytest.mark.parametrize("assignment", ["seed=" + "[" * 60_000, ".".join("a" * 30_000) + "=1"], ids=["value", "path"])
-def test_without_end_is_refused_in_a_short_sentence(assignment: str) -> None:
+def test_endless_nesting_is_refused_in_a_short_sentence(assignment: str) -> None:
     with pytest.raises(UserError, match=r"a job (needs|has) no more than ten levels") as caught:
         overrides.apply(JOB, [assignment])
     assert len(str(caught.value)) < 200

@@ -67,7 +67,7 @@ def steps(root: Path, last_step: float = math.inf) -> list[int]:
     return [snapshot.step for snapshot in snapshots.find(root, "uid", "base", last_step)]
 
 
-def test_what_was_kept_is_found_in_the_order_of_steps_up_to_the_last_wanted(tmp_path: Path) -> None:
+def test_snapshots_are_found_in_step_order_up_to_the_wanted_one(tmp_path: Path) -> None:
     for step in (40, 0, 100, 20):
         keep(tmp_path, step)
     save(tmp_path, 60)
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_not_mistaken_for_a_snapshot_nor_the_other_way_round(tmp
     assert store.newest(tmp_path, "uid", "base", []) is None
 
 
-def test_of_each_step_the_one_of_the_latest_attempt_counts(tmp_path: Path) -> None:
+def test_the_latest_attempts_snapshot_of_a_step_counts(tmp_path: Path) -> None:
     for attempt, step in ((0, 0), (0, 20), (0, 40), (1, 20), (10, 20), (2, 40)):
         keep(tmp_path, step, attempt=attempt)
     found = snapshots.find(tmp_path, "uid", "base")
@@ -137,7 +137,7 @@ def test_snapshots_of_different_networks_are_refused(changes: dict[str, Any], tm
         steps(tmp_path)
 
 
-def test_a_search_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_reads_a_limited_number_of_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "MAX_MANIFESTS", 3)
     for step in range(5):
         keep(tmp_path, step)
@@ -169,7 +169,7 @@ def test_pruning_keeps_the_newest_over_this_and_older_attempts(tmp_path: Path) -
     assert left == ["attempt-1/snapshot-00000040", "attempt-2/snapshot-00000060", "attempt-3/snapshot-00000000"]
 
 
-def test_what_an_attempt_writes_again_replaces_the_older_and_displaces_no_other(tmp_path: Path) -> None:
+def test_a_repeated_snapshot_replaces_only_the_older_one(tmp_path: Path) -> None:
     """Killed after step 60 and resumed from a checkpoint of step 30."""
     for step in (20, 40, 60):
         keep(tmp_path, step)
@@ -342,7 +342,7 @@ def test_a_changed_bit_is_named_after_one_pass(position: int, tmp_path: Path) ->
             reader.verify()
 
 
-def test_what_changes_after_the_pass_is_not_what_was_read(tmp_path: Path) -> None:
+def test_a_change_after_verification_is_noticed(tmp_path: Path) -> None:
     found = three(tmp_path)
     with Reader(found, NUMBERS) as reader:
         reader.read(0, 400)
@@ -434,9 +434,7 @@ def header(dtype: str = "F32", shape: tuple[int, ...] = (NUMBERS,), name: str = 
     ],
 )
 @pytest.mark.parametrize("told", [True, False], ids=["as its manifest says", "and its manifest does not say"])
-def test_what_is_no_vector_of_that_length_is_not_opened(
-    replace: Callable[[Path], object], told: bool, tmp_path: Path
-) -> None:
+def test_a_file_of_another_shape_is_refused(replace: Callable[[Path], object], told: bool, tmp_path: Path) -> None:
     found = three(tmp_path)
     replace(found[1].path)
     if told and found[1].path.is_file():
@@ -492,7 +490,7 @@ def test_the_origin_of_an_attempt_that_did_not_begin_is_replaced(tmp_path: Path)
     assert [snapshot.step for snapshot in snapshots.find(tmp_path, "uid", "base", kind="origin")] == [20, 40]
 
 
-def test_who_is_killed_while_adopting_leaves_a_successor_what_it_wants(tmp_path: Path) -> None:
+def test_an_interrupted_adoption_is_completed_by_a_successor(tmp_path: Path) -> None:
     """The other job has continued meanwhile: snapshots the killed attempt copied must not mix with the new ones."""
     for at in itertools.count():
         root = tmp_path / str(at)
@@ -517,7 +515,7 @@ def test_who_is_killed_while_adopting_leaves_a_successor_what_it_wants(tmp_path:
 
 
 @pytest.mark.parametrize("replace", [by_a_link, by_a_pipe, Path.unlink], ids=["a link", "a pipe", "nothing"])
-def test_what_is_no_plain_file_is_not_adopted(replace: Callable[[Path], object], tmp_path: Path) -> None:
+def test_only_regular_files_are_adopted(replace: Callable[[Path], object], tmp_path: Path) -> None:
     theirs = keep(tmp_path, 0, job_uid="theirs") / FILE
     replace(theirs)
     with pytest.raises(StorageError, match="snapshot-00000000"):

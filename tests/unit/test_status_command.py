@@ -156,13 +156,13 @@ def test_one_job_with_its_events(cluster: Cluster) -> None:
     ]
 
 
-def test_who_may_not_see_events_sees_the_job(cluster: Cluster) -> None:
+def test_a_user_without_rights_to_events_sees_the_job(cluster: Cluster) -> None:
     with cluster.answering(listed(job(status=running())), refuses(403, message="you may not list events")):
         result = status("digits")
     assert (result.exit_code, "could not be read: you may not list events" in result.stdout) == (0, True)
 
 
-def test_events_that_do_not_come_say_why(cluster: Cluster) -> None:
+def test_failing_events_have_a_reason(cluster: Cluster) -> None:
     with cluster.answering(listed(job(status=running())), *[refuses(503, message="etcd is away")] * 2):
         result = status("digits")
     assert (result.exit_code, result.stdout.count("digits in team-a")) == (0, 1)
@@ -198,7 +198,7 @@ def test_events_that_do_not_come_say_why(cluster: Cluster) -> None:
         *("other jobs", "no jobs", "no name", "no namespace", "all and one", "all and a job", "a folder", "no folder"),
     ],
 )
-def test_what_cannot_be_answered_is_a_sentence(
+def test_a_failing_request_is_one_sentence(
     cluster: Cluster, words: tuple[str, ...], answers: list[Answer], sentence: str
 ) -> None:
     with cluster.answering(*answers):
@@ -233,7 +233,7 @@ def test_an_empty_namespace_is_no_error(cluster: Cluster) -> None:
     assert "there are no jobs in namespace team-a; -A looks in all" in result.stderr
 
 
-def test_a_name_that_may_be_a_folder_is_nobodys(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_name_that_is_also_a_folder_is_ambiguous(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / "job.yaml").write_text("{}")
     result = status("digits")
@@ -270,7 +270,7 @@ def test_a_cluster_that_does_not_answer_hides_no_run(cluster: Cluster, tmp_path:
     assert (result.exit_code, len(result.stderr.splitlines())) == (10, 1)
 
 
-def test_what_is_followed_under_one_name_must_be_said(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_ambiguous_name_with_watch_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     """`status digits -w && kubectl delete rbj digits` must not succeed because a local run ended."""
     run_here(tmp_path)
     result = status("digits", "-w")
@@ -279,7 +279,7 @@ def test_what_is_followed_under_one_name_must_be_said(cluster: Cluster, tmp_path
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_programs_get_the_objects(cluster: Cluster, form: str) -> None:
+def test_json_output_has_the_objects(cluster: Cluster, form: str) -> None:
     hostile = job(status=failed("\x1b[2J\u202e"))
     hostile["metadata"]["managedFields"] = [{"manager": "kubectl"}]
     with cluster.answering(listed(hostile)):
@@ -315,7 +315,7 @@ def test_a_job_that_is_over_needs_no_watch(cluster: Cluster) -> None:
     assert len(cluster.server.requests) == 1
 
 
-def test_what_the_watch_missed_is_listed(cluster: Cluster) -> None:
+def test_missed_events_are_recovered_by_a_list(cluster: Cluster) -> None:
     gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
     answers = (listed(job(status=waiting())), streams(gone), listed(event("", 9, complete())["object"]))
     with cluster.answering(*answers):
@@ -330,7 +330,7 @@ def test_a_job_deleted_while_nobody_listened_is_missed(cluster: Cluster) -> None
     assert (result.exit_code, "digits is deleted" in result.stderr) == (1, True)
 
 
-def test_trouble_is_told_once_and_lived_through(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_problem_is_reported_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_status, "TICK_SECONDS", 0.001)
     answers = [*([refuses(500)] * 20), streams(event("MODIFIED", 7, complete()))]
     with cluster.answering(listed(job(status=running())), *answers):
@@ -340,7 +340,7 @@ def test_trouble_is_told_once_and_lived_through(cluster: Cluster, monkeypatch: p
     assert len(told(result)) == 2
 
 
-def test_a_job_that_lives_no_longer_than_it_trains_is_complete(cluster: Cluster) -> None:
+def test_a_job_deleted_at_its_end_is_complete(cluster: Cluster) -> None:
     end = (event("MODIFIED", 7, complete()), event("DELETED", 8, complete()))
     with cluster.answering(listed(job(status=running())), streams(*end)):
         assert status("digits", "-w").exit_code == 0
@@ -363,7 +363,7 @@ def test_credentials_that_expire_are_read_anew(cluster: Cluster) -> None:
     assert taken == ["Bearer old", "Bearer new"]
 
 
-def test_programs_get_each_change_of_a_followed_job(cluster: Cluster) -> None:
+def test_json_output_has_each_change_of_a_followed_job(cluster: Cluster) -> None:
     events = (event("MODIFIED", 6, running()), event("MODIFIED", 7, complete()))
     with cluster.answering(listed(job(status=waiting())), *map(streams, events)):
         result = status("digits", "-w", "-o", "json")

@@ -76,7 +76,7 @@ def test_without_a_name_the_runs_of_this_folder_are_listed() -> None:
     assert broken.split()[:3] == ["runs/broken", "Failed", "base"] and broken.endswith(SAID)
 
 
-def test_what_nothing_runs_is_not_told_as_running() -> None:
+def test_a_run_without_a_process_is_not_running() -> None:
     folder = begin("digits", RUNNING)
     assert "nothing runs it: run it again to resume" in status().stdout
     assert "ETA 0:42" not in status("digits").stdout
@@ -100,7 +100,7 @@ def test_a_run_is_found_from_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert status("digits").stdout.startswith("digits in digits: Complete\n")
 
 
-def test_a_failed_run_says_why_and_promises_no_end() -> None:
+def test_a_failed_run_has_a_reason_and_no_end_time() -> None:
     begin("digits", FAILED)
     told = status("digits").stdout
     assert f"  why        {SAID}\n" in told
@@ -108,13 +108,13 @@ def test_a_failed_run_says_why_and_promises_no_end() -> None:
 
 
 @pytest.mark.parametrize(("words", "missing"), [((), "no run in the folder runs"), (("mine",), "no run runs/mine")])
-def test_where_neither_is_there_both_are_named(words: tuple[str, ...], missing: str) -> None:
+def test_a_missing_name_mentions_folder_and_cluster(words: tuple[str, ...], missing: str) -> None:
     result = status(*words)
     assert result.stderr.startswith(f"resnetboost: there is {missing} here, and there is no kubeconfig ")
     assert (result.exit_code, len(result.stderr.splitlines())) == (10, 1)
 
 
-def test_a_run_that_is_over_is_not_followed() -> None:
+def test_a_finished_run_is_not_followed() -> None:
     begin("digits", COMPLETE)
     begin("broken", FAILED)
     begin("dead", RUNNING)

@@ -67,7 +67,7 @@ def test_forward_ends_with_the_last_operator_of_the_network_or_the_loss() -> Non
     assert inside["data"] is None
 
 
-def test_an_operator_is_of_the_part_it_began_in() -> None:
+def test_an_operator_belongs_to_the_phase_it_began_in() -> None:
     found = step_times.times([step(1000)], [step(0)], RECORDED)
     parts = {(operator.part, operator.name) for operator in found.operators}
     assert parts == {
@@ -97,19 +97,19 @@ def test_an_operator_outside_of_its_layer_has_a_name_too(inputs: str, name: str)
     assert ("forward", name) in {(operator.part, operator.name) for operator in found.operators}
 
 
-def test_without_a_border_the_gradient_is_one_part() -> None:
+def test_without_a_boundary_the_gradient_is_one_phase() -> None:
     found = step_times.times([step(1000)], [step(0)], [Execution("Custom-op0", 40, 60)])
     assert [part.name for part in found.parts] == ["data", "gradient", "reduction", "optimizer"]
 
 
-def test_without_a_recording_there_are_parts_and_no_operators() -> None:
+def test_without_a_trace_there_are_phases_only() -> None:
     found = step_times.times([step(0)], [step(1000)], [])
     assert [part.name for part in found.parts] == ["data", "gradient", "reduction", "optimizer"]
     assert not found.operators and all(part.in_operators is None for part in found.parts)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 50), st.sampled_from("ab")), max_size=30))
-def test_operators_of_one_step_sum_up_to_those_that_ran_in_any(runs: list[tuple[int, int, str]]) -> None:
+def test_operators_of_single_steps_add_up(runs: list[tuple[int, int, str]]) -> None:
     executions = sorted(
         (Execution(f"Default/{name}-op0", at, at + long) for at, long, name in runs), key=lambda e: e[1]
     )

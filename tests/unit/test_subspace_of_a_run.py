@@ -82,14 +82,14 @@ def test_steps_count_once_by_how_their_line_search_ended(folder: RunFolder) -> N
     assert found.explained_variance == 0.75
 
 
-def test_the_gradients_share_is_told_with_its_course(folder: RunFolder) -> None:
+def test_the_gradients_share_is_reported_over_time(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     found = fine(folder)
     told = (found.gradient_share, found.first_gradient_share, found.last_gradient_share)
     assert told == pytest.approx((0.6 - 0.005 * 50.5, 0.6 - 0.005 * 5.5, 0.6 - 0.005 * 95.5))
 
 
-def test_the_cost_is_told_against_the_stages_own_steps_without_compiling(folder: RunFolder) -> None:
+def test_the_cost_is_relative_to_the_stages_steps_without_compilation(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     assert (fine(folder).seconds, fine(folder).stage_seconds) == pytest.approx((100 * 0.04, 100 * 0.1))
 
@@ -102,7 +102,7 @@ def test_steps_of_sgd_have_no_line_search(folder: RunFolder) -> None:
     assert not any("steps 0 whole" in phrase for phrase in run_text.subspace(fine(folder)))
 
 
-def test_a_run_of_a_single_step_is_told_too(folder: RunFolder) -> None:
+def test_a_run_of_a_single_step(folder: RunFolder) -> None:
     attempt(folder, "fine", 1, HEADER + rows(10, 10))
     assert fine(folder).rejected == 1
     assert fine(folder).gradient_share == pytest.approx(0.55)
@@ -111,7 +111,7 @@ def test_a_run_of_a_single_step_is_told_too(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("text", ["step,loss\n1,0.5\n", HEADER, ""], ids=["absent", "no step", "empty"])
-def test_a_run_of_another_algorithm_has_none_and_says_nothing_of_it(folder: RunFolder, text: str) -> None:
+def test_runs_of_other_algorithms_have_no_subspace_section(folder: RunFolder, text: str) -> None:
     attempt(folder, "fine", 1, text)
     report.write_report(folder)
     assert pca.by_stage(measured(folder)) == []
@@ -119,7 +119,7 @@ def test_a_run_of_another_algorithm_has_none_and_says_nothing_of_it(folder: RunF
     assert not any(line.startswith("  PCA") for line in summary.closing_lines(folder, Status(), "command", 1))
 
 
-def test_the_report_tells_of_the_subspace_and_its_picture_has_a_panel_of_it(folder: RunFolder) -> None:
+def test_the_report_has_a_summary_and_a_panel(folder: RunFolder) -> None:
     report.write_report(folder)
     before = height(folder)
     killed_and_resumed(folder)
@@ -141,7 +141,7 @@ def test_the_report_tells_of_the_subspace_and_its_picture_has_a_panel_of_it(fold
         assert row in page
 
 
-def test_the_terminal_tells_of_each_stage_in_a_line(folder: RunFolder) -> None:
+def test_the_terminal_has_a_line_per_stage(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     told = run_text.SEPARATOR.join(run_text.subspace(fine(folder)))
     assert told == (

@@ -86,7 +86,7 @@ def test_sums_that_a_restart_repeats_count_once(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("thor_every", [0, 5], ids=["alone", "with THOR"])
-def test_the_cost_is_told_against_the_stages_own_steps_without_compiling(folder: RunFolder, thor_every: int) -> None:
+def test_the_cost_is_relative_to_the_stages_steps_without_compilation(folder: RunFolder, thor_every: int) -> None:
     attempt(folder, "warm", 0, plain(5))
     attempt(folder, "base", 1, HEADER + rows(1, 20, thor_every=thor_every))
     (base,) = sums(folder)
@@ -133,7 +133,7 @@ def test_each_stage_with_sums_has_its_own(tmp_path: Path) -> None:
     ]
 
 
-def test_opposite_summands_have_no_gain_and_spoil_nothing(folder: RunFolder) -> None:
+def test_opposite_summands_have_no_gain(folder: RunFolder) -> None:
     attempt(folder, "base", 0, HEADER + rows(1, 5, gain=1.5) + rows(6, 6, gain="inf").replace("5.1", "0.1"))
     (base,) = sums(folder)
     assert (base.steps, base.gain) == (6, 1.5)
@@ -141,7 +141,7 @@ def test_opposite_summands_have_no_gain_and_spoil_nothing(folder: RunFolder) -> 
     assert folder.report_png.exists()
 
 
-def test_a_run_of_a_single_step_is_told_too(folder: RunFolder) -> None:
+def test_a_run_of_a_single_step(folder: RunFolder) -> None:
     attempt(folder, "base", 0, HEADER + rows(1, 1, gain="inf"))
     (base,) = sums(folder)
     assert math.isnan(base.gain)
@@ -151,7 +151,7 @@ def test_a_run_of_a_single_step_is_told_too(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("text", [plain(5), "step,loss\n1,0.5\n", ""], ids=["empty", "absent", "no step"])
-def test_a_run_of_another_algorithm_has_none_and_says_nothing_of_them(folder: RunFolder, text: str) -> None:
+def test_runs_of_other_algorithms_have_no_adasum_section(folder: RunFolder, text: str) -> None:
     attempt(folder, "warm", 0, text)
     report.write_report(folder)
     assert sums(folder) == []
@@ -159,7 +159,7 @@ def test_a_run_of_another_algorithm_has_none_and_says_nothing_of_them(folder: Ru
     assert not any("Adasum" in line for line in summary.closing_lines(folder, Status(), "command", 1))
 
 
-def test_the_report_sums_up_and_its_picture_grows_by_a_panel_each(folder: RunFolder) -> None:
+def test_the_report_has_a_summary_and_panels(folder: RunFolder) -> None:
     attempt(folder, "warm", 0, plain(5))
     report.write_report(folder)
     heights = [height(folder)]
@@ -180,7 +180,7 @@ def test_the_report_sums_up_and_its_picture_grows_by_a_panel_each(folder: RunFol
     assert heights[1] > 1.3 * heights[0]
 
 
-def test_the_terminal_sums_up_each_stage_in_a_line(folder: RunFolder) -> None:
+def test_the_terminal_has_a_line_per_stage(folder: RunFolder) -> None:
     killed_and_resumed(folder)
     (base,) = sums(folder)
     told = run_text.SEPARATOR.join(run_text.sums(base))

@@ -71,7 +71,7 @@ def test_a_window_that_fits_stays_whole_and_blocks_are_more_than_half_as_long_as
 
 
 @given(axes)
-def test_every_block_holds_something_and_lacks_less_than_a_run(axis: tuple[int, int, int]) -> None:
+def test_padding_is_bounded(axis: tuple[int, int, int]) -> None:
     _, unit, block_size = axis
     blocks = cut(*axis)
     run = unit if unit <= block_size else 1

@@ -50,7 +50,7 @@ def test_padding_does_not_change_the_inverse_of_what_is_padded() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 30])
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf], ids=["negative", "undefined", "infinite"])
-def test_what_cannot_be_inverted_is_told_and_is_nan(size: int, bad: float) -> None:
+def test_a_failed_inverse_is_flagged_and_nan(size: int, bad: float) -> None:
     blocks = covariances(4, size, 50)
     good = invert(blocks, 0.1)[0]
     blocks[1, -1, -1] = bad
@@ -60,14 +60,14 @@ def test_what_cannot_be_inverted_is_told_and_is_nan(size: int, bad: float) -> No
     assert np.array_equal(inverses[ok], good[ok])
 
 
-def test_indefinite_and_singular_blocks_are_told() -> None:
+def test_indefinite_and_singular_blocks_are_flagged() -> None:
     blocks = np.array([[[1, 2], [2, 1]], [[0, 0], [0, 0]], [[1, 1], [1, 1]]], np.float32)
     assert invert(blocks, 0.0)[1].tolist() == [False, False, False]
     assert invert(blocks, 0.5)[1].tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_an_inverse_beyond_float32_is_told(size: int) -> None:
+def test_an_inverse_beyond_float32_is_flagged(size: int) -> None:
     inverses, ok = invert(np.zeros((1, size, size), np.float32), 1e-45)
     assert ok.tolist() == [False]
     assert np.isnan(inverses).all()
@@ -75,7 +75,7 @@ def test_an_inverse_beyond_float32_is_told(size: int) -> None:
 
 @pytest.mark.parametrize("damping", [math.nan, math.inf, -5.0], ids=str)
 @pytest.mark.parametrize("size", [1, 3])
-def test_an_impossible_damping_is_told_and_never_raises(size: int, damping: float) -> None:
+def test_an_invalid_damping_is_flagged_and_never_raises(size: int, damping: float) -> None:
     blocks = np.broadcast_to(np.eye(size, dtype=np.float32), (2, size, size)).copy()
     inverses, ok = invert(blocks, damping)
     assert not ok.any()
@@ -101,7 +101,7 @@ def test_pi_is_the_root_of_the_ratio_of_mean_eigenvalues() -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_pi_of_a_trace_that_says_nothing_is_one(bad: float) -> None:
+def test_pi_of_an_invalid_trace_is_one(bad: float) -> None:
     assert (pi(bad, 3, 2.0, 3), pi(2.0, 3, bad, 3)) == (1.0, 1.0)
 
 

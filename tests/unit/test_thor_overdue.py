@@ -41,7 +41,7 @@ def curvature() -> KFACPreconditioner:
     return KFACPreconditioner(nn.SequentialCell(network), network.trainable_params(), settings, Communicator(0, 1))
 
 
-def test_whether_one_is_overdue_is_read_once_and_known_from_then_on(read: list[str]) -> None:
+def test_the_overdue_flag_is_read_once(read: list[str]) -> None:
     ours = curvature()
     assert [step for step in range(11) if ours.due(step)] == [0, 5, 10]
     assert read.count("thor.overdue") == 1
@@ -51,7 +51,7 @@ def test_whether_one_is_overdue_is_read_once_and_known_from_then_on(read: list[s
     assert read.count("thor.overdue") == 1
 
 
-def test_a_checkpoint_says_whether_one_is_overdue() -> None:
+def test_a_checkpoint_restores_the_overdue_flag() -> None:
     ours, script = curvature(), curvature()
     assert not script.due(1)
     for each in (ours, script):

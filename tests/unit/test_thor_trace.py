@@ -62,11 +62,11 @@ def test_thresholds(last: float, sign: int, change: float, decision: Decision) -
     assert run([last, last * (1 + sign * change)], PAPER) == [UPDATE, decision]
 
 
-def test_change_counts_from_the_last_update_not_from_the_last_candidate() -> None:
+def test_the_change_is_relative_to_the_last_update() -> None:
     assert run([100, 100.6, 101.2, 101.8], PAPER) == [UPDATE, KEEP, UPDATE, KEEP]
 
 
-def test_stop_is_for_ever() -> None:
+def test_a_stopped_layer_stays_stopped() -> None:
     assert run([100, 100, 500, 0, np.nan], PAPER) == [UPDATE, STOP, STOP, STOP, STOP]
 
 
@@ -161,7 +161,7 @@ def test_inverses_always_have_a_damping_near_that_of_now(
         assert 0.7 - 1e-6 <= last[0] / damping <= 1 / 0.7 + 1e-6
 
 
-def test_layers_do_not_touch_each_other() -> None:
+def test_layers_are_independent() -> None:
     rows = np.array([[100, 100, 0], [100, 100, 0], [100, 100, 0], [100, 100, 1], [0, 0, 0], [100, 100, 0]], np.float32)
     traces = np.array([105, 100.5, 100, 105, 3, np.nan])
     after, decisions = decide(rows, traces, PAPER, np.zeros(6, bool))

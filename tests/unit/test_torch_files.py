@@ -38,7 +38,7 @@ def holding(value: bytes, **storages: bytes) -> bytes:
         max_size=4,
     )
 )
-def test_any_tensors_come_back_to_the_bit(given: dict[str, Any]) -> None:
+def test_tensors_are_read_bit_for_bit(given: dict[str, Any]) -> None:
     found = torch_file.read(torchfiles.state_dict(given))
     assert list(found) == list(given)
     for name, array in given.items():
@@ -60,7 +60,7 @@ def test_half_precision_becomes_float32() -> None:
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict"])
-def test_what_training_scripts_keep_a_state_dict_under(key: str) -> None:
+def test_state_dicts_nested_under_common_keys_are_found(key: str) -> None:
     whole = dictionary({"epoch": number(3), key: dictionary({"w": tensor(storage("0", 6), (6,), (1,))})})
     assert torch_file.read(archive(pickled(whole), {"0": ONE}))["w"].tolist() == [1, 2, 3, 4, 5, 6]
 
@@ -125,13 +125,13 @@ HUGE = 2**62
         (holding(GOOD).replace(ONE, ONE[::-1]), "no whole zip archive of torch.save: Bad CRC"),
     ],
 )  # fmt: skip
-def test_what_is_no_state_dict_is_refused(data: bytes, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_a_state_dict_is_refused(data: bytes, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused, match=says):
         torch_file.read(data)
     assert capsys.readouterr().out == ""
 
 
-def test_two_tensors_that_share_their_numbers_are_no_bomb() -> None:
+def test_shared_storage_larger_than_the_file_is_refused() -> None:
     many = dictionary({str(name): GOOD for name in range(200)})
     big = archive(pickled(many.replace(number(6), number(60_000))), {"0": ONE * 10_000})
     tracemalloc.start()
@@ -150,7 +150,7 @@ def test_one_storage_under_many_descriptions_is_read_once() -> None:
     tracemalloc.stop()
 
 
-def test_a_directory_of_a_million_entries_is_never_made_objects_of() -> None:
+def test_a_zip_directory_of_a_million_entries_is_refused() -> None:
     data = holding(GOOD)
     tracemalloc.start()
     with pytest.raises(Refused, match="more than 100000 entries"):
@@ -159,7 +159,7 @@ def test_a_directory_of_a_million_entries_is_never_made_objects_of() -> None:
     tracemalloc.stop()
 
 
-def test_a_memo_of_a_high_place_takes_no_memory() -> None:
+def test_a_high_memo_index_allocates_no_memory() -> None:
     data = archive(pickled(b"}r\xff\xff\xff\x7f" + number(1) + b"0"), {})
     tracemalloc.start()
     with pytest.raises(Refused):

@@ -49,7 +49,7 @@ def sentence(path: Path, model: str | None = None) -> str:
     [".", "checkpoints", "checkpoints/uid", "checkpoints/uid/base", "checkpoints/uid/base/attempt-0"],
     ids=["run", "checkpoints", "job", "stage", "attempt"],
 )
-def test_of_a_folder_the_checkpoint_that_was_written_last_is_taken(above: str, tmp_path: Path) -> None:
+def test_the_newest_checkpoint_of_a_folder_is_used(above: str, tmp_path: Path) -> None:
     save(tmp_path / "checkpoints", 40)
     newest = save(tmp_path / "checkpoints", 20)
     found = trained.read(tmp_path / above)
@@ -77,9 +77,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_a_folder_and_refused_by_its_name
     assert f"there is no complete checkpoint in it; {tmp_path} holds uid; name a run's folder" in told
 
 
-def test_a_checkpoint_of_which_a_part_is_missing_is_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_incomplete_checkpoint_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Neither of these can be read as weights."""
     whole = save(tmp_path, 20)
     truncated, gone = save(tmp_path, 40), save(tmp_path, 60)
@@ -138,7 +136,7 @@ def test_pytorchs_names_are_read_too(tmp_path: Path) -> None:
         ({"classes": ["a"] * 11}, "11 names for 10 classes"),
     ],
 )
-def test_what_a_manifest_says_of_pictures_is_not_believed(damage: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_invalid_image_settings_of_a_manifest_are_refused(damage: dict[str, Any], told: str, tmp_path: Path) -> None:
     path = save(tmp_path, 20)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["preparation"] |= damage
@@ -150,7 +148,7 @@ def test_another_network_than_the_one_that_is_asked_for(tmp_path: Path) -> None:
     assert "it is no resnet32 with 10 classes" in sentence(save(tmp_path, 20), "resnet32")
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_a_missing_path_or_foreign_file_is_an_error(tmp_path: Path) -> None:
     assert sentence(tmp_path / "gone").endswith("name a run's folder, a checkpoint's, or a file of weights")
     (tmp_path / "notes.txt").write_text("hello")
     assert "neither safetensors nor a zip archive" in sentence(tmp_path / "notes.txt")
@@ -212,7 +210,7 @@ def test_names_too_long_for_a_manifest_are_left_out() -> None:
     assert len(preprocessing.named(["a" * 10] * 10000)) == 10000
 
 
-def test_what_is_no_picture_is_named_before_anything_slow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_an_image_is_named_before_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = save(tmp_path, 20)
     (tmp_path / "notes.txt").write_text("hello")
     names = [str(tmp_path / "gone.png"), str(tmp_path / "notes.txt"), str(tmp_path)]
@@ -245,7 +243,7 @@ def test_options_that_do_not_fit_a_file_of_weights(
     assert told in capsys.readouterr().err
 
 
-def test_pytorchs_networks_are_given_what_torchvision_gives_them() -> None:
+def test_pytorch_weights_use_torchvisions_preprocessing() -> None:
     network = trained.Trained(path=Path("x.pth"), network=Network("resnet50", 1000, 3), arrays={}, sha256="")
     given = predict.parser().parse_args(["x.pth", "a.jpg"])
     found = image_options.choose(network, given)

@@ -88,7 +88,7 @@ def test_a_value_out_of_bounds_is_named_with_what_would_be_right(
     assert f"config.yaml: {says}" in str(caught.value)
 
 
-def test_what_has_a_default_may_be_left_out(tmp_path: Path) -> None:
+def test_fields_with_defaults_are_optional(tmp_path: Path) -> None:
     """A user of the trainer without the operator writes only the required fields."""
     needed = {"job", "stage", "attempt", "model", "dataset", "algorithm", "epochs", "localBatchSize"}
     short = {name: value for name, value in GOOD.items() if name in needed}
@@ -137,6 +137,6 @@ def test_a_bad_environment_names_the_variable(variables: dict[str, str], says: s
     assert says in str(caught.value)
 
 
-def test_one_rank_needs_nothing() -> None:
+def test_one_rank_needs_no_environment() -> None:
     environment = config.environment({})
     assert (environment.rank, environment.world_size, environment.coordinator) == (0, 1, None)

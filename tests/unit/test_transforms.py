@@ -121,7 +121,7 @@ def broken(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["nothing", "text", "cut off", "cut off in the header", "zeros", "a png cut off"])
-def test_what_cannot_be_decoded_says_so_in_one_line(name: str) -> None:
+def test_an_undecodable_image_is_one_sentence(name: str) -> None:
     for transform in (EVALUATED, Augmented(CROP, 0.5, None)):
         with pytest.raises(Unreadable, match=r"it cannot be decoded: .") as caught:
             photos.fill(np.empty((3, 64, 64), np.float32), broken(name), transform, np.random.default_rng(0))
@@ -130,7 +130,7 @@ def test_what_cannot_be_decoded_says_so_in_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["EPS", "PDF", "TGA", "ICO"])
-def test_a_format_that_no_photograph_has_is_not_even_tried(kind: str) -> None:
+def test_unusual_image_formats_are_refused(kind: str) -> None:
     """Pillow would run an external program for an EPS file."""
     with pytest.raises(Unreadable, match="it cannot be decoded: cannot identify image file"):
         evaluated(encoded(photograph(90, 70), kind))
@@ -154,7 +154,7 @@ def test_a_lack_of_memory_is_no_fault_of_the_image(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_an_image_without_anything_to_see(kind: str) -> None:
+def test_an_image_of_few_pixels_is_refused(kind: str) -> None:
     with pytest.raises(Unreadable, match="it has 90 x 7 pixels, and 8 are the least for a side"):
         evaluated(encoded(photograph(90, 7), kind))
 
@@ -240,7 +240,7 @@ def test_hues_are_turned_as_torchvision_does(tmp_path: Path) -> None:
             np.testing.assert_array_equal(np.asarray(photos.turned(image, float(turn))), theirs, f"{name}, {turn}")
 
 
-def test_a_hue_is_drawn_evenly_and_moves_no_other_draw() -> None:
+def test_a_hue_is_uniform_and_independent_of_other_draws() -> None:
     three, four = (Colour(brightness=0.4, contrast=0.3, saturation=0.2, hue=hue) for hue in (0, 0.1))
     turns = []
     for seed in range(200):

@@ -32,7 +32,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_escapes_of_a_file_do_not_reach_the_terminal(folder: Path, text: str, shown: str) -> None:
+def test_escape_sequences_in_a_file_are_escaped(folder: Path, text: str, shown: str) -> None:
     result = validated(text)
     assert result.exit_code == 10
     assert shown in result.output
@@ -40,7 +40,7 @@ def test_escapes_of_a_file_do_not_reach_the_terminal(folder: Path, text: str, sh
     assert all(line.startswith("resnetboost: job.yaml: ") for line in result.output.splitlines())
 
 
-def test_nor_do_those_of_its_name(folder: Path) -> None:
+def test_escape_sequences_in_a_file_name_are_escaped(folder: Path) -> None:
     assert validated(EXAMPLE, RED).output.startswith("\\x1b[31m: ok (digits); note: spec.checkpoint.claimName: ")
     assert RED not in validated("a: [", RED).output
 

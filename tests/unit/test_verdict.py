@@ -78,7 +78,7 @@ def test_a_termination_log_that_cannot_be_written_does_not_hide_the_exit_code(tm
     failures.write(Verdict("DataError", "x", 0, 11), tmp_path / "missing" / "log")
 
 
-def test_the_last_words_have_the_last_figures_within_their_limit(
+def test_the_termination_message_has_the_last_metrics_within_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RESNETBOOST_CONFIG", "config.yaml")

@@ -64,7 +64,7 @@ def test_a_network_is_known_by_its_shapes_alone(name: str, classes: int, channel
     assert fit.network == state_dict.Network(name, classes, channels)
 
 
-def test_there_and_back_is_the_same_bits(tmp_path: Path) -> None:
+def test_conversion_there_and_back_keeps_all_bits(tmp_path: Path) -> None:
     ours = saved(tmp_path / "ours.safetensors", drawn())
     theirs, back = tmp_path / "theirs.safetensors", tmp_path / "back.safetensors"
     told = convert.convert(ours, theirs)
@@ -111,7 +111,7 @@ def test_weights_of_a_checkpoint_bring_the_lineage_of_the_batches_they_have_seen
     assert pretrained.read(*settings(plain), 1).lineage is None
 
 
-def test_a_file_that_a_manifest_beside_it_does_not_tell_of_has_no_lineage(tmp_path: Path) -> None:
+def test_a_file_not_listed_in_its_manifest_has_no_lineage(tmp_path: Path) -> None:
     step = smallcheckpoints.save(tmp_path, 20, {weightfile.MODEL: drawn()}, lineage=7)
     saved(step / weightfile.MODEL, {name: array + 1 for name, array in drawn().items()})
     assert pretrained.read(*settings(step), 1).lineage is None
@@ -155,7 +155,7 @@ def test_forms_that_weights_come_in(made: Callable[[Path], Path], tmp_path: Path
     assert all(found[key].tobytes() == array.tobytes() for key, array in drawn().items())
 
 
-def test_what_does_not_fit_is_listed_by_name(tmp_path: Path) -> None:
+def test_mismatching_parameters_are_listed(tmp_path: Path) -> None:
     theirs = in_pytorchs_names(drawn())
     del theirs["layer3.0.bn1.running_var"]
     theirs["layer2.1.conv1.weight"] = np.ones((32, 32, 1, 1), np.float32)
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_listed_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "out.safetensors").exists()
 
 
-def test_a_name_out_of_a_file_is_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+def test_names_in_a_file_are_escaped(tmp_path: Path) -> None:
     theirs = in_pytorchs_names(drawn()) | {"\x1b]0;title\x07": np.ones(3, np.float32)}
     with pytest.raises(ConfigError, match=r"1 unexpected: '\\x1b\]0;title\\x07'"):
         convert.convert(saved(tmp_path / "in", theirs), tmp_path / "out.safetensors")
@@ -179,7 +179,7 @@ def test_a_name_out_of_a_file_is_nothing_that_a_terminal_obeys(tmp_path: Path) -
         convert.convert(saved(tmp_path / "in", theirs), tmp_path / "out.safetensors")
 
 
-def test_no_numbers_in_a_shape_that_cannot_be(tmp_path: Path) -> None:
+def test_an_impossible_shape_is_refused(tmp_path: Path) -> None:
     entry = {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]}
     header = msgspec.json.encode({"conv1.weight": entry})
     (tmp_path / "in").write_bytes(len(header).to_bytes(8, "little") + header)
@@ -193,9 +193,7 @@ def converted(source: Path, target: Path, *words: str) -> Arrays:
     return safetensors.numpy.load_file(target)
 
 
-def test_of_a_checkpoint_the_average_is_converted_unless_the_trained_ones_are_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_averaged_weights_are_converted_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As in evaluation, prediction and export."""
     trained = drawn()
     average = {name: array * np.float32(0.5) for name, array in trained.items()}
@@ -209,7 +207,7 @@ def test_of_a_checkpoint_the_average_is_converted_unless_the_trained_ones_are_as
     assert "averaged" not in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_averages_that_are_not_there_are_not_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_averages_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     step = smallcheckpoints.save(tmp_path / "checkpoints", 20, {"model.safetensors": drawn()})
     target = tmp_path / "out.safetensors"
     assert converted(step, target)["fc.weight"].tobytes() == drawn()["fc.weight"].tobytes()
@@ -246,7 +244,7 @@ def refusal(path: Path, head: str = "Keep", channels: int = 1, **changes: object
     return str(refused.value).replace(str(path), "FILE")
 
 
-def test_a_new_head_needs_none_of_the_file(tmp_path: Path) -> None:
+def test_a_new_head_needs_no_head_in_the_file(tmp_path: Path) -> None:
     other = drawn(classes=1000)
     found = pretrained.read(*settings(saved(tmp_path / "w", other), "New"), 1)
     assert {"fc.weight", "fc.bias"} == other.keys() - found.arrays.keys()
@@ -273,7 +271,7 @@ def with_value(name: str, value: float) -> Arrays:
     return in_pytorchs_names(arrays)
 
 
-def test_numbers_that_cannot_be_right(tmp_path: Path) -> None:
+def test_non_finite_and_negative_variances_are_refused(tmp_path: Path) -> None:
     for name, value, says in (
         ("layer1.0.conv1.weight", np.nan, "layer1.0.conv1.weight holds a value that is not finite"),
         ("bn1.gamma", np.inf, "bn1.weight holds a value that is not finite"),
@@ -283,7 +281,7 @@ def test_numbers_that_cannot_be_right(tmp_path: Path) -> None:
         assert refusal(path) == f"model.weights.path: FILE: {says}"
 
 
-def test_files_that_are_no_weights(tmp_path: Path) -> None:
+def test_files_without_weights_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "w"
     assert refusal(path) == f"model.weights.path: FILE: there is no such file or folder; {tmp_path} holds nothing"
     (tmp_path / "w.pth").touch()
@@ -309,7 +307,7 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
     assert "no ResNet's weights alone" in refusal(path)
 
 
-def test_a_run_that_goes_on_keeps_the_weights_it_began_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resumed_run_keeps_its_initial_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = saved(tmp_path / "w", drawn())
     _, weights = settings(path)
     first = pretrained.read(*settings(path), 1).fingerprint
@@ -329,9 +327,7 @@ def test_a_run_that_goes_on_keeps_the_weights_it_began_with(tmp_path: Path, capl
     assert not caplog.records, "nobody needs it any more"
 
 
-def test_a_run_whose_weights_job_has_gone_on_since_is_still_gone_on_from(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_resumes_after_its_weights_job_has_continued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The folder's newest checkpoint is another one by now, and the old one cannot be restored."""
     smallcheckpoints.save(tmp_path, 20, {weightfile.MODEL: drawn()})
     _, weights = settings(tmp_path)

@@ -10,8 +10,8 @@ from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.observed.workload import WorkloadView
 from resnetboost_operator.planning.conditions import with_condition, without_condition
 from resnetboost_operator.scheduling.kueue import workload as workloads
+from resnetboost_operator.status import ADMITTED
 
-ADMITTED = "Admitted"
 QUEUE_CHANGED = "QueueChanged"
 # Reasons of the condition Admitted=False for a job that runs all the same.
 WITHOUT_QUEUE = frozenset({"KueueDisabled", "KueueMissing", "NotQueued"})

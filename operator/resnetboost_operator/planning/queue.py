@@ -15,11 +15,12 @@ from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.observed.workload import WorkloadView
 from resnetboost_operator.planning import admission, deletions, placement, stop, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, WorkloadWrite, sooner
-from resnetboost_operator.planning.admission import ADMITTED, QUEUE_CHANGED, WITHOUT_QUEUE
+from resnetboost_operator.planning.admission import QUEUE_CHANGED, WITHOUT_QUEUE
 from resnetboost_operator.planning.conditions import EVICTED, QUEUED, not_running
 from resnetboost_operator.scheduling.kueue import admission as admissions
 from resnetboost_operator.scheduling.kueue import patches
 from resnetboost_operator.scheduling.kueue import workload as workloads
+from resnetboost_operator.status import ADMITTED
 
 # How soon to look again for a ResourceFlavor that is not known.
 FLAVOR_SECONDS = 5.0
