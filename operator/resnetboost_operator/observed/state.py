@@ -10,6 +10,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.capabilities import Capabilities
+from resnetboost_operator.observed.flavor import Flavor
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
@@ -39,7 +40,9 @@ class Observation(msgspec.Struct, frozen=True):
     `unreachable`: rank 0 runs but accepts no connection (a network policy, an operator outside the cluster).
     `keeps_checkpoints`: checkpoints outlive their pods here, also those of a job without a claim.
     `workload`: Kueue's object for the job; `pod_groups`: its gang scheduler's, of all attempts.
-    `priority`: the value of the job's Kueue priority class, None if unknown.
+    `priority`: the value of the job's priority class for Kueue (`scheduling.kueue.workload.priority_class`), None if it
+    has none or is not known yet. `flavors`: the ResourceFlavors known, of those that the Workload was admitted to
+    (`scheduling.kueue.admission.flavor_names`).
     """
 
     pods: tuple[PodView, ...] = ()
@@ -54,6 +57,7 @@ class Observation(msgspec.Struct, frozen=True):
     workload: WorkloadView | None = None
     pod_groups: tuple[PodGroupView, ...] = ()
     priority: int | None = None
+    flavors: Mapping[str, Flavor] = {}
 
 
 class ObservedState(msgspec.Struct, frozen=True):

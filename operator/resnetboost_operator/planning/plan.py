@@ -18,6 +18,7 @@ from resnetboost_operator.planning import (
     conditions,
     deadlines,
     failure_detection,
+    obsolete_groups,
     pending,
     placement,
     rank_assignment,
@@ -38,7 +39,7 @@ def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan
     state = observe(job, _begun(job, status, pods.timestamp(now)), observation, now)
     decided = _decide(reports.with_progress(state))
     decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
-    return _with_warning(status, decided)
+    return replace(_with_warning(status, decided), obsolete_groups=obsolete_groups.obsolete(state, decided.status))
 
 
 def _begun(job: Job, status: Status, now: str) -> Status:
