@@ -18,6 +18,8 @@ from resnetboost_operator.kubeclient.resources import PRIORITIES, RESOURCE_FLAVO
 from resnetboost_operator.observed import flavor as flavors
 from resnetboost_operator.observed.flavor import Flavor
 from resnetboost_operator.observed.workload import WorkloadView
+from resnetboost_operator.scheduling.kueue.admission import flavor_names
+from resnetboost_operator.scheduling.kueue.workload import PriorityClass, priority_class
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +60,9 @@ class KueueLookups:
         """The flavors that the Workload was admitted to and the value of the job's priority class, as far as known."""
         if not self._store.capabilities.kueue or not (job.queue or workload):
             return Found()
-        wanted = [(RESOURCE_FLAVORS, name) for name in (_flavor_names(workload) if workload is not None else ())]
-        priority = _priority_class(job)
+        wanted = [(RESOURCE_FLAVORS, name) for name in (flavor_names(workload) if workload is not None else ())]
+        given = priority_class(job)
+        priority = _resource(given) if given is not None else None
         objects = {key: await self._get(*key) for key in (*wanted, *([priority] if priority is not None else ()))}
         return Found(
             flavors={name: flavors.view(obj) for (resource, name) in wanted if (obj := objects[resource, name])},
@@ -94,18 +97,8 @@ class KueueLookups:
         self._troubles[key] = trouble
 
 
-def _flavor_names(workload: WorkloadView) -> list[str]:
-    """Names of all ResourceFlavors that the Workload was admitted to."""
-    assignments = workload.admission.get("podSetAssignments") or ()
-    return sorted({name for assignment in assignments for name in (assignment.get("flavors") or {}).values()})
-
-
-def _priority_class(job: Job) -> tuple[Resource, str] | None:
-    """The class whose value is the Workload's priority: that of the job's label, else that of its pods."""
-    if job.queue_priority:
-        return WORKLOAD_PRIORITIES, job.queue_priority
-    name = job.spec.scheduling.priority_class_name
-    return (PRIORITIES, name) if name else None
+def _resource(found: PriorityClass) -> tuple[Resource, str]:
+    return (WORKLOAD_PRIORITIES if found.kind == "WorkloadPriorityClass" else PRIORITIES), found.name
 
 
 def _value(obj: dict[str, Any] | None) -> int | None:
