@@ -1,6 +1,7 @@
 """The optional APIs of queues and gang schedulers on a real API server: found, watched and written with real rights."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -140,10 +141,12 @@ def test_the_group_of_a_suspended_job_is_deleted_and_others_groups_stay(
             send(control_plane, root, space.namespace, "podgroups", group)
         operator = started(control_plane, account, space, "--gang-scheduling")
 
-        def groups() -> str:
-            return control_plane.kubectl("get", "podgroups", f"--namespace={space.namespace}", "--output=name")
+        path = f"{root}/namespaces/{space.namespace}/podgroups"
 
-        eventually(groups, lambda found: "theirs" in found and "digits-base-0" not in found, "only theirs is left")
+        def groups() -> list[str]:
+            return [found["metadata"]["name"] for found in json.loads(control_plane.client.get(path))["items"]]
+
+        eventually(groups, lambda found: found == ["theirs"], "only theirs is left")
         space.until_phase("Suspended")
         operator.kill()
 
@@ -221,8 +224,9 @@ def test_an_api_that_comes_is_watched_and_one_that_goes_is_forgotten(
             group = pod_group(job, capabilities.COSCHEDULING)
             send(control_plane, POD_GROUP_ROOTS[COSCHEDULING], space.namespace, "podgroups", group)
             await parts.until(lambda: parts.store.pod_groups_of(parts.record))
-            await parts.watches.list_again()
             parts.store.invalidate()
+            parts.watches.list_again()  # as a new leader
+            assert not parts.store.capabilities.pod_groups
             await parts.until(lambda: parts.store.capabilities.pod_groups)
         await parts.until(lambda: not parts.store.capabilities.pod_groups)
         assert parts.store.pod_groups_of(parts.record) == ()
@@ -251,7 +255,7 @@ def test_a_workload_is_written_as_planned_and_only_in_the_version_it_was_planned
         with pytest.raises(Conflict):
             await parts.write("patch", "ours", {**stale, "spec": {"queueName": "team-c"}})
         with pytest.raises(Conflict):
-            await parts.write("patch-status", "ours", {"metadata": {"uid": "another"}, "status": {"admission": None}})
+            await parts.write("patch-status", "ours", {**stale, "status": {"admission": None}})
 
         # Kueue admits it; the operator takes the admission back.
         admitted = {"status": {"admission": admission("fast")}}
