@@ -1,5 +1,6 @@
 """What the operator promises a queue, checked on the histories of Workloads and pods of a namespace."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ def _steps(workloads: Sequence[Change]) -> list[tuple[Change, Change]]:
     by_uid: dict[str, list[Change]] = {}
     for change in workloads:
         by_uid.setdefault(change.obj["metadata"]["uid"], []).append(change)
-    return [pair for changes in by_uid.values() for pair in zip(changes, changes[1:], strict=False)]
+    return [pair for changes in by_uid.values() for pair in itertools.pairwise(changes)]
 
 
 def _alive(pods: Sequence[Change], job_uid: str, version: int) -> list[str]:

@@ -1,6 +1,5 @@
 """Assignments of pods to nodes in the compressed form that Kueue writes since v1beta2."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,5 +27,9 @@ def _slice(names: list[str], counts: list[int]) -> dict[str, Any]:
 def _values(names: list[str]) -> dict[str, Any]:
     if len(names) == 1:
         return {"universal": names[0]}
-    prefix = os.path.commonprefix(names)
+    prefix = names[0][: next(end for end in range(len(names[0]), -1, -1) if _all_begin(names, names[0][:end]))]
     return {"individual": {"prefix": prefix, "roots": [name.removeprefix(prefix) for name in names]}}
+
+
+def _all_begin(names: list[str], start: str) -> bool:
+    return all(name.startswith(start) for name in names)
