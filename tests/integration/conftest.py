@@ -6,6 +6,9 @@ import pytest
 
 from beds.cluster import ControlPlane
 from beds.operator import Account, Kubelet, Operator, Proxy, Space, devices
+from beds.operator.service_account import KUEUE_RULES
+from beds.queue import installation
+from beds.queue.decisions import FLAVOR
 
 NODES = ("node-0", "node-1")
 
@@ -28,6 +31,14 @@ def account(control_plane: ControlPlane) -> Account:
         control_plane.add_node(name)
     devices.add_nodes(control_plane)
     return Account(control_plane)
+
+
+@pytest.fixture(scope="session")
+def kueue_installed(control_plane: ControlPlane, account: Account) -> None:
+    """Kueue's CRDs in the cluster, and the rights that the operator needs for them."""
+    installation.install(control_plane)
+    installation.add_flavor(control_plane, FLAVOR)
+    account.allow(KUEUE_RULES)
 
 
 @pytest.fixture(scope="module")

@@ -106,9 +106,10 @@ class Kueue:
         return promises.broken(self._workloads.changes, self._pods.changes)
 
     def counts(self) -> dict[str, int]:
-        """How often Workloads were evicted, and how often the operator gave quota back."""
+        """How many Workloads there were, how often one was evicted, and how often the operator gave quota back."""
         changes = self._workloads.changes
-        return {"evictions": promises.evictions(changes), "releases": promises.releases(changes)}
+        created = len({change.obj["metadata"]["uid"] for change in changes})
+        return {"workloads": created, "evictions": promises.evictions(changes), "releases": promises.releases(changes)}
 
     # Automatic behaviour
 
