@@ -7,7 +7,7 @@ import pytest
 from beds.cluster import ControlPlane
 from beds.operator import Account, Kubelet, Operator, Proxy, Space, devices
 from beds.operator.service_account import KUEUE_RULES
-from beds.queue import installation
+from beds.queue import KUEUE, kinds, served
 from beds.queue.decisions import FLAVOR
 
 NODES = ("node-0", "node-1")
@@ -33,12 +33,14 @@ def account(control_plane: ControlPlane) -> Account:
     return Account(control_plane)
 
 
-@pytest.fixture(scope="session")
-def kueue_installed(control_plane: ControlPlane, account: Account) -> None:
-    """Kueue's CRDs in the cluster, and the rights that the operator needs for them."""
-    installation.install(control_plane)
-    installation.add_flavor(control_plane, FLAVOR)
-    account.allow(KUEUE_RULES)
+@pytest.fixture(scope="module")
+def kueue_installed(control_plane: ControlPlane, account: Account) -> Iterator[None]:
+    """Kueue's kinds in the cluster, a flavor, and the rights that the operator needs for them."""
+    with served(control_plane, KUEUE):
+        kinds.add_flavor(control_plane, FLAVOR)
+        account.allow(KUEUE_RULES)
+        yield
+        account.deny(KUEUE_RULES)
 
 
 @pytest.fixture(scope="module")

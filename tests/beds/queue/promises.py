@@ -1,7 +1,7 @@
 """What the operator promises a queue, checked on the histories of Workloads and pods of a namespace."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from beds.queue.history import Change
@@ -10,14 +10,17 @@ from support.kueuestatus import holds_quota, is_true
 
 Manifest = dict[str, Any]
 
+UNADMITTED, EARLY = "unadmitted", "early"
 
-def broken(workloads: Sequence[Change], pods: Sequence[Change]) -> list[str]:
-    """Promises that were broken:
+
+def broken(workloads: Sequence[Change], pods: Sequence[Change], excused: Collection[str] = ()) -> list[str]:
+    """Promises that were broken, but for those that are excused:
 
     - no pod is created while its job is not admitted (an eviction may overtake a creation: that does not count);
     - quota is given back, by a release, an end or a deletion, only when no pod of the job is alive.
     """
-    return [*_unadmitted(workloads, pods), *_early(workloads, pods)]
+    checks = {UNADMITTED: _unadmitted, EARLY: _early}
+    return [words for name, check in checks.items() if name not in excused for words in check(workloads, pods)]
 
 
 def releases(workloads: Sequence[Change]) -> int:
