@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -27,6 +28,21 @@ def served(plane: ControlPlane, definitions: Path) -> Iterator[None]:
         yield
     finally:
         plane.kubectl("delete", f"--filename={definitions}")
+
+
+def add_flavor(plane: ControlPlane, name: str, **spec: Any) -> None:
+    """Create a ResourceFlavor, or replace one of an earlier test."""
+    _apply(plane, "ResourceFlavor", name, {"spec": spec})
+
+
+def add_priority_class(plane: ControlPlane, name: str, value: int) -> None:
+    """Create a WorkloadPriorityClass, or replace one of an earlier test."""
+    _apply(plane, "WorkloadPriorityClass", name, {"value": value})
+
+
+def _apply(plane: ControlPlane, kind: str, name: str, fields: dict[str, Any]) -> None:
+    manifest = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, **fields}
+    plane.kubectl("apply", "--filename=-", input=json.dumps(manifest))
 
 
 def _missing(plane: ControlPlane, wanted: set[tuple[str, str]]) -> list[tuple[str, str]]:
