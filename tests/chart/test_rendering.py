@@ -62,8 +62,11 @@ def test_the_crd_is_complete_and_kept(offline_helm: Helm) -> None:
     assert not of(render(offline_helm, "--set=crds.enabled=false"), "CustomResourceDefinition")
 
 
+WITHOUT_OPTIONS = ("--set=rbac.aggregate=false", "--set=gangScheduling.enabled=false")
+
+
 def test_it_grants_what_is_tested_and_nothing_else(offline_helm: Helm) -> None:
-    objects = render(offline_helm, "--set=rbac.aggregate=false")
+    objects = render(offline_helm, *WITHOUT_OPTIONS)
     everywhere, in_its_own = service_account.roles()
     assert by_resource(one(objects, "ClusterRole")) == by_resource(everywhere)
     lease = one(objects, "Role")
@@ -73,12 +76,12 @@ def test_it_grants_what_is_tested_and_nothing_else(offline_helm: Helm) -> None:
     assert lease["rules"] == in_its_own["rules"]
 
 
-def by_resource(role: Manifest) -> list[Manifest]:
-    return sorted(role["rules"], key=lambda rule: str(rule["resources"]))
+def by_resource(*roles: Manifest) -> list[Manifest]:
+    return sorted((rule for role in roles for rule in role["rules"]), key=lambda rule: str(rule["resources"]))
 
 
 def test_in_some_namespaces_it_gets_nothing_elsewhere_but_a_look_at_nodes(offline_helm: Helm) -> None:
-    objects = render(offline_helm, "--set=watchNamespaces={a,b}", "--set=rbac.aggregate=false")
+    objects = render(offline_helm, "--set=watchNamespaces={a,b}", *WITHOUT_OPTIONS)
     cluster_wide = one(objects, "ClusterRole")
     assert [rule["resources"] for rule in cluster_wide["rules"]] == [["nodes"]]
     roles = {found["metadata"]["namespace"]: found for found in of(objects, "Role")}
@@ -91,6 +94,58 @@ def test_in_some_namespaces_it_gets_nothing_elsewhere_but_a_look_at_nodes(offlin
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "resnetboost", "namespace": NAMESPACE}]
         assert binding["roleRef"]["name"] == binding["metadata"]["name"]
     assert {"--namespace=a", "--namespace=b"} < set(container(objects)["args"])
+
+
+@pytest.mark.parametrize(
+    ("values", "rules", "option"),
+    [
+        ({}, [service_account.GANG_RULES], "--gang-scheduling"),
+        ({"gangScheduling.enabled": "false"}, [], ""),
+        (
+            {"gangScheduling.enabled": "false", "kueue.enabled": "true"},
+            [service_account.KUEUE_RULES],
+            "--kueue",
+        ),
+    ],
+    ids=["by default", "without gangs", "with queues"],
+)
+@pytest.mark.parametrize("namespaces", ["[]", '["a"]'], ids=["everywhere", "in a namespace"])
+def test_an_option_and_its_rights_come_by_the_same_value(
+    offline_helm: Helm, namespaces: str, values: dict[str, str], rules: list[Path], option: str
+) -> None:
+    given = [f"--set={key}={value}" for key, value in values.items()]
+    objects = render(offline_helm, WITHOUT_OPTIONS[0], f"--set-json=watchNamespaces={namespaces}", *given)
+    (everywhere, _), optional = (
+        service_account.roles(),
+        [role for path in rules for role in service_account.roles(path)],
+    )
+    granted = [*of(objects, "ClusterRole"), *(role for role in of(objects, "Role") if "lease" not in name(role))]
+    assert by_resource(*granted) == by_resource(everywhere, *optional)
+    args = container(objects)["args"]
+    assert [word for word in args if word in ("--kueue", "--gang-scheduling")] == ([option] if option else [])
+    of_the_cluster = {resource for rule in of(objects, "ClusterRole")[0]["rules"] for resource in rule["resources"]}
+    assert ("workloads" in of_the_cluster or "podgroups" in of_the_cluster) == (namespaces == "[]" and bool(rules))
+
+
+def name(found: Manifest) -> str:
+    return str(found["metadata"]["name"])
+
+
+def test_kueue_may_look_at_jobs_where_somebody_says_so(offline_helm: Helm) -> None:
+    assert not [role for role in of(render(offline_helm, "--set=kueue.enabled=true"), "ClusterRole") if is_kueues(role)]
+    objects = render(offline_helm, "--set=kueue.externalFramework.enabled=true", "--set=watchNamespaces={a}")
+    (role,) = filter(is_kueues, of(objects, "ClusterRole"))
+    assert role["rules"] == [
+        {"apiGroups": ["resnetboost.io"], "resources": ["resnetboostjobs"], "verbs": ["get", "list", "watch"]}
+    ]
+    (binding,) = filter(is_kueues, of(objects, "ClusterRoleBinding"))
+    assert binding["roleRef"]["name"] == name(role)
+    (subject,) = binding["subjects"]
+    assert (subject["namespace"], subject["name"]) == ("kueue-system", "kueue-controller-manager")
+
+
+def is_kueues(found: Manifest) -> bool:
+    return name(found).endswith("-kueue")
 
 
 def container(objects: list[Manifest]) -> Manifest:

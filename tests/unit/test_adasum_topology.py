@@ -18,6 +18,8 @@ from resnetboost_trainer.distributed.adasum.topology import Pair, Topology
 from support import adasumreference
 from support.examples import examples
 
+pytestmark = pytest.mark.slow
+
 Floats = NDArray[np.float32]
 
 PER_NODE = [1, 2, 3, 8]

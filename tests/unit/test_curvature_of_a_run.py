@@ -12,6 +12,8 @@ from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from support.measuredrun import attempt, height, measured
 
+pytestmark = pytest.mark.slow
+
 HEADER = (
     "step,step_seconds,damping,thor_update_seconds,layers_updated,layers_kept,layers_stopped,layers_failed,test_loss\n"
 )

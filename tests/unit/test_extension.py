@@ -11,6 +11,8 @@ from resnetboost_operator.runs import resumption, runfolder
 from resnetboost_operator.runs.extension import Extension, Made, extended
 from resnetboost_operator.validation import jobfile, schema
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 NOTHING = Made({})
 

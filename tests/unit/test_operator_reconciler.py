@@ -13,6 +13,7 @@ from resnetboost_api.status import Condition, Progress, Status
 from resnetboost_operator import progress_client
 from resnetboost_operator.controller import creation_pool
 from resnetboost_operator.controller import reconciler as reconcilers
+from resnetboost_operator.controller.kueue_lookups import KueueLookups
 from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.store import Store
@@ -63,7 +64,8 @@ class Bed:
         self.polling = ProgressPoller(lambda uid: self.polled.set())
         self.called = asyncio.Event()
         self.cluster = Cluster(server.client, self.store, "me", lambda uid: self.called.set())
-        self.reconciler = Reconciler(self.store, self.cluster, self.polling, server.metrics)
+        lookups = KueueLookups(server.client, self.store)
+        self.reconciler = Reconciler(self.store, self.cluster, lookups, self.polling, server.metrics)
         self.store.jobs.apply_event("ADDED", self.stored(OBJECT))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:

@@ -10,13 +10,17 @@ from resnetboost_api import names
 from resnetboost_operator.kubeclient import resources
 from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, LEASES, NODES, PODS, Resource
 
-FILE = Path(__file__).parents[2] / "charts" / "resnetboost" / "files" / "rbac.yaml"
-ROLES: list[dict[str, Any]] = list(yaml.safe_load_all(FILE.read_text()))
+FOLDER = Path(__file__).parents[2] / "charts" / "resnetboost" / "files"
+FILES = ("rbac.yaml", "rbac-kueue.yaml", "rbac-gangs.yaml")
 
 
-def granted(kind: str) -> set[tuple[str, str, str]]:
-    """(group, resource, verb) of all rules of the only role of that kind."""
-    (role,) = (found for found in ROLES if found["kind"] == kind)
+def roles(file: str = "rbac.yaml") -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((FOLDER / file).read_text()))
+
+
+def granted(kind: str, file: str = "rbac.yaml") -> set[tuple[str, str, str]]:
+    """(group, resource, verb) of all rules of the one role of that kind."""
+    (role,) = (found for found in roles(file) if found["kind"] == kind)
     return {
         (group, resource, verb)
         for rule in role["rules"]
@@ -38,14 +42,24 @@ def test_the_role_allows_only_leader_election() -> None:
     assert granted("Role") == asked(resources.IN_OWN_NAMESPACE)
 
 
+@pytest.mark.parametrize(
+    ("file", "wanted"),
+    [("rbac-kueue.yaml", resources.WITH_KUEUE), ("rbac-gangs.yaml", resources.WITH_GANGS)],
+    ids=["queues", "gangs"],
+)
+def test_an_optional_role_grants_exactly_what_its_option_uses(file: str, wanted: tuple[Resource, ...]) -> None:
+    assert granted("ClusterRole", file) == asked(wanted)
+
+
 def test_only_its_own_lease_may_be_changed() -> None:
-    (role,) = (found for found in ROLES if found["kind"] == "Role")
+    (role,) = (found for found in roles() if found["kind"] == "Role")
     named = [rule for rule in role["rules"] if rule.get("resourceNames") == [names.MANAGED_BY]]
     assert [sorted(rule["verbs"]) for rule in named] == [["get", "update"]]
 
 
 def test_no_right_is_a_wildcard() -> None:
-    assert "*" not in {word for kind in ("ClusterRole", "Role") for right in granted(kind) for word in right}
+    rules = [rule for file in FILES for role in roles(file) for rule in role["rules"]]
+    assert "*" not in {word for rule in rules for key in ("apiGroups", "resources", "verbs") for word in rule[key]}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from resnetboost_operator.runs import report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.validation import jobfile, schema
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 HOSTILE = "<script>alert('1')</script> & \"quoted\""
 

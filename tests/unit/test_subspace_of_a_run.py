@@ -14,6 +14,8 @@ from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.validation import schema
 from support.measuredrun import attempt, height, measured
 
+pytestmark = pytest.mark.slow
+
 HEADER = (
     "step,step_seconds,pca_explained_variance,pca_step_length,pca_evaluations,pca_gradient_share,pca_seconds,top1\n"
 )

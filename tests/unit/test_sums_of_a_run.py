@@ -16,6 +16,8 @@ from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.validation import schema
 from support.measuredrun import attempt, height, measured
 
+pytestmark = pytest.mark.slow
+
 HEADER = (
     "step,step_seconds,layers_updated,thor_update_seconds,adasum_cosine,adasum_cosine_min,adasum_gain,adasum_seconds\n"
 )

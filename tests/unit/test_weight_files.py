@@ -193,7 +193,7 @@ def converted(source: Path, target: Path, *words: str) -> Arrays:
     return safetensors.numpy.load_file(target)
 
 
-def test_averaged_weights_are_converted_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_mean_of_weights_is_converted_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As in evaluation, prediction and export."""
     trained = drawn()
     average = {name: array * np.float32(0.5) for name, array in trained.items()}

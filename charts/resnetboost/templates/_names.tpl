@@ -75,12 +75,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* The rules of one role of files/rbac.yaml, as {rules: [...]}: dict "context" $ "kind" Role or ClusterRole. */}}
+{{/* The rules of all roles of a kind, as {rules: [...]}: dict "context" $ "kind" Role or ClusterRole. Those of
+files/rbac.yaml, and of files/rbac-*.yaml where their value says so. */}}
 {{- define "resnetboost.rules" -}}
-{{- range splitList "\n---\n" (.context.Files.Get "files/rbac.yaml") -}}
+{{- $files := list "files/rbac.yaml" -}}
+{{- if .context.Values.kueue.enabled }}{{ $files = append $files "files/rbac-kueue.yaml" }}{{ end -}}
+{{- if .context.Values.gangScheduling.enabled }}{{ $files = append $files "files/rbac-gangs.yaml" }}{{ end -}}
+{{- $rules := list -}}
+{{- range $file := $files -}}
+{{- range splitList "\n---\n" ($.context.Files.Get $file) -}}
 {{- $role := fromYaml . -}}
-{{- if eq $role.kind $.kind -}}
-{{- toYaml (dict "rules" $role.rules) -}}
+{{- if eq $role.kind $.kind }}{{ $rules = concat $rules $role.rules }}{{ end -}}
 {{- end -}}
 {{- end -}}
+{{- toYaml (dict "rules" $rules) -}}
 {{- end -}}

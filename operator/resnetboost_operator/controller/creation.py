@@ -12,7 +12,6 @@ from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient import resources
 from resnetboost_operator.kubeclient.client import Client
 from resnetboost_operator.kubeclient.errors import AlreadyExists, Invalid, NotFound, Refused
-from resnetboost_operator.kubeclient.resources import PODS
 
 Manifest = Mapping[str, Any]
 
@@ -32,7 +31,7 @@ class Obstacle(msgspec.Struct, frozen=True):
 
 
 class Creation:
-    """Creates objects and applies the created pods to the store."""
+    """Creates objects and applies created pods and PodGroups to the store."""
 
     def __init__(self, client: Client, store: Store) -> None:
         self._client = client
@@ -49,8 +48,7 @@ class Creation:
             return await self._inspect_existing(job, manifest)
         except Refused as error:
             return Obstacle(error.words, invalid=isinstance(error, Invalid))
-        if resource is PODS:
-            self._store.apply_pod_response(_decode.decode(answer))
+        self._apply(manifest, answer)
         return None
 
     async def _inspect_existing(self, job: JobRecord, manifest: Manifest) -> Obstacle | None:
@@ -58,18 +56,25 @@ class Creation:
         resource, name = resources.of(manifest), manifest["metadata"]["name"]
         thing = f"{manifest['kind']} {name}"
         try:
-            found = _decode.decode(await self._client.request("get", resource, job.namespace, name))
+            answer = await self._client.request("get", resource, job.namespace, name)
         except NotFound:
             return Obstacle(f"{thing} was still being deleted", passing=True)
+        found = _decode.decode(answer)
         if not _is_ours(found, job):
             return Obstacle(f"{thing} exists and is not this job's: delete it, or rename the job")
         if _controller(found).get("uid") != job.uid:
             return Obstacle(f"{thing} of an earlier job of this name is still being deleted", passing=True)
         if not _is_current(found, manifest):
             return Obstacle(f"{thing} is still being deleted", passing=True)
-        if resource is PODS:
-            self._store.apply_pod_response(found)
+        self._apply(manifest, answer)
         return None
+
+    def _apply(self, manifest: Manifest, answer: bytes) -> None:
+        """Apply the response if the store keeps objects of that kind."""
+        if manifest["kind"] == "Pod":
+            self._store.apply_pod_response(_decode.decode(answer))
+        elif manifest["kind"] == "PodGroup":
+            self._store.apply_pod_group_response(_decode.decode(answer))
 
 
 def _controller(found: Manifest) -> Manifest:

@@ -61,7 +61,7 @@ class _Work:
         self.tasks: dict[_Key, asyncio.Task[None]] = {}
         self.requested: dict[_Key, Manifest] = {}
         self.trying: dict[_Key, _SlotGuard] = {}  # requests that the API server is processing
-        self.created: set[_Key] = set()  # created config maps and services; pods are in the store
+        self.created: set[_Key] = set()  # created objects that pods need; pods are in the store
         self.width = LEAST_IN_FLIGHT
         self.widest = LEAST_IN_FLIGHT
         self.obstacle = ""
@@ -108,9 +108,9 @@ class CreationPool:
     def ensure(self, job: JobRecord, manifests: Sequence[Manifest]) -> CreationState:
         """Create exactly these objects, which the job's current attempt lacks, in this order of kinds.
 
-        Config maps and services are created one by one, then the pods in parallel. The first obstacle pauses creation:
-        an incomplete gang is useless, and no pod may mount the config map of an earlier job. Objects of an earlier call
-        that are not in this one, such as those of an earlier attempt, are not created.
+        What the pods need (PodGroup, config map, service) is created one by one, then the pods in parallel. The first
+        obstacle pauses creation: an incomplete gang is useless, and no pod may mount the config map of an earlier job.
+        Objects of an earlier call that are not in this one, such as those of an earlier attempt, are not created.
         """
         work = self._works.get(job.uid)
         if work is not None and (not manifests or work.attempt != (job.status.stage, job.status.attempt)):
@@ -171,7 +171,7 @@ class CreationPool:
                 return
             key = next(iter(work.pending))
             if work.tasks and any(kind != "Pod" for kind, _ in (key, *work.tasks)):
-                return  # config maps and services first, one by one
+                return  # what the pods need first, one by one
             work.requested[key] = manifest = work.pending.pop(key)
             work.tasks[key] = asyncio.create_task(self._run(work, key, manifest))
 

@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 
 from resnetboost_operator.controller.leaderelection import LeaderElector
+from resnetboost_operator.controller.optional_watches import OptionalWatches
 from resnetboost_operator.controller.resync import Resync
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.controller.workqueue import WorkQueue
@@ -26,6 +28,7 @@ class Health:
         queue: WorkQueue,
         elector: LeaderElector,
         reflectors: Sequence[Reflector],
+        optional: OptionalWatches,
         resync: Resync,
         identity: str,
     ) -> None:
@@ -33,6 +36,7 @@ class Health:
         self._queue = queue
         self._elector = elector
         self._reflectors = reflectors
+        self._optional = optional
         self._resync = resync
         self._identity = identity
         self.trouble = "starting"
@@ -45,7 +49,7 @@ class Health:
         if self.trouble:
             return ""
         now = time.monotonic()
-        for reflector in self._reflectors:
+        for reflector in chain(self._reflectors, self._optional.reflectors):
             if now - reflector.heard_at > WATCH_SILENCE_SECONDS:
                 return f"the watch of the {reflector.name} has stopped"
         if now - self._resync.heard_at > KOPF_SILENCE_SECONDS:
@@ -60,7 +64,10 @@ class Health:
             return self.trouble
         if self._store.synced:
             return f"lease: {self._elector.trouble}" if self._elector.trouble else ""
-        waiting = [f"{reflector.name}: {reflector.trouble}" for reflector in self._reflectors if reflector.trouble]
+        reflectors = chain(self._reflectors, self._optional.reflectors)
+        waiting = [f"{reflector.name}: {reflector.trouble}" for reflector in reflectors if reflector.trouble]
+        if self._optional.trouble:
+            waiting.append(f"APIs of schedulers: {self._optional.trouble}")
         if not self._store.jobs.synced:
             waiting.append("jobs: not listed yet")
         return "; ".join(waiting)

@@ -28,7 +28,8 @@ def main(**given: Any) -> None:
     """Run the ResNetBoost operator, which runs ResNetBoostJobs as gangs of training pods.
 
     It uses the cluster it runs in, or the one in $KUBECONFIG (default: ~/.kube/config). It needs the CRD
-    (crds/resnetboostjobs.yaml) and the rights in charts/resnetboost/files/rbac.yaml, and waits for both.
+    (crds/resnetboostjobs.yaml) and the rights in charts/resnetboost/files/rbac.yaml, with --kueue and
+    --gang-scheduling those in rbac-kueue.yaml and rbac-gangs.yaml beside it, and waits for them.
 
     Several operators may run: a Lease elects the leader, the others stand by. SIGTERM or Ctrl-C shuts down
     gracefully: reconcile passes finish and the Lease is released. Jobs continue, and the next operator takes

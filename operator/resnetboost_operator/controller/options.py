@@ -32,6 +32,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     log_format: logs.Format
     log_level: str
     images: Images = devices.PUBLISHED
+    kueue: bool = False
+    gang_scheduling: bool = False
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -121,6 +123,18 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         multiple=True,
         envvar=f"{PREFIX}_TRAINER_IMAGE",
         help="Image for jobs of a device type that name none. Repeatable.",
+    ),
+    click.option(
+        "--kueue/--no-kueue",
+        default=False,
+        show_default=True,
+        help="Queue jobs with the label kueue.x-k8s.io/queue-name by Kueue. Needs the rights in files/rbac-kueue.yaml.",
+    ),
+    click.option(
+        "--gang-scheduling/--no-gang-scheduling",
+        default=False,
+        show_default=True,
+        help="Create PodGroups where a scheduler reads them. Needs the rights in files/rbac-gangs.yaml.",
     ),
     click.option(
         "--log-format",

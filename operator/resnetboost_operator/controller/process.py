@@ -14,8 +14,10 @@ from resnetboost_operator.controller import reexec
 from resnetboost_operator.controller.health import Health
 from resnetboost_operator.controller.job_metrics import JobMetrics
 from resnetboost_operator.controller.jobs import JobRecord
+from resnetboost_operator.controller.kueue_lookups import KueueLookups
 from resnetboost_operator.controller.leaderelection import LeaderElector, LeaseLost
 from resnetboost_operator.controller.metrics import Metrics
+from resnetboost_operator.controller.optional_watches import OptionalWatches
 from resnetboost_operator.controller.options import Options
 from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.reconciler import Reconciler
@@ -29,6 +31,7 @@ from resnetboost_operator.kubeclient.client import NO_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import ApiError, NotFound, Refused
 from resnetboost_operator.kubeclient.reflector import Reflector
 from resnetboost_operator.kubeclient.resources import JOBS, NODES, PODS
+from resnetboost_operator.observed.capabilities import Capabilities
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +57,14 @@ class Operator:
         self._options = options
         self._metrics = Metrics()
         self._client = Client(api, self._metrics.count_request)
-        self._store = Store(options.namespaces, self._changed, options.images)
+        enabled = Capabilities(gangs_enabled=options.gang_scheduling, kueue_enabled=options.kueue)
+        self._store = Store(options.namespaces, self._changed, options.images, enabled)
         self._metrics.watch_phases(lambda: [job.status.phase for job in self._store.jobs])
         self._metrics.append(JobMetrics(self._jobs_led).text)
         self._polling = ProgressPoller(self._changed)
         self._cluster = Cluster(self._client, self._store, options.identity, self._changed)
-        self._reconciler = Reconciler(self._store, self._cluster, self._polling, self._metrics)
+        lookups = KueueLookups(self._client, self._store)
+        self._reconciler = Reconciler(self._store, self._cluster, lookups, self._polling, self._metrics)
         self._queue = WorkQueue(self._reconciler.reconcile, self._label, self._metrics)
         self._elector = LeaderElector(
             self._client, options.lease_namespace, options.lease_name, options.identity, options.pod
@@ -70,7 +75,10 @@ class Operator:
         self._node_reflector = Reflector(self._client, NODES, self._store.nodes)
         self._resync = Resync(self._client, self._store, options.namespaces, self._metrics.count_request)
         reflectors = [self._node_reflector, *self._pod_reflectors]
-        self._health = Health(self._store, self._queue, self._elector, reflectors, self._resync, options.identity)
+        self._optional = OptionalWatches(self._client, self._store, _OURS, self._begin)
+        self._health = Health(
+            self._store, self._queue, self._elector, reflectors, self._optional, self._resync, options.identity
+        )
         self._server = Server(self._metrics, self._health.stuck, self._health.unready, self._health.role)
         self._tasks: list[asyncio.Task[NoReturn]] = []
         self._pod_tasks: list[asyncio.Task[NoReturn]] = []
@@ -80,6 +88,7 @@ class Operator:
         await self._wait_for_jobs()
         self._begin(self._node_reflector.run())
         self._watch_pods()
+        self._optional.start()
         self._begin(self._resync.run())
         self._begin(self._lead())
         await asyncio.sleep(0)  # let each task start
@@ -120,7 +129,7 @@ class Operator:
         return record.label if record is not None else uid
 
     def _changed(self, uid: str) -> None:
-        """Queue the job after a change of itself, its pods or their nodes; forget it if it is gone."""
+        """Queue the job after a change of itself or of what runs and schedules it; forget it if it is gone."""
         if self._store.jobs.get(uid) is not None:
             self._queue.add(uid)
         else:
@@ -164,20 +173,21 @@ class Operator:
         that a pod is missing.
         """
         await self._resync.relist()
-        await self._list_pods_again()
+        await self._list_again()
         self._reconciler.since = time.time()
         self._queue.start()
         for job in self._store.jobs:
             self._queue.add(job.uid)
 
-    async def _list_pods_again(self) -> None:
+    async def _list_again(self) -> None:
         for task in self._pod_tasks:
             task.cancel()
         await asyncio.gather(*self._pod_tasks, return_exceptions=True)
         for reflector in self._pod_reflectors:
             reflector.reset()
-        self._store.invalidate_pods()
+        self._store.invalidate()
         self._watch_pods()
+        await self._optional.list_again()
         await self._until_synced()
 
     async def _until_synced(self) -> None:

@@ -12,6 +12,7 @@ from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.creation_pool import CreationState
 from resnetboost_operator.controller.jobs import JobRecord
+from resnetboost_operator.controller.kueue_lookups import KueueLookups
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.store import Store
@@ -22,6 +23,7 @@ from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import Observation, Obstacle
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.plan import plan
+from resnetboost_operator.scheduling.gang_scheduler import topology_key
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +58,12 @@ class _PassMemory:
 class Reconciler:
     """Executes plans. `since` (unix seconds) is when this process began to lead."""
 
-    def __init__(self, store: Store, cluster: Cluster, polling: ProgressPoller, metrics: Metrics) -> None:
+    def __init__(
+        self, store: Store, cluster: Cluster, lookups: KueueLookups, polling: ProgressPoller, metrics: Metrics
+    ) -> None:
         self._store = store
         self._cluster = cluster
+        self._lookups = lookups
         self._polling = polling
         self._metrics = metrics
         self._memories: dict[str, _PassMemory] = {}
@@ -81,6 +86,8 @@ class Reconciler:
             return debounce
         memory.enter(record.status.attempt)
         memory.refusal = self._cluster.obstacle(uid)
+        workload = self._store.workload_of(record)
+        found = await self._lookups.find(record.job, workload)
         pods = self._store.pods_of(record)
         observed = Observation(
             pods=pods,
@@ -90,6 +97,12 @@ class Reconciler:
             obstacle=Obstacle(memory.refusal, self._cluster.invalid(uid)) if memory.refusal else None,
             tombstones=self._store.tombstones_of(record),
             unreachable=self._polling.unreachable(uid),
+            capabilities=self._store.capabilities,
+            workload=workload,
+            pod_groups=self._store.pod_groups_of(record),
+            priority=found.priority,
+            flavors=found.flavors,
+            labelled_nodes=self._store.labelled_nodes(topology_key(record.job)),
         )
         decided = plan(record.job, record.status, observed, time.time())
         try:
@@ -101,7 +114,7 @@ class Reconciler:
             self._store.jobs.remove(uid)
             return None
         memory.conflicts = 0
-        return wait
+        return sooner(wait, found.retry_seconds)
 
     def _debounce_seconds(self, record: JobRecord, memory: _PassMemory) -> float:
         """Seconds to skip passes, because only more pods of a gang in creation are expected."""
@@ -123,18 +136,20 @@ class Reconciler:
         """Execute the plan. The status is written first: it records the decision before anything follows from it."""
         record, write_wait = await self._write(record, memory, decided)
         self._cluster.remove(record, decided.delete, pods)
+        workload_wait = await self._cluster.write_workload(record, decided.workload)
         created = await self._create(record, memory, decided)
         if created.done:  # annotations wake pods, which need the other objects
             await self._cluster.annotate(record, decided.annotate)
         if decided.expire:
             await self._cluster.expire(record)
         self._polling.follow(record.uid, decided.poll, decided.poll_seconds)
-        news, memory.refusal = created.obstacle != memory.refusal, created.obstacle
+        refusal = self._cluster.obstacle(record.uid)
+        news, memory.refusal = refusal != memory.refusal, refusal
         memory.looked_at, memory.looked_at_version = time.monotonic(), record.version
+        await self._cluster.clean_groups(record, decided.obsolete_groups)
         again = 0.0 if news else None  # so that the next plan reports it
-        return sooner(
-            decided.wake_seconds, write_wait, created.wait_seconds, again, self._store.expectation_seconds(record)
-        )
+        waits = (write_wait, workload_wait, created.wait_seconds, self._store.expectation_seconds(record))
+        return sooner(decided.wake_seconds, again, *waits)
 
     async def _write(self, record: JobRecord, memory: _PassMemory, decided: Plan) -> tuple[JobRecord, float | None]:
         """Write the status if it changed. Returns the job, and the seconds until a postponed write is due.

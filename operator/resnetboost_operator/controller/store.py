@@ -1,34 +1,55 @@
-"""In-memory copy of jobs, pods and nodes, fed by watches. Reports which job each change concerns; makes no requests."""
+"""In-memory copy of jobs and of what runs and schedules them: pods, nodes, Workloads, PodGroups. Fed by watches.
+
+Reports which job each change concerns; makes no requests.
+"""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller.jobs import JobRecord
+from resnetboost_operator.controller.owned_objects import OwnedObjects
 from resnetboost_operator.kubeclient.cache import Cache
 from resnetboost_operator.manifests.devices import PUBLISHED, Images
-from resnetboost_operator.observed import nodes, pods
+from resnetboost_operator.observed import nodes, ownership, pods
+from resnetboost_operator.observed.capabilities import KUEUE, POD_GROUP_APIS, Capabilities
 from resnetboost_operator.observed.nodes import NodeView
+from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
+from resnetboost_operator.observed.workload import WorkloadView
 from resnetboost_operator.planning.actions import Deletion
 
 # An accepted deletion shows in the watch at once; after this time it is not expected any more.
 EXPECTED_SECONDS = 30.0
+
+NOTHING_OPTIONAL = Capabilities()
 
 # A rank: stage, attempt and index.
 _Place = tuple[str, int, int]
 
 
 class Store:
-    """All caches. `changed` is called with the uid of each job that a change concerns."""
+    """All caches. `changed` is called with the uid of each job that a change concerns.
 
-    def __init__(self, namespaces: Collection[str], changed: Callable[[str], None], images: Images = PUBLISHED) -> None:
+    `enabled`: which optional APIs the operator may use; which of them there are is found out later (`serve`).
+    """
+
+    def __init__(
+        self,
+        namespaces: Collection[str],
+        changed: Callable[[str], None],
+        images: Images = PUBLISHED,
+        enabled: Capabilities = NOTHING_OPTIONAL,
+    ) -> None:
         self._changed = changed
         self._images = images
+        self._enabled = enabled
+        self._served: frozenset[str] | None = None
         self.jobs = Cache(self.read_job, self._job_changed)
         self.pods = {namespace: Cache(_pod, self._pod_changed) for namespace in namespaces or ("",)}
         self.nodes = Cache(nodes.view, self._node_changed)
@@ -37,20 +58,71 @@ class Store:
         self._nodes_by_name: dict[str, NodeView] = {}
         self._silent_since: dict[str, float] = {}
         self._expectations = _Expectations()
+        self.workloads = OwnedObjects(namespaces, ownership.workload, self._changed, self._all_changed)
+        self.pod_groups = {
+            api: OwnedObjects(namespaces, partial(ownership.pod_group, api=api), self._changed, self._all_changed)
+            for api in POD_GROUP_APIS
+        }
 
     @property
     def synced(self) -> bool:
-        """True once every cache has received a complete list."""
-        return self.jobs.synced and self.nodes.synced and all(pods.synced for pods in self.pods.values())
+        """True once every cache has received a complete list, also those of the optional APIs that are served."""
+        needed = (self.jobs, self.nodes, *self.pods.values(), *(self.objects_of(api) for api in self.served))
+        return self.discovered and all(cache.synced for cache in needed)
+
+    @property
+    def optional_apis(self) -> dict[str, str]:
+        """The optional APIs (group/version) that the operator may use, with the resource it uses in each."""
+        queues = {KUEUE: "workloads"} if self._enabled.kueue_enabled else {}
+        return queues | (dict.fromkeys(POD_GROUP_APIS, "podgroups") if self._enabled.gangs_enabled else {})
+
+    @property
+    def served(self) -> frozenset[str]:
+        """Which of the optional APIs are served, as far as known."""
+        return self._served or frozenset()
+
+    @property
+    def discovered(self) -> bool:
+        """True once it is known which of the optional APIs are served."""
+        return self._served is not None or not self.optional_apis
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What plans may use: an API counts once its objects have been listed, so that none is taken for missing."""
+        known = {api for api in self.served if self.objects_of(api).synced}
+        return replace(self._enabled, pod_groups=frozenset(known - {KUEUE}), kueue=KUEUE in known)
+
+    def objects_of(self, api: str) -> OwnedObjects[WorkloadView] | OwnedObjects[PodGroupView]:
+        """The objects of an optional API."""
+        return self.workloads if api == KUEUE else self.pod_groups[api]
+
+    def serve(self, apis: frozenset[str]) -> None:
+        """Note which optional APIs are served; forget the objects of others. All jobs are planned anew."""
+        gone = self.served - apis
+        self._served = apis
+        for api in gone:
+            self.objects_of(api).clear()
+        self._all_changed()
 
     def read_job(self, obj: Mapping[str, Any]) -> JobRecord:
         """Read a job from its manifest, with this cluster's default images."""
         return jobs.read(obj, self._images)
 
-    def invalidate_pods(self) -> None:
-        """Count as synced again only after the next list of pods."""
+    def invalidate(self) -> None:
+        """Count as synced again only after the next list of pods, Workloads and PodGroups."""
         for cache in self.pods.values():
             cache.synced = False
+        for api in self.served:
+            self.objects_of(api).invalidate()
+
+    def workload_of(self, job: JobRecord) -> WorkloadView | None:
+        """The job's Workload, None without one."""
+        found = (workload for workload in self.workloads.of(job) if workload.job_name == job.name)
+        return next(found, None)
+
+    def pod_groups_of(self, job: JobRecord) -> tuple[PodGroupView, ...]:
+        """The job's PodGroups of all attempts, in the APIs that are served."""
+        return tuple(group for api in POD_GROUP_APIS if api in self.served for group in self.pod_groups[api].of(job))
 
     def pods_of(self, job: JobRecord) -> tuple[PodView, ...]:
         """The job's pods; those with an expected deletion are marked as deleting."""
@@ -75,6 +147,10 @@ class Store:
             if node is not None
         }
 
+    def labelled_nodes(self, key: str) -> int | None:
+        """How many nodes have a label with that key; None for no key."""
+        return sum(key in node.label_keys for node in self._nodes_by_name.values()) if key else None
+
     def apply_pod_response(self, obj: Mapping[str, Any]) -> None:
         """Apply the API server's response to the creation of a pod or a request for one."""
         namespace = obj["metadata"]["namespace"]
@@ -82,6 +158,10 @@ class Store:
         view = cache.apply_response(obj)
         if view is not None:
             self._pod_changed(None, view)
+
+    def apply_pod_group_response(self, obj: Mapping[str, Any]) -> None:
+        """Apply the API server's response to the creation of a PodGroup or a request for one."""
+        self.pod_groups[obj["apiVersion"]].apply_response(obj)
 
     def is_deletion_expected(self, deletion: Deletion) -> bool:
         """True if that deletion was requested already, with the same or a shorter grace period."""
@@ -98,6 +178,10 @@ class Store:
     def expectation_seconds(self, job: JobRecord) -> float | None:
         """Seconds until the next expected deletion of the job's pods is given up; None if none is expected."""
         return self._expectations.seconds(self._pods_of.get(job.uid, {}).values())
+
+    def _all_changed(self) -> None:
+        for job in self.jobs:
+            self._changed(job.uid)
 
     def _job_changed(self, before: JobRecord | None, after: JobRecord | None) -> None:
         found = after or before

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from resnetboost_api import names
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller.creation import Manifest
 from resnetboost_operator.controller.creation_pool import CreationPool, CreationState
@@ -14,11 +15,13 @@ from resnetboost_operator.controller.deletion import PodDeleter
 from resnetboost_operator.controller.events import EventRecorder
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
+from resnetboost_operator.controller.workload_writer import WorkloadWriter
 from resnetboost_operator.kubeclient.client import COLLECTION_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import Conflict, NotFound
-from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, PODS, SERVICES
+from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, POD_GROUPS, PODS, SERVICES
+from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
-from resnetboost_operator.planning.actions import Annotation, Deletion, Event
+from resnetboost_operator.planning.actions import Annotation, Deletion, Event, WorkloadWrite
 
 # The size of a small gang; more would delay the requests of other jobs.
 ANNOTATIONS_IN_FLIGHT = 64
@@ -43,6 +46,7 @@ class Cluster:
         self._creations = CreationPool(client, store, self._still_wants_gang, changed)
         self._deleter = PodDeleter(client, store, changed)
         self._recorder = EventRecorder(client, identity)
+        self._workloads = WorkloadWriter(client, store, self._recorder)
         self._slots = asyncio.Semaphore(ANNOTATIONS_IN_FLIGHT)
         self._stopping = False
 
@@ -64,6 +68,13 @@ class Cluster:
         """Start to delete these pods of the job; does not wait."""
         self._deleter.remove(record, deletions, pods)
 
+    async def write_workload(self, record: JobRecord, writes: Sequence[WorkloadWrite]) -> float | None:
+        """Write the job's Workload; returns the seconds until a refused write is due again, None if there is none.
+
+        Raises `Conflict` if the Workload changed or is gone.
+        """
+        return await self._workloads.write(record, writes)
+
     def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> CreationState:
         """Start to create these objects, all that the job's current attempt lacks; does not wait.
 
@@ -78,8 +89,8 @@ class Cluster:
         return self._creations.busy(uid)
 
     def obstacle(self, uid: str) -> str:
-        """Why that job's objects cannot be created, for messages; '' if they can."""
-        return self._creations.obstacle(uid)
+        """Why that job's objects or its Workload cannot be created, for messages; '' if they can."""
+        return self._creations.obstacle(uid) or self._workloads.obstacle(uid)
 
     def invalid(self, uid: str) -> bool:
         """True if one of that job's objects fails the API server's validation."""
@@ -88,6 +99,7 @@ class Cluster:
     def forget(self, uid: str) -> None:
         """Stop creating objects of that job."""
         self._creations.forget(uid)
+        self._workloads.forget(uid)
 
     async def annotate(self, record: JobRecord, wanted: Sequence[Annotation]) -> None:
         """Annotate pods of the job, many at once; skip pods that are gone or were replaced."""
@@ -111,6 +123,17 @@ class Cluster:
             await self._client.request(
                 "deletecollection", resource, record.namespace, query=query, retries=COLLECTION_RETRIES
             )
+
+    async def clean_groups(self, record: JobRecord, groups: Sequence[PodGroupView]) -> None:
+        """Delete these PodGroups of the job: one request for each API."""
+        for api in {group.api: None for group in groups}:
+            attempts = sorted({group.attempt for group in groups if group.api == api})
+            listed = ",".join(str(attempt) for attempt in attempts)
+            query = {"labelSelector": f"{names.LABEL_JOB_UID}={record.uid},{names.LABEL_ATTEMPT} in ({listed})"}
+            with contextlib.suppress(NotFound):  # an API that is not served any more has no groups either
+                await self._client.request(
+                    "deletecollection", POD_GROUPS[api], record.namespace, query=query, retries=COLLECTION_RETRIES
+                )
 
     async def expire(self, record: JobRecord) -> None:
         """Delete the job, and with it what it owns, if it still has this version.

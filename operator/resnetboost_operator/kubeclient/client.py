@@ -93,8 +93,17 @@ class Client:
 
         Each try takes one of the `slots`; waiting between tries takes none.
         """
-        timeout = aiohttp.ClientTimeout(total=retries.timeout_seconds, sock_connect=CONNECT_SECONDS)
-        request = _Request(verb, resource, resource.path(namespace, name), name, query, body, timeout)
+        path, timeout = resource.path(namespace, name), _timeout(retries)
+        return await self._retried(_Request(verb, resource, path, name, query, body, timeout), retries, slots)
+
+    async def api_resources(self, api: str, retries: RetryPolicy = NO_RETRIES) -> bytes:
+        """The resources of an API (group/version), as an APIResourceList. Raises `NotFound` if it is not served."""
+        request = _Request("get", resources.DISCOVERY, f"/apis/{api}", api, None, None, _timeout(retries))
+        return await self._retried(request, retries, _UNLIMITED)
+
+    async def _retried(
+        self, request: "_Request", retries: RetryPolicy, slots: contextlib.AbstractAsyncContextManager[None]
+    ) -> bytes:
         for tries in itertools.count(1):
             self._check(request)
             try:
@@ -190,6 +199,10 @@ class Client:
             auth_settings=["BearerToken"],
         )
         return await self._api.call_api(method, url, headers, request.body, _request_timeout=request.timeout)
+
+
+def _timeout(retries: RetryPolicy) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=retries.timeout_seconds, sock_connect=CONNECT_SECONDS)
 
 
 async def _error(request: "_Request", answer: RESTResponse) -> ApiError:

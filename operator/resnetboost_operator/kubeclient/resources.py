@@ -52,6 +52,9 @@ NODES = Resource("", "v1", "nodes", frozenset({"list", "watch"}))
 EVENTS = Resource("", "v1", "events", frozenset({"create"}))
 LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"get", "create", "update"}))
 
+# What an API has, which every service account may ask (Client.api_resources); its path has no plural.
+DISCOVERY = Resource("", "", "discovery", frozenset({"get"}))
+
 # Kueue's, which the operator uses only if the chart says so (kueue.enabled).
 WORKLOADS = Resource(
     "kueue.x-k8s.io", "v1beta2", "workloads", frozenset({"get", "list", "watch", "create", "patch", "delete"})

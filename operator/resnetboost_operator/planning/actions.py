@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from resnetboost_api.status import Status
+from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
 
 Manifest = dict[str, Any]
@@ -50,9 +51,9 @@ class Event(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """Actions in order: write `status`, delete pods, write Kueue's Workload, create objects, annotate pods.
 
-    `obsolete`: label selector of shared objects no longer needed. `expire`: delete the job itself, its time
-    to live is over. `wake_seconds`: plan again after that time even if nothing happens. `poll`: the pod to poll for
-    progress, after `poll_seconds`.
+    `obsolete`: label selector of shared objects no longer needed; `obsolete_groups`: PodGroups without pods. `expire`:
+    delete the job itself, its time to live is over. `wake_seconds`: plan again after that time even if nothing happens.
+    `poll`: the pod to poll for progress, after `poll_seconds`.
     """
 
     status: Status
@@ -62,6 +63,7 @@ class Plan(msgspec.Struct, frozen=True):
     annotate: tuple[Annotation, ...] = ()
     workload: tuple[WorkloadWrite, ...] = ()
     obsolete: str = ""
+    obsolete_groups: tuple[PodGroupView, ...] = ()
     expire: bool = False
     wake_seconds: float | None = None
     poll: PodView | None = None

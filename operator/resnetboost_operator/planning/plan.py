@@ -19,6 +19,7 @@ from resnetboost_operator.planning import (
     conditions,
     deadlines,
     failure_detection,
+    obsolete_groups,
     pending,
     placement,
     queue,
@@ -41,7 +42,7 @@ def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan
     state = reports.with_progress(admission.with_admission(state))
     decided = queue.with_workload(status, state, _decide(state))
     decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
-    return _with_warning(status, decided)
+    return replace(_with_warning(status, decided), obsolete_groups=obsolete_groups.obsolete(state, decided.status))
 
 
 def _begun(job: Job, status: Status, now: str) -> Status:

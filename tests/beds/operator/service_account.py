@@ -1,4 +1,4 @@
-"""The operator's service account, with exactly the rights of the chart's files/rbac.yaml."""
+"""The operator's service account, with exactly the rights of the chart's files/rbac*.yaml."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,11 @@ import yaml
 
 from beds.cluster import ControlPlane
 
-RULES = Path(__file__).parents[3] / "charts" / "resnetboost" / "files" / "rbac.yaml"
+FILES = Path(__file__).parents[3] / "charts" / "resnetboost" / "files"
+RULES = FILES / "rbac.yaml"
+# Granted only where the chart's values kueue.enabled and gangScheduling.enabled say so.
+KUEUE_RULES = FILES / "rbac-kueue.yaml"
+GANG_RULES = FILES / "rbac-gangs.yaml"
 NAMESPACE = "resnetboost-system"
 NAME = "resnetboost-operator"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -41,6 +45,17 @@ class Account:
         """Allow leases in another namespace too, for operators that are not replicas of each other."""
         self._grant(_role("Role"), f"{_RBAC}/namespaces/{namespace}")
 
+    def allow(self, rules: Path) -> None:
+        """Grant the optional rights of a file, KUEUE_RULES or GANG_RULES."""
+        for role in roles(rules):
+            self._grant(role, _RBAC)
+
+    def deny(self, rules: Path) -> None:
+        """Take the optional rights of a file back."""
+        for role in roles(rules):
+            for kind in ("clusterrolebindings", "clusterroles"):
+                self._plane.client.send("DELETE", f"{_RBAC}/{kind}/{role['metadata']['name']}")
+
     def _grant(self, role: dict[str, Any], root: str) -> None:
         """Create a role from the file and bind it to the account."""
         kind, name = role["kind"], role["metadata"]["name"]
@@ -53,9 +68,9 @@ class Account:
         self._plane.client.send("POST", f"{root}/{kind.lower()}bindings", binding)
 
 
-def roles() -> list[dict[str, Any]]:
-    """The ClusterRole and the Role in the file."""
-    return list(yaml.safe_load_all(RULES.read_text()))
+def roles(rules: Path = RULES) -> list[dict[str, Any]]:
+    """The roles of a file; by default the ClusterRole and the Role that every operator needs."""
+    return list(yaml.safe_load_all(rules.read_text()))
 
 
 def _role(kind: str) -> dict[str, Any]:
