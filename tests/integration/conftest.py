@@ -7,6 +7,7 @@ import pytest
 from beds.cluster import ControlPlane
 from beds.operator import Account, Kubelet, Operator, Proxy, Space, devices
 from beds.operator.gangs import Gangs
+from beds.operator.service_account import GANG_RULES
 
 NODES = ("node-0", "node-1")
 
@@ -82,8 +83,10 @@ def operator_behind_proxy(
 
 @pytest.fixture(scope="session")
 def gang_account(gang_cluster: ControlPlane) -> Account:
-    """The operator's account, with the chart's roles, in the cluster with a gang scheduler."""
-    return Account(gang_cluster)
+    """The operator's account, with the chart's roles for PodGroups too, in the cluster with a gang scheduler."""
+    account = Account(gang_cluster)
+    account.allow(GANG_RULES)
+    return account
 
 
 @pytest.fixture(scope="module")

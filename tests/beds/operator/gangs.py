@@ -52,16 +52,15 @@ class Gangs(Space):
         """Names of all PodGroups."""
         return [str(group["metadata"]["name"]) for group in self.groups()]
 
-    def group(self, name: str) -> Manifest:
-        """One PodGroup."""
-        found: Manifest = json.loads(self.plane.client.get(f"{self._groups}/{name}"))
-        return found
-
     def verdict(self, group: str) -> Manifest:
         """What the scheduler says of a whole group: its condition PodGroupScheduled, empty if there is none yet."""
         listed = (found for found in self.groups() if found["metadata"]["name"] == group)
         conditions = [found for one in listed for found in one.get("status", {}).get("conditions", ())]
         return next((found for found in conditions if found["type"] == "PodGroupScheduled"), {})
+
+    def until_judged(self, group: str) -> Manifest:
+        """The condition of a group as soon as the scheduler has looked for a place for it."""
+        return eventually(lambda: self.verdict(group), bool, f"{group} is judged", self.patience_seconds)
 
     def until_refused(self, group: str) -> Manifest:
         """The condition of a group as soon as the scheduler has found no place for it."""
