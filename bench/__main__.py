@@ -23,10 +23,13 @@ SUITES = {
     "data": "photographs decoded, cropped and flipped for training, images/s against torchvision's and Pillow's",
     "ranktables": "from the last annotation of a device plugin until gangs of 16 to 1024 pods know their ranks",
     "scale": "gangs of up to 1000 pods on a real API server against Indexed Jobs",
+    "gangs": "200 gangs of 5 pods on devices for 100 pods, under Kubernetes' gang scheduler",
 }
+# Suites that are measured with another, after it.
+INCLUDED = {"scale": ("gangs",)}
 OUTPUT = Path("build/bench.json")
 # A suite whose result a CI gate reads on its own has a file of its own.
-OWN_OUTPUT = {"scale": Path("build/bench-scale.json")}
+OWN_OUTPUT = dict.fromkeys(("scale", "gangs"), Path("build/bench-scale.json"))
 
 
 def main() -> None:
@@ -35,7 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m bench", epilog=text, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], metavar="SUITE", help="default: all")
     os.environ.setdefault("GLOG_v", "3")
-    for name in parser.parse_args().suites or SUITES:
+    chosen = parser.parse_args().suites or SUITES
+    for name in dict.fromkeys(each for suite in chosen for each in (suite, *INCLUDED.get(suite, ()))):
         print(f"bench {name}: {SUITES[name]} ...", flush=True)
         found = importlib.import_module(f"bench.{name}").measure()
         entries.show(found)

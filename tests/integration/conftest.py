@@ -6,7 +6,8 @@ import pytest
 
 from beds.cluster import ControlPlane
 from beds.operator import Account, Kubelet, Operator, Proxy, Space, devices
-from beds.operator.service_account import KUEUE_RULES
+from beds.operator.gangs import Gangs
+from beds.operator.service_account import GANG_RULES, KUEUE_RULES
 from beds.queue import KUEUE, kinds, served
 from beds.queue.decisions import FLAVOR
 
@@ -90,6 +91,31 @@ def operator_behind_proxy(
     operator.start()
     yield operator
     operator.kill()
+
+
+@pytest.fixture(scope="session")
+def gang_account(gang_cluster: ControlPlane) -> Account:
+    """The operator's account, with the chart's roles for PodGroups too, in the cluster with a gang scheduler."""
+    account = Account(gang_cluster)
+    account.allow(GANG_RULES)
+    return account
+
+
+@pytest.fixture(scope="module")
+def gang_operator(gang_cluster: ControlPlane, gang_account: Account) -> Iterator[Operator]:
+    """One operator for that cluster, which creates PodGroups."""
+    operator = Operator(gang_cluster, gang_account.kubeconfig, "gang-operator", options=["--gang-scheduling"])
+    operator.start()
+    yield operator
+    assert operator.terminate() == 0, "the operator did not end well"
+
+
+@pytest.fixture
+def gangs(gang_cluster: ControlPlane, gang_namespace: str, gang_operator: Operator) -> Iterator[Gangs]:
+    """Jobs in a fresh namespace of that cluster, for that operator."""
+    gangs = Gangs(gang_cluster, gang_namespace)
+    yield gangs
+    gangs.clear()
 
 
 @pytest.hookimpl(wrapper=True)
