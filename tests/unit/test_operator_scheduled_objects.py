@@ -93,9 +93,17 @@ def test_groups_are_of_all_attempts_and_only_of_apis_that_are_served(known: Know
         {"ownerReferences": None},
         {"ownerReferences": [{"kind": "ResNetBoostJob", "name": JOB.name, "uid": "u-1"}]},
         {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": JOB.name, "uid": "u-1", "controller": True}]},
+        {"ownerReferences": [{**workload(JOB)["metadata"]["ownerReferences"][0], "uid": "u-0"}]},
         {"namespace": "elsewhere"},
     ],
-    ids=["no owner", "owners null", "an owner that controls nothing", "another kind", "another namespace"],
+    ids=[
+        "no owner",
+        "owners null",
+        "an owner that controls nothing",
+        "another kind",
+        "another uid",
+        "another namespace",
+    ],
 )
 @pytest.mark.parametrize("manifest", [workload(JOB), pod_group(JOB, VOLCANO)], ids=["a Workload", "a PodGroup"])
 def test_what_only_looks_like_the_jobs_is_ignored(

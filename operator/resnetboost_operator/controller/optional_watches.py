@@ -46,7 +46,7 @@ class OptionalWatches:
             self._begin(self._discovery.run())
 
     def list_again(self) -> None:
-        """Begin every watch anew with a list. A cancelled task delivers nothing more: the old ones need not be awaited."""
+        """Begin every watch anew with a list. The old ones are not waited for: cancelled, they deliver nothing more."""
         for api, reflectors in self._reflectors.items():
             for task in self._tasks[api]:
                 task.cancel()
