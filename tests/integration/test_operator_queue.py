@@ -212,7 +212,7 @@ def test_a_suspended_job_leaves_the_queue(space: Space, kubelet: Kubelet, kueue:
     space.change("digits", runPolicy={"suspend": True})
     space.until_phase("Suspended")
     eventually(kueue.workloads, lambda found: found == [], "its Workload is gone")
-    assert condition(space.status(), "Admitted")["reason"] == "Suspended"
+    until_admission(space, "Suspended")
     space.change("digits", runPolicy={"suspend": False})
     space.until_started(attempt=1)
     assert kueue.workload("digits")["metadata"]["uid"] != before

@@ -8,6 +8,7 @@ from resnetboost_operator.observed import workload as workloads
 from resnetboost_operator.observed.pods import timestamp
 from resnetboost_operator.observed.workload import WorkloadView
 from resnetboost_operator.planning.actions import WorkloadWrite
+from support import kueuestatus
 
 Manifest = dict[str, Any]
 
@@ -62,16 +63,16 @@ class Kueue:
             assert before["spec"]["queueName"] == spec["queueName"], "queueName is immutable while quota is reserved"
             assert before["spec"]["podSets"] == spec["podSets"]
             assert after["status"].get("admission"), "quota is reserved, so there must be an admission"
-        given, now = (_reclaimed(found) for found in (before, after))
+        given, now = (kueuestatus.reclaimed(found) for found in (before, after))
         assert given <= now <= spec["podSets"][0]["count"], "reclaimablePods may only grow"
 
     def condition(self, kind: str) -> tuple[str, str]:
         """(status, reason), empty without."""
-        found = [one for one in (self.workload or {}).get("status", {}).get("conditions", []) if one["type"] == kind]
-        return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+        found = kueuestatus.condition(self.workload or {}, kind)
+        return found.get("status", ""), found.get("reason", "")
 
     def holds_quota(self) -> bool:
-        return self.condition("QuotaReserved")[0] == "True" and self.condition("Finished")[0] != "True"
+        return self.workload is not None and kueuestatus.holds_quota(self.workload)
 
     def allows_pods(self) -> bool:
         """Whether pods of the Workload may be created."""
@@ -91,12 +92,8 @@ class Kueue:
         if not self._may_reserve():
             return
         assert self.workload is not None
-        count = self.workload["spec"]["podSets"][0]["count"] - _reclaimed(self.workload)
-        ranks = {"name": "ranks", "flavors": {"cpu": "spot"}, "count": count} | assignment
-        self.workload["status"]["admission"] = {"clusterQueue": "cluster-queue", "podSetAssignments": [ranks]}
-        self._set("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue cluster-queue")
-        if self.condition("Evicted")[0] == "True":
-            self._set("Evicted", "False", "QuotaReserved", "Previously: evicted")
+        self.workload["status"] = kueuestatus.with_reservation(self.workload, self._time(), **assignment)
+        self._count_version()
 
     def admit(self, **assignment: Any) -> None:
         self.reserve(**assignment)
@@ -135,18 +132,11 @@ class Kueue:
 
     def _set(self, kind: str, value: str, reason: str, message: str) -> None:
         assert self.workload is not None
-        time = timestamp(START + next(self._numbers))
-        new: Manifest = {
-            "type": kind,
-            "status": value,
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": time,
-        }
-        new["observedGeneration"] = 1
-        kept = [found for found in self.workload["status"].get("conditions", []) if found["type"] != kind]
-        self.workload["status"]["conditions"] = [*kept, new]
+        self.workload["status"] = kueuestatus.with_condition(self.workload, kind, value, reason, message, self._time())
         self._count_version()
+
+    def _time(self) -> str:
+        return timestamp(START + next(self._numbers))
 
     def _count_version(self) -> None:
         assert self.workload is not None
@@ -164,7 +154,3 @@ def _merged(target: Any, patch: Any) -> Any:
         else:
             found[key] = _merged(found.get(key), value)
     return found
-
-
-def _reclaimed(workload: Manifest) -> int:
-    return sum(found["count"] for found in workload["status"].get("reclaimablePods", []))

@@ -46,7 +46,14 @@ def _apply(plane: ControlPlane, kind: str, name: str, fields: dict[str, Any]) ->
 
 
 def _missing(plane: ControlPlane, wanted: set[tuple[str, str]]) -> list[tuple[str, str]]:
-    return sorted(found for found in wanted if found[1] not in _plurals(plane, found[0]))
+    """Kinds that are not in the discovery, or whose storage the API server is still setting up."""
+    return sorted(
+        found for found in wanted if found[1] not in _plurals(plane, found[0]) or not _is_listed(plane, found)
+    )
+
+
+def _is_listed(plane: ControlPlane, kind: tuple[str, str]) -> bool:
+    return plane.client.answers("/".join(kind))
 
 
 def _plurals(plane: ControlPlane, path: str) -> set[str]:
