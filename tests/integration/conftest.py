@@ -7,7 +7,9 @@ import pytest
 from beds.cluster import ControlPlane
 from beds.operator import Account, Kubelet, Operator, Proxy, Space, devices
 from beds.operator.gangs import Gangs
-from beds.operator.service_account import GANG_RULES
+from beds.operator.service_account import GANG_RULES, KUEUE_RULES
+from beds.queue import KUEUE, kinds, served
+from beds.queue.decisions import FLAVOR
 
 NODES = ("node-0", "node-1")
 
@@ -30,6 +32,16 @@ def account(control_plane: ControlPlane) -> Account:
         control_plane.add_node(name)
     devices.add_nodes(control_plane)
     return Account(control_plane)
+
+
+@pytest.fixture(scope="module")
+def kueue_installed(control_plane: ControlPlane, account: Account) -> Iterator[None]:
+    """Kueue's kinds in the cluster, a flavor, and the rights that the operator needs for them."""
+    with served(control_plane, KUEUE):
+        kinds.add_flavor(control_plane, FLAVOR)
+        account.allow(KUEUE_RULES)
+        yield
+        account.deny(KUEUE_RULES)
 
 
 @pytest.fixture(scope="module")

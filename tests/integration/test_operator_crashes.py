@@ -17,7 +17,7 @@ from beds.operator import Account, chaos, scenarios
 from beds.operator.chaos import Outcome, Point
 from beds.operator.proxy import When
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kueue_installed")]
 
 SAMPLE = 2
 SEED = int(os.environ.get("CHAOS_SEED", "0"))

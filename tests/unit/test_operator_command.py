@@ -28,6 +28,8 @@ def test_defaults_are_all_namespaces_and_a_lease_in_its_own() -> None:
     assert (found.host, found.port) == ("", 8080)
     assert (found.lease_namespace, found.lease_name) == ("default", "resnetboost-operator")
     assert found.identity
+    assert not found.kueue
+    assert not found.gang_scheduling, "without the rights for them"
 
 
 def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +43,8 @@ def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
         "START_OVER": "true",
         "IMAGE_REGISTRY": "registry.example/mirror/",
         "TRAINER_IMAGE": "GPU=mine:1 Ascend=theirs@sha256:0a=",
+        "KUEUE": "true",
+        "GANG_SCHEDULING": "true",
         "LOG_FORMAT": "json",
         "LOG_LEVEL": "WARNING",
     }
@@ -58,6 +62,8 @@ def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
         log_format="json",
         log_level="warning",
         images=Images("registry.example/mirror", {"GPU": "mine:1", "Ascend": "theirs@sha256:0a="}),
+        kueue=True,
+        gang_scheduling=True,
     )
 
 

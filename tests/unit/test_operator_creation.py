@@ -19,6 +19,8 @@ from resnetboost_operator.kubeclient import client
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.manifests.config_map import config_map
 from resnetboost_operator.manifests.pod import pod as pod_manifest
+from resnetboost_operator.observed.capabilities import VOLCANO
+from support.scheduled import pod_group
 from support.scriptedserver import Answer, ScriptedServer, refuses, says
 from support.simulation import job
 
@@ -92,6 +94,23 @@ def test_config_maps_are_created_before_pods() -> None:
     pods = [pod_manifest(JOB, STAGE, 0, index) for index in range(3)]
     _, _, requests = created([CONFIG, *pods], says(CONFIG, 201), *(says(existing(pod), 201) for pod in pods))
     assert [request.rpartition("/")[2] for request in requests] == ["configmaps", "pods", "pods", "pods"]
+
+
+def test_the_group_of_pods_is_there_before_them_and_known_at_once() -> None:
+    group = pod_group(JOB, VOLCANO)
+
+    async def play() -> tuple[list[str], list[str]]:
+        answers = [TAKEN, says(existing(group)), says(existing(POD), 201)]
+        async with ScriptedServer(answers) as server, asyncio.timeout(60):
+            bed = Bed(server)
+            bed.store.serve(frozenset({VOLCANO}))
+            await bed.created([group, POD])
+            return server.requests, [found.name for found in bed.store.pod_groups_of(RECORD)]
+
+    requests, known = asyncio.run(play())
+    path = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
+    assert requests == [f"POST {path}", f"GET {path}/digits-base-0", "POST /api/v1/namespaces/default/pods"]
+    assert known == ["digits-base-0"]
 
 
 def test_our_own_pod_from_before_a_crash_is_adopted() -> None:

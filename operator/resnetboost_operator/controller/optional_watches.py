@@ -45,15 +45,13 @@ class OptionalWatches:
         if self._store.optional_apis:
             self._begin(self._discovery.run())
 
-    async def list_again(self) -> None:
-        """Begin every watch anew with a list."""
-        tasks = [task for started in self._tasks.values() for task in started]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for reflector in self.reflectors:
-            reflector.reset()
-        for api in self._reflectors:
+    def list_again(self) -> None:
+        """Begin every watch anew with a list. The old ones are not waited for: cancelled, they deliver nothing more."""
+        for api, reflectors in self._reflectors.items():
+            for task in self._tasks[api]:
+                task.cancel()
+            for reflector in reflectors:
+                reflector.reset()
             self._watch(api)
 
     def _serve(self, apis: frozenset[str]) -> None:

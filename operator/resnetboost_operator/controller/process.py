@@ -187,7 +187,7 @@ class Operator:
             reflector.reset()
         self._store.invalidate()
         self._watch_pods()
-        await self._optional.list_again()
+        self._optional.list_again()
         await self._until_synced()
 
     async def _until_synced(self) -> None:

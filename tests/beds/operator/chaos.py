@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -15,7 +15,7 @@ from beds.operator.kubelet import Kubelet
 from beds.operator.namespace import JOB, Manifest, Space
 from beds.operator.process import Operator
 from beds.operator.proxy import Crash, Proxy, When
-from beds.operator.scenarios import ALL
+from beds.operator.scenarios import ALL, OPTIONS
 from beds.operator.service_account import Account
 from beds.operator.wait import eventually
 
@@ -72,7 +72,7 @@ class Outcome:
 
 def play(plane: ControlPlane, account: Account, scenario: str, point: Point | None = None) -> Outcome:
     """Run a scenario to its end. Raises AssertionError, with the operator's log, on timeout."""
-    with _namespace(plane, account) as name, _Life(plane, account, name, point) as life:
+    with _namespace(plane, account) as name, _Life(plane, account, name, OPTIONS.get(scenario, ()), point) as life:
         space = Space(plane, name, _PATIENCE_SECONDS)
         try:
             with Kubelet(plane, name) as kubelet:
@@ -89,11 +89,18 @@ def play(plane: ControlPlane, account: Account, scenario: str, point: Point | No
 class _Life:
     """An operator behind a proxy that kills it; restarted each time, as by a Deployment."""
 
-    def __init__(self, plane: ControlPlane, account: Account, namespace: str, point: Point | None) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        account: Account,
+        namespace: str,
+        options: Sequence[str],
+        point: Point | None,
+    ) -> None:
         self.deaths = 0
         self.proxy = Proxy(plane.url, plane.ca)
         self._revivals: list[threading.Thread] = []
-        self._make_operator = functools.partial(_operator, plane, account, namespace)
+        self._make_operator = functools.partial(_operator, plane, account, namespace, options)
         if point is not None:
             self.proxy.crash = Crash(point.write, point.when, self._die)
 
@@ -140,10 +147,10 @@ class _Life:
         self.operator.kill()
 
 
-def _operator(plane: ControlPlane, account: Account, namespace: str, url: str) -> Operator:
+def _operator(plane: ControlPlane, account: Account, namespace: str, options: Sequence[str], url: str) -> Operator:
     name = f"operator-{namespace}"
     kubeconfig = account.kubeconfig_via(url, name)
-    return Operator(plane, kubeconfig, name, namespace=namespace, lease_namespace=namespace)
+    return Operator(plane, kubeconfig, name, namespace=namespace, lease_namespace=namespace, options=options)
 
 
 @contextlib.contextmanager

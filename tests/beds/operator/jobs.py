@@ -7,6 +7,7 @@ from resnetboost_api import names
 Manifest = dict[str, Any]
 
 CLAIM = "checkpoints"
+QUEUE = "team-a"
 
 
 def job(name: str = "digits", *, ranks: int = 2, stages: tuple[str, ...] = ("base",), **spec: Any) -> Manifest:
@@ -26,3 +27,9 @@ def job(name: str = "digits", *, ranks: int = 2, stages: tuple[str, ...] = ("bas
         "metadata": {"name": name},
         "spec": minimal | spec,
     }
+
+
+def queued(manifest: Manifest, queue: str = QUEUE, priority: str = "") -> Manifest:
+    """The job with Kueue's labels of its queue and, if given, of its priority class."""
+    labels = {names.LABEL_QUEUE: queue} | ({names.LABEL_QUEUE_PRIORITY: priority} if priority else {})
+    return {**manifest, "metadata": {**manifest["metadata"], "labels": labels}}

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from beds.operator.devices import DevicePlugin
-from beds.operator.jobs import CLAIM, job
+from beds.operator.jobs import CLAIM, QUEUE, job, queued
 from beds.operator.kubelet import Kubelet
 from beds.operator.namespace import Space, is_true
 from beds.operator.wait import eventually
+from beds.queue import Kueue
 
 Scenario = Callable[[Space, Kubelet], None]
 
@@ -39,13 +40,7 @@ def suspension(space: Space, kubelet: Kubelet) -> None:
     space.create(job(template=_ON_ONE_NODE, checkpoint={"claimName": CLAIM}))
     space.until_started()
     space.change("digits", runPolicy={"suspend": True})
-    _stop_all(space, kubelet)
-    # A pod's last status is lost in any cluster if the pod is removed while no operator watches, so that case is
-    # excluded.
-    space.until(
-        lambda status: status.get("progress", {}).get("checkpointStep") == _SAVED_STEP, "what was saved is known"
-    )
-    kubelet.release()
+    _save_and_stop(space, kubelet)
     space.until_phase("Suspended")
     space.change("digits", runPolicy={"suspend": False})
     space.until_started(attempt=1)
@@ -82,9 +77,36 @@ def rank_table(space: Space, kubelet: Kubelet) -> None:
     _succeed(space, kubelet, "digits-base-1")
 
 
+def queue(space: Space, kubelet: Kubelet) -> None:
+    """A job waits in its queue, is admitted, evicted, queued again at its place, admitted again and completes."""
+    kubelet.ends, kubelet.saved_step = False, _SAVED_STEP
+    space.add_claim(CLAIM)
+    with Kueue(space.plane, space.namespace, space.patience_seconds) as kueue:
+        kueue.set_queue(QUEUE, 0)
+        space.create(queued(job(template=_ON_ONE_NODE, checkpoint={"claimName": CLAIM})))
+        kueue.until_reason("digits", "QuotaReserved", "WaitingForQuota")
+        space.until_phase("Queued")
+        kueue.set_queue(QUEUE, 2)
+        space.until_started()
+        kueue.until_reason("digits", "PodsReady", "Started")
+        kueue.set_queue(QUEUE, 0)
+        kueue.evict("digits")
+        _save_and_stop(space, kubelet)
+        kueue.until_reason("digits", "PodsReady", "WaitForStart")
+        space.until_phase("Queued")
+        kueue.set_queue(QUEUE, 2)
+        space.until_started(attempt=1)
+        _succeed(space, kubelet, "digits-base-1")
+        kueue.until_reason("digits", "Finished", "Succeeded")
+        assert kueue.broken_promises() == []
+        assert kueue.counts() == {"workloads": 1, "evictions": 1, "releases": 1}
+
+
 ALL: dict[str, Scenario] = {
-    found.__name__: found for found in (plain, failure, suspension, stages, deadline, rank_table)
+    found.__name__: found for found in (plain, failure, suspension, stages, deadline, rank_table, queue)
 }
+# Options of the operator that a scenario needs.
+OPTIONS: dict[str, tuple[str, ...]] = {"queue": ("--kueue",)}
 
 
 def _job(*stages: str) -> dict[str, Any]:
@@ -108,6 +130,17 @@ def _exit(kubelet: Kubelet, gang: str) -> None:
     """Rank 1 first: the stage's result comes from rank 0."""
     kubelet.exit(f"{gang}-1", 0)
     kubelet.exit(f"{gang}-0", 0, report={"class": "Succeeded", "step": 44, "top1": 0.97})
+
+
+def _save_and_stop(space: Space, kubelet: Kubelet) -> None:
+    """Deleted pods save a checkpoint and stop; they are gone once what they saved is known."""
+    _stop_all(space, kubelet)
+    # A pod's last status is lost in any cluster if the pod is removed while no operator watches, so that case is
+    # excluded.
+    space.until(
+        lambda status: status.get("progress", {}).get("checkpointStep") == _SAVED_STEP, "what was saved is known"
+    )
+    kubelet.release()
 
 
 def _stop_all(space: Space, kubelet: Kubelet) -> None:
