@@ -30,10 +30,10 @@ def measure() -> list[Entry]:
         account.allow(GANG_RULES)
         operator = Operator(plane, account.kubeconfig, options=["--gang-scheduling"])
         operator.start()
-        drain = Drain(plane, scale_jobs.NAMESPACE, RUN_SECONDS)
-        began = time.monotonic()
-        drain.create(JOBS)
-        seconds = drain.until_complete(limit_seconds=10 * _ideal_seconds() + 120) - began
+        with Drain(plane, scale_jobs.NAMESPACE, RUN_SECONDS) as drain:
+            began = time.monotonic()
+            drain.create(JOBS)
+            seconds = drain.until_complete(limit_seconds=10 * _ideal_seconds() + 120) - began
         operator.terminate()
     return [
         figure("gang_drain_deadlocks", [drain.deadlocks], "gangs", f"of {JOBS}; devices held by a part of a gang"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from beds.cluster.gangfixtures import DeviceNodes
+from beds.cluster.nodes import RESOURCE
 from beds.operator.gangs import RACK, Gangs, device_job, in_rack
 from beds.operator.namespace import condition
 
@@ -28,8 +29,11 @@ def test_describe_and_status_show_the_schedulers_words_for_the_group(gangs: Gang
     gangs.create(device_job("a"))
     words = gangs.until_refused("a-base-0")["message"]
     assert why(gangs, "a", "Unschedulable").startswith(f"0/{SIZE} ranks are scheduled: {words}")
+    lacking = f"{words}; 0/{SIZE - 1} nodes are available: {SIZE - 1} Insufficient {RESOURCE}"
+    gangs.until(lambda status: lacking in condition(status, "Running")["message"], "it says what nodes lack", "a")
     described = gangs.plane.kubectl("describe", "rbj", "a", f"--namespace={gangs.namespace}")
     assert described.count(words) == 2, "in the condition and in the event"
+    assert lacking in described
     shown = subprocess.run(
         [RESNETBOOST, "status", "a", f"--namespace={gangs.namespace}"],
         env={**gangs.plane.environment(), "NO_PROXY": "*", "LANG": "C.UTF-8"},

@@ -163,6 +163,19 @@ class TestWords:
         )
         assert found.events.count("Unschedulable") == 1
 
+    def test_what_nodes_lack_is_added_from_the_pods(self) -> None:
+        found = cluster()
+        found.settle()
+        pods_judged(found, "Unschedulable", "pod group is unschedulable, waiting for minCount pods")
+        lacking = "0/3 nodes are available: 3 Insufficient example.com/dev. no new claims to deallocate"
+        pods_judged(found, "Unschedulable", lacking, count=2)
+        judged(found, "Unschedulable", "0/1 placements are available")
+        found.settle()
+        assert said(found)[1] == (
+            "0/4 ranks are scheduled: 0/1 placements are available; "
+            "0/3 nodes are available: 3 Insufficient example.com/dev"
+        )
+
     def test_the_group_says_nothing_more_once_its_pods_are_bound(self) -> None:
         found = cluster()
         found.settle()

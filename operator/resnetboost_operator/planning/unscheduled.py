@@ -8,13 +8,14 @@ from resnetboost_operator.scheduling import gang_scheduler
 
 SCHEDULER_SILENT = "SchedulerSilent"
 DEFAULT_SCHEDULER = "default-scheduler"
+_OF_NODES = " nodes are available: "
 
 
 def why(state: ObservedState, bound: int) -> tuple[str, str] | None:
     """(reason, message) of a whole gang with `bound` pods on nodes; None where the conditions of its pods say it."""
     if found := _of_group(state):
         reason, words = found
-        sentence = f"{bound}/{state.count} ranks are scheduled: {brief(words or reason)}"
+        sentence = f"{bound}/{state.count} ranks are scheduled: {brief(words or reason)}{_lacking(state, words)}"
         return reason, with_missing_label(state, sentence)
     return (SCHEDULER_SILENT, _silence(state)) if state.seconds_until_scheduler_silent() <= 0 else None
 
@@ -34,6 +35,13 @@ def _of_group(state: ObservedState) -> tuple[str, str] | None:
         return None
     words = (scheduler.why(group) for group in state.pod_groups if group.api == scheduler.api)
     return next((found for found in words if found is not None), None)
+
+
+def _lacking(state: ObservedState, words: str) -> str:
+    """What nodes lack for single pods: kube-scheduler's words for a group leave it out."""
+    said = [pod.waiting.message for pod in state.gang if pod.waiting is not None and not pod.node]
+    found = next((message.partition(". ")[0] for message in said if _OF_NODES in message), "")
+    return f"; {brief(found)}" if found and found not in words else ""
 
 
 def _silence(state: ObservedState) -> str:
