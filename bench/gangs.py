@@ -2,6 +2,7 @@
 
 Jobs of 5 ranks are created all at once on kwok nodes; each ends a fixed time after its last rank began to run. Ideally
 all devices are in use all the time. GANGS_JOBS and GANGS_SECONDS in the environment make it shorter: GANGS_JOBS=40.
+The start of the first gangs then weighs more, so only whole runs compare.
 """
 
 import os
