@@ -13,6 +13,8 @@ from resnetboost_operator.scheduling.kueue.admission import placed
 
 Manifest = dict[str, Any]
 
+NO_GANG_SCHEDULER = "NoGangScheduler"
+
 
 def scheduler(state: ObservedState) -> GangScheduler | None:
     """The gang scheduler in charge of the job, None if its pods are scheduled one by one."""
@@ -46,6 +48,6 @@ def hold(state: ObservedState) -> Plan | None:
     if policy is None or policy.gang is None or state.gang or scheduler(state) is not None:
         return None
     message = registry.why_none(state.job.spec.scheduling, state.observation.capabilities)
-    status = not_running(state.status, "NoGangScheduler", message, state.time)
+    status = not_running(state.status, NO_GANG_SCHEDULER, message, state.time)
     going = deletions.delete(state, status, state.stale)
     return Plan(status, delete=going, wake_seconds=wakeup.wake_seconds(state))
