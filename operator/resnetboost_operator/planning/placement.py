@@ -22,9 +22,11 @@ def scheduler(state: ObservedState) -> GangScheduler | None:
 
 
 def placement(state: ObservedState) -> Placement:
-    """What the pods of the current attempt get."""
+    """What the pods of the current attempt get. Those of a gang that began without a group, before the cluster served
+    its API, get none either: the others would wait for it for ever.
+    """
     base, found = gang_scheduler.base_placement(state.job), scheduler(state)
-    if found is not None:
+    if found is not None and not (state.gang and missing_group(state)):
         base = found.placed(base, state.job, state.stage, state.status.attempt)
     workload = state.observation.workload
     if workload is None or not admission.is_queued(state):
