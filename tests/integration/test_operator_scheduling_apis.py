@@ -27,6 +27,7 @@ from resnetboost_operator.kubeclient.errors import Conflict
 from resnetboost_operator.observed import capabilities
 from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.planning.actions import WorkloadWrite
+from resnetboost_operator.scheduling.kueue import workload as workloads
 from support.scheduled import admission, pod_group, workload
 
 pytestmark = pytest.mark.slow
@@ -239,38 +240,40 @@ def test_an_api_that_comes_is_watched_and_one_that_goes_is_forgotten(
 def test_a_workload_is_written_as_planned_and_only_in_the_version_it_was_planned_for(
     control_plane: ControlPlane, account: Account, space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = f"{KUEUE_ROOT}/namespaces/{space.namespace}/workloads/ours"
+    path = f"{KUEUE_ROOT}/namespaces/{space.namespace}/workloads"
 
     async def script(parts: Parts, job: Job) -> None:
         def found() -> Any:
             return parts.store.workload_of(parts.record)
 
         await parts.until(lambda: parts.store.capabilities.kueue)
-        await parts.write("create", "ours", workload(job))
+        await parts.write("create", workloads.name(job), workload(job))
         first = found()
         assert first.queue == "team-a"
         stale = {"metadata": {"uid": first.uid, "resourceVersion": first.version}}
-        await parts.write("patch", "ours", {**stale, "spec": {"queueName": "team-b"}})
+        await parts.write("patch", workloads.name(job), {**stale, "spec": {"queueName": "team-b"}})
         assert found().queue == "team-b"
         with pytest.raises(Conflict):
-            await parts.write("patch", "ours", {**stale, "spec": {"queueName": "team-c"}})
+            await parts.write("patch", workloads.name(job), {**stale, "spec": {"queueName": "team-c"}})
         with pytest.raises(Conflict):
-            await parts.write("patch-status", "ours", {**stale, "status": {"admission": None}})
+            await parts.write("patch-status", workloads.name(job), {**stale, "status": {"admission": None}})
 
         # Kueue admits it; the operator takes the admission back.
         admitted = {"status": {"admission": admission("fast")}}
-        control_plane.client.send("PATCH", f"{path}/status", admitted, "application/merge-patch+json")
+        control_plane.client.send(
+            "PATCH", f"{path}/{workloads.name(job)}/status", admitted, "application/merge-patch+json"
+        )
         await parts.until(lambda: found().admission)
         released = {"metadata": {"uid": first.uid, "resourceVersion": found().version}, "status": {"admission": None}}
-        await parts.write("patch-status", "ours", released)
+        await parts.write("patch-status", workloads.name(job), released)
         assert found().admission == {}
 
         # As after a crash: it is created a second time.
-        await parts.write("create", "ours", workload(job))
+        await parts.write("create", workloads.name(job), workload(job))
         assert parts.writer.obstacle(job.uid) == ""
         with pytest.raises(Conflict):
-            await parts.write("delete", "ours", {"metadata": {"uid": "another"}})
-        await parts.write("delete", "ours", {"metadata": {"uid": first.uid}})
+            await parts.write("delete", workloads.name(job), {"metadata": {"uid": "another"}})
+        await parts.write("delete", workloads.name(job), {"metadata": {"uid": first.uid}})
         await parts.until(lambda: found() is None)
 
     with served(control_plane, KUEUE):
@@ -285,15 +288,15 @@ def test_a_refused_workload_is_told_in_the_api_servers_words(
         await parts.until(lambda: parts.store.capabilities.kueue)
         wrong = workload(job)
         wrong["spec"]["priorityClassRef"] = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "high"}
-        await parts.write("create", "ours", wrong)
+        await parts.write("create", workloads.name(job), wrong)
         assert "priority should not be nil" in parts.writer.obstacle(job.uid)
         # A namespace of somebody else's.
         theirs = workload(job)
         theirs["metadata"]["ownerReferences"] = []
         send(control_plane, KUEUE_ROOT, space.namespace, "workloads", theirs)
         parts.writer.forget(job.uid)
-        await parts.write("create", "ours", workload(job))
-        assert parts.writer.obstacle(job.uid).startswith("Workload ours exists and is not this job's")
+        await parts.write("create", workloads.name(job), workload(job))
+        assert parts.writer.obstacle(job.uid).startswith(f"Workload {workloads.name(job)} exists and is not this job's")
 
     with served(control_plane, KUEUE):
         played(monkeypatch, account, space, script)
@@ -305,7 +308,7 @@ def test_flavors_and_both_kinds_of_priority_are_read(
 ) -> None:
     async def script(parts: Parts, job: Job) -> None:
         await parts.until(lambda: parts.store.capabilities.kueue)
-        await parts.write("create", "ours", workload(job))
+        await parts.write("create", workloads.name(job), workload(job))
         view = parts.store.workload_of(parts.record)
         assert view is not None
         queued = replace(job, queue="team-a", queue_priority="high")

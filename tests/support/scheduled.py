@@ -6,19 +6,20 @@ from resnetboost_api import names
 from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.metadata import metadata
 from resnetboost_operator.observed.capabilities import KUEUE
+from resnetboost_operator.scheduling.kueue import workload as workloads
 
 Manifest = dict[str, Any]
 
 
-def workload(job: Job, name: str = "ours", **status: Any) -> Manifest:
-    """The Workload of a job, as large as its first stage."""
+def workload(job: Job, name: str = "", **status: Any) -> Manifest:
+    """The Workload of a job, as large as its first stage; by default with the name that makes it the job's."""
     stage = job.spec.stages[0]
     template = {"spec": {"containers": [{"name": names.CONTAINER}]}}
     pod_set = {"name": "ranks", "count": stage.device_count, "template": template}
     found: Manifest = {
         "apiVersion": KUEUE,
         "kind": "Workload",
-        "metadata": metadata(job, stage, 0, name),
+        "metadata": metadata(job, stage, 0, name or workloads.name(job)),
         "spec": {"queueName": job.queue or "team-a", "podSets": [pod_set]},
     }
     return found | ({"status": status} if status else {})

@@ -354,3 +354,15 @@ def test_only_the_wish_of_a_suspended_job_may_change_and_is_heeded() -> None:
 def with_suspend(found: Cluster, *, suspend: bool) -> Any:
     policy = replace(found.job.spec.run_policy, suspend=suspend)
     return replace(found.job, spec=replace(found.job.spec, run_policy=policy))
+
+
+def test_a_gang_that_began_before_the_cluster_served_groups_gets_none() -> None:
+    cluster = Cluster(job())
+    with pytest.raises(Crash):
+        cluster.step(crash_after=4)
+    assert len(cluster.pods) == 1
+    cluster.capabilities = Capabilities(gangs_enabled=True, pod_groups=frozenset({capabilities.KUBERNETES_1_36}))
+    cluster.step()
+    assert len(cluster.pods) == 2
+    assert not any("schedulingGroup" in pod["spec"] for pod in cluster.pods.values())
+    assert cluster.pod_groups == {}

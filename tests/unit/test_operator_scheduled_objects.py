@@ -9,6 +9,7 @@ from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.job import Job
 from resnetboost_operator.observed.capabilities import COSCHEDULING, KUEUE, POD_GROUP_APIS, VOLCANO, Capabilities
+from resnetboost_operator.scheduling.kueue import workload as workloads
 from support.scheduled import pod_group, workload
 from support.simulation import job
 
@@ -72,7 +73,7 @@ def test_a_workload_is_its_jobs_and_calls_for_its_pass(known: Known) -> None:
     assert known.calls == ["u-1"]
     found = known.store.workload_of(known.record)
     assert found is not None
-    assert (found.name, found.queue, found.version) == ("ours", "team-a", str(known.version))
+    assert (found.name, found.queue, found.version) == (workloads.name(JOB), "team-a", str(known.version))
     known.event("DELETED", workload(JOB), uid="w")
     assert known.store.workload_of(known.record) is None
     assert set(known.calls) == {"u-1"}
@@ -112,6 +113,15 @@ def test_what_only_looks_like_the_jobs_is_ignored(
     known.event("ADDED", {**manifest, "metadata": {**manifest["metadata"]}}, uid="forged", **metadata)
     assert known.store.workload_of(known.record) is None
     assert known.groups == []
+
+
+def test_a_forged_workload_of_another_name_does_not_replace_the_jobs(known: Known) -> None:
+    known.event("ADDED", workload(JOB, "a-forged"), uid="f")
+    assert known.store.workload_of(known.record) is None
+    known.event("ADDED", workload(JOB), uid="w")
+    found = known.store.workload_of(known.record)
+    assert found is not None
+    assert found.uid == "w"
 
 
 @pytest.mark.parametrize("other", [replace(JOB, uid="u-0"), replace(JOB, name="forged")], ids=["uid", "name"])

@@ -16,22 +16,24 @@ from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.kueue_lookups import KueueLookups
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.controller.workload_writer import WorkloadWriter
-from resnetboost_operator.kubeclient.errors import Conflict, NotLeading, Unavailable
+from resnetboost_operator.kubeclient.errors import Conflict, NotLeading
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.observed import ownership
 from resnetboost_operator.observed.capabilities import KUEUE, Capabilities
 from resnetboost_operator.observed.flavor import Flavor
 from resnetboost_operator.planning.actions import WorkloadWrite
+from resnetboost_operator.scheduling.kueue import workload as workloads
 from support.scheduled import admission, workload
 from support.scriptedserver import Answer, ScriptedServer, refuses, says
 from support.simulation import job
 
 JOB = replace(job(device={"type": "CPU", "count": 2}), uid="u-1", queue="team-a")
+NAME = workloads.name(JOB)
 PATH = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
-CREATE = WorkloadWrite("create", "ours", workload(JOB))
-PATCH = WorkloadWrite("patch", "ours", {"metadata": {"uid": "w", "resourceVersion": "7"}, "spec": {"queueName": "b"}})
-PATCH_STATUS = WorkloadWrite("patch-status", "ours", {"metadata": {"uid": "w"}, "status": {"admission": None}})
-DELETE = WorkloadWrite("delete", "ours", {"metadata": {"uid": "w"}})
+CREATE = WorkloadWrite("create", NAME, workload(JOB))
+PATCH = WorkloadWrite("patch", NAME, {"metadata": {"uid": "w", "resourceVersion": "7"}, "spec": {"queueName": "b"}})
+PATCH_STATUS = WorkloadWrite("patch-status", NAME, {"metadata": {"uid": "w"}, "status": {"admission": None}})
+DELETE = WorkloadWrite("delete", NAME, {"metadata": {"uid": "w"}})
 FLAVOR = {"metadata": {"name": "fast"}, "spec": {"nodeLabels": {"example.com/chip": "fast"}}}
 
 
@@ -92,7 +94,7 @@ def played(script: Callable[[Bed], Awaitable[None]]) -> Bed:
     return asyncio.run(play())
 
 
-def stored(version: int = 8, name: str = "ours", **status: Any) -> dict[str, Any]:
+def stored(version: int = 8, name: str = "", **status: Any) -> dict[str, Any]:
     """The Workload as the API server has it."""
     found = workload(JOB, name, **status)
     found["metadata"] |= {"uid": "w", "resourceVersion": str(version)}
@@ -102,14 +104,19 @@ def stored(version: int = 8, name: str = "ours", **status: Any) -> dict[str, Any
 def test_each_kind_of_write_is_its_request_with_its_precondition() -> None:
     async def script(bed: Bed) -> None:
         bed.answer(f"POST {PATH}", says(stored(), 201))
-        bed.answer(f"PATCH {PATH}/ours", says(stored(9)))
-        bed.answer(f"PATCH {PATH}/ours/status", says(stored(10)))
-        bed.answer(f"DELETE {PATH}/ours", says({"kind": "Status", "status": "Success"}))
+        bed.answer(f"PATCH {PATH}/{NAME}", says(stored(9)))
+        bed.answer(f"PATCH {PATH}/{NAME}/status", says(stored(10)))
+        bed.answer(f"DELETE {PATH}/{NAME}", says({"kind": "Status", "status": "Success"}))
         for write in (CREATE, PATCH, PATCH_STATUS, DELETE):
             assert await bed.write(write) is None
 
     bed = played(script)
-    assert bed.requests == [f"POST {PATH}", f"PATCH {PATH}/ours", f"PATCH {PATH}/ours/status", f"DELETE {PATH}/ours"]
+    assert bed.requests == [
+        f"POST {PATH}",
+        f"PATCH {PATH}/{NAME}",
+        f"PATCH {PATH}/{NAME}/status",
+        f"DELETE {PATH}/{NAME}",
+    ]
     assert bed.bodies[:3] == [CREATE.body, PATCH.body, PATCH_STATUS.body]
     assert bed.bodies[3] == {"preconditions": {"uid": "w"}, "propagationPolicy": "Background"}
 
@@ -131,7 +138,7 @@ def test_what_was_written_is_known_at_once_and_calls_for_the_next_plan() -> None
 @pytest.mark.parametrize("write", [PATCH, PATCH_STATUS], ids=["patch", "status"])
 def test_what_was_decided_for_another_version_is_decided_anew(write: WorkloadWrite, answer: Answer) -> None:
     async def script(bed: Bed) -> None:
-        bed.answer(f"PATCH {PATH}/ours" + ("/status" if write is PATCH_STATUS else ""), answer)
+        bed.answer(f"PATCH {PATH}/{NAME}" + ("/status" if write is PATCH_STATUS else ""), answer)
         with pytest.raises(Conflict):
             await bed.write(write)
         assert bed.writer.obstacle("u-1") == ""
@@ -153,7 +160,7 @@ def test_who_does_not_lead_writes_no_workload() -> None:
     "answer",
     [
         refuses(403, "Forbidden", "workloads.kueue.x-k8s.io is forbidden: no such right"),
-        refuses(422, "Invalid", 'Workload "ours" is invalid: spec.queueName: no'),
+        refuses(422, "Invalid", "Workload NAME is invalid: spec.queueName: no"),
     ],
     ids=["forbidden", "invalid"],
 )
@@ -194,8 +201,8 @@ def test_a_refusal_is_forgotten_once_the_write_succeeds_or_is_not_wanted_any_mor
 
 def test_a_refused_patch_is_no_reason_not_to_delete() -> None:
     async def script(bed: Bed) -> None:
-        bed.answer(f"PATCH {PATH}/ours", refuses(403))
-        bed.answer(f"DELETE {PATH}/ours", says({"kind": "Status"}))
+        bed.answer(f"PATCH {PATH}/{NAME}", refuses(403))
+        bed.answer(f"DELETE {PATH}/{NAME}", says({"kind": "Status"}))
         assert await bed.write(PATCH) is not None
         assert bed.writer.obstacle("u-1") == "", "the pods of a job with quota are let in all the same"
         assert await bed.write(DELETE) is None
@@ -203,14 +210,19 @@ def test_a_refused_patch_is_no_reason_not_to_delete() -> None:
     assert [request.split()[0] for request in played(script).requests] == ["PATCH", "DELETE"]
 
 
-def test_a_server_without_an_answer_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("write", [CREATE, PATCH_STATUS], ids=["create", "status"])
+def test_a_webhook_that_is_down_holds_up_no_pass_and_is_shown(
+    write: WorkloadWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("resnetboost_operator.kubeclient.client.BACKOFF", Backoff(0.0, 0.0))
 
     async def script(bed: Bed) -> None:
-        bed.answer(f"POST {PATH}", refuses(503))
-        with pytest.raises(Unavailable):
-            await bed.write(CREATE)
-        assert bed.writer.obstacle("u-1") == ""
+        bed.answer(f"POST {PATH}", refuses(500))
+        bed.answer(f"PATCH {PATH}/{NAME}/status", refuses(500))
+        wait = await bed.write(write)
+        assert wait is not None
+        assert wait > 0
+        assert bool(bed.writer.obstacle("u-1")) == (write is CREATE)
 
     played(script)
 
@@ -218,7 +230,7 @@ def test_a_server_without_an_answer_is_no_refusal(monkeypatch: pytest.MonkeyPatc
 def test_the_workload_of_a_creation_before_a_crash_is_found() -> None:
     async def script(bed: Bed) -> None:
         bed.answer(f"POST {PATH}", refuses(409, "AlreadyExists"))
-        bed.answer(f"GET {PATH}/ours", says(stored()))
+        bed.answer(f"GET {PATH}/{NAME}", says(stored()))
         assert await bed.write(CREATE) is None
         assert bed.store.workload_of(bed.record) is not None
         assert bed.calls == ["u-1"]
@@ -234,7 +246,7 @@ def test_a_workload_in_the_way_is_an_obstacle(metadata: dict[str, Any]) -> None:
         found = stored()
         found["metadata"] |= metadata
         bed.answer(f"POST {PATH}", refuses(409, "AlreadyExists"))
-        bed.answer(f"GET {PATH}/ours", says(found))
+        bed.answer(f"GET {PATH}/{NAME}", says(found))
         assert await bed.write(CREATE) is not None
         assert "exists and is not this job's" in bed.writer.obstacle("u-1")
 

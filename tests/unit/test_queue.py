@@ -10,7 +10,7 @@ from resnetboost_api.status import Condition
 from resnetboost_operator import status
 from resnetboost_operator.job import Job
 from resnetboost_operator.observed import flavor
-from resnetboost_operator.observed.capabilities import Capabilities
+from resnetboost_operator.observed.capabilities import VOLCANO, Capabilities
 from support.simulation import Cluster, job
 
 KUEUE = Capabilities(kueue=True, kueue_enabled=True)
@@ -137,6 +137,23 @@ class TestWaiting:
         cluster = queued(scheduling={"schedulingPolicy": {"gang": {}}})
         cluster.settle()
         assert (cluster.kueue.workload, condition(cluster, "Running").reason) == (None, "NoGangScheduler")
+
+    @pytest.mark.parametrize("admitted", [False, True], ids=["waits", "admitted"])
+    def test_a_gang_that_no_scheduler_can_start_any_more_keeps_no_quota(self, admitted: bool) -> None:
+        cluster = queued(scheduling={"schedulingPolicy": {"gang": {}}, "schedulerName": "volcano"})
+        usable = cluster.capabilities
+        cluster.capabilities = replace(usable, gangs_enabled=True, pod_groups=frozenset({VOLCANO}))
+        cluster.settle()
+        assert cluster.kueue.workload is not None
+        if admitted:
+            cluster.kueue.admit()
+        cluster.capabilities = usable
+        cluster.settle()
+        assert cluster.kueue.writes == ["create", "delete"]
+        assert condition(cluster, "Running").reason == "NoGangScheduler"
+        cluster.capabilities = replace(usable, gangs_enabled=True, pod_groups=frozenset({VOLCANO}))
+        cluster.settle()
+        assert (cluster.kueue.writes[-1], cluster.status.phase) == ("create", "Queued")
 
 
 class TestPriority:

@@ -114,7 +114,8 @@ class Reconciler:
             self._store.jobs.remove(uid)
             return None
         memory.conflicts = 0
-        return sooner(wait, found.retry_seconds)
+        # Whatever a finished job's queue refers to, and may be gone, it needs no more.
+        return wait if statuses.is_terminal(decided.status) else sooner(wait, found.retry_seconds)
 
     def _debounce_seconds(self, record: JobRecord, memory: _PassMemory) -> float:
         """Seconds to skip passes, because only more pods of a gang in creation are expected."""

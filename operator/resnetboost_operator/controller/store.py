@@ -23,6 +23,7 @@ from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.workload import WorkloadView
 from resnetboost_operator.planning.actions import Deletion
+from resnetboost_operator.scheduling.kueue import workload as workloads
 
 # An accepted deletion shows in the watch at once; after this time it is not expected any more.
 EXPECTED_SECONDS = 30.0
@@ -116,8 +117,9 @@ class Store:
             self.objects_of(api).invalidate()
 
     def workload_of(self, job: JobRecord) -> WorkloadView | None:
-        """The job's Workload, None without one."""
-        found = (workload for workload in self.workloads.of(job) if workload.job_name == job.name)
+        """The job's Workload, None without one. It has exactly one valid name: anybody may write an owner reference."""
+        name = workloads.name_of(job.name, job.uid)
+        found = (one for one in self.workloads.of(job) if (one.name, one.job_name) == (name, job.name))
         return next(found, None)
 
     def pod_groups_of(self, job: JobRecord) -> tuple[PodGroupView, ...]:

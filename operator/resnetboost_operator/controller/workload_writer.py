@@ -9,14 +9,17 @@ import msgspec
 from resnetboost_operator.controller.events import EventRecorder
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
-from resnetboost_operator.kubeclient.client import Client
-from resnetboost_operator.kubeclient.errors import AlreadyExists, Conflict, NotFound, Refused
+from resnetboost_operator.kubeclient.client import Client, RetryPolicy
+from resnetboost_operator.kubeclient.errors import AlreadyExists, Conflict, NotFound, Refused, Unavailable
 from resnetboost_operator.kubeclient.resources import WORKLOAD_STATUS, WORKLOADS
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.planning.actions import Event, WorkloadWrite
 
 # A webhook or a quota may change its mind; somebody has to grant a missing right.
 REFUSED = Backoff(first_seconds=1.0, most_seconds=60.0)
+
+# A pass waits for the response, for longer than for that of Kueue's webhook (10 s).
+_RETRIES = RetryPolicy(tries=2, timeout_seconds=15.0)
 
 _decode = msgspec.json.Decoder(dict[str, Any])
 
@@ -41,7 +44,9 @@ class WorkloadWriter:
     async def write(self, record: JobRecord, writes: Sequence[WorkloadWrite]) -> float | None:
         """Write; returns the seconds until a refused write may be tried again, None if there is none.
 
-        Raises `Conflict` if the Workload changed or is gone, and an `ApiError` if there is no answer.
+        A write without an answer is tried again like a refused one: where Kueue's webhook is down, the gangs that it
+        has admitted go on, and the rest of a pass does not wait for it.
+        Raises `Conflict` if the Workload changed or is gone.
         """
         refusals = self._refusals.pop(record.uid, {})
         kept: dict[str, _Refusal] = {write.verb: refusals[write.verb] for write in writes if write.verb in refusals}
@@ -84,6 +89,8 @@ class WorkloadWriter:
             return await self._inspect_existing(record, write.name)
         except Refused as error:
             return error.words
+        except Unavailable as error:
+            return str(error)
         except NotFound as error:
             raise Conflict(str(error)) from error
         return ""
@@ -92,14 +99,16 @@ class WorkloadWriter:
         namespace, name, body = record.namespace, write.name, write.body
         match write.verb:
             case "create":
-                answer = await self._client.request("create", WORKLOADS, namespace, body=body)
+                answer = await self._client.request("create", WORKLOADS, namespace, body=body, retries=_RETRIES)
             case "patch":
-                answer = await self._client.request("patch", WORKLOADS, namespace, name, body=body)
+                answer = await self._client.request("patch", WORKLOADS, namespace, name, body=body, retries=_RETRIES)
             case "patch-status":
-                answer = await self._client.request("patch", WORKLOAD_STATUS, namespace, name, body=body)
+                answer = await self._client.request(
+                    "patch", WORKLOAD_STATUS, namespace, name, body=body, retries=_RETRIES
+                )
             case "delete":
                 options = {"preconditions": {"uid": body["metadata"]["uid"]}, "propagationPolicy": "Background"}
-                await self._client.request("delete", WORKLOADS, namespace, name, body=options)
+                await self._client.request("delete", WORKLOADS, namespace, name, body=options, retries=_RETRIES)
                 return  # the watch reports its end: Kueue's finalizer may take its time
         self._store.workloads.apply_response(_decode.decode(answer))
 

@@ -13,6 +13,8 @@ from resnetboost_operator.scheduling.kueue.admission import placed
 
 Manifest = dict[str, Any]
 
+NO_GANG_SCHEDULER = "NoGangScheduler"
+
 
 def scheduler(state: ObservedState) -> GangScheduler | None:
     """The gang scheduler in charge of the job, None if its pods are scheduled one by one."""
@@ -20,9 +22,11 @@ def scheduler(state: ObservedState) -> GangScheduler | None:
 
 
 def placement(state: ObservedState) -> Placement:
-    """What the pods of the current attempt get."""
+    """What the pods of the current attempt get. Those of a gang that began without a group, before the cluster served
+    its API, get none either: the others would wait for it for ever.
+    """
     base, found = gang_scheduler.base_placement(state.job), scheduler(state)
-    if found is not None:
+    if found is not None and not (state.gang and missing_group(state)):
         base = found.placed(base, state.job, state.stage, state.status.attempt)
     workload = state.observation.workload
     if workload is None or not admission.is_queued(state):
@@ -46,6 +50,6 @@ def hold(state: ObservedState) -> Plan | None:
     if policy is None or policy.gang is None or state.gang or scheduler(state) is not None:
         return None
     message = registry.why_none(state.job.spec.scheduling, state.observation.capabilities)
-    status = not_running(state.status, "NoGangScheduler", message, state.time)
+    status = not_running(state.status, NO_GANG_SCHEDULER, message, state.time)
     going = deletions.delete(state, status, state.stale)
     return Plan(status, delete=going, wake_seconds=wakeup.wake_seconds(state))

@@ -129,10 +129,13 @@ def _finish(state: ObservedState, found: WorkloadView, status: Status) -> tuple[
 
 
 def _is_obsolete(state: ObservedState, found: WorkloadView, status: Status) -> bool:
-    """Whether the Workload must go: of a suspended job; finished by others (OwnerNotFound); for too few pods; or of a
-    job without a queue, unless quota is reserved for it.
+    """Whether the Workload must go: of a suspended job; finished by others (OwnerNotFound); for too few pods; of a gang
+    that no scheduler can start; or of a job without a queue, unless quota is reserved for it.
     """
     if statuses.is_true(status, "Suspended") or found.is_true("Finished") or not admission.fits(state):
+        return True
+    running = statuses.condition(status, "Running")
+    if running is not None and running.reason == placement.NO_GANG_SCHEDULER:
         return True
     return not state.job.queue and not admission.has_quota(found)
 

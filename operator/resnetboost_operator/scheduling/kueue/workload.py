@@ -27,7 +27,12 @@ class PriorityClass(NamedTuple):
 
 def name(job: Job) -> str:
     """Name of the job's Workload. A later job of the same name gets another."""
-    return f"{names.SINGULAR}-{job.name}-{hashlib.sha256(job.uid.encode()).hexdigest()[:10]}"
+    return name_of(job.name, job.uid)
+
+
+def name_of(job_name: str, job_uid: str) -> str:
+    """Name of the Workload of the job with that name and uid."""
+    return f"{names.SINGULAR}-{job_name}-{hashlib.sha256(job_uid.encode()).hexdigest()[:10]}"
 
 
 def priority_class(job: Job) -> PriorityClass | None:
