@@ -91,7 +91,7 @@ class TestWhyNone:
             (
                 {},
                 serving(),
-                "the cluster does not serve scheduling.k8s.io/v1beta1 and scheduling.k8s.io/v1alpha2; enable the "
+                "the cluster does not serve scheduling.k8s.io/v1beta1 or scheduling.k8s.io/v1alpha2; enable the "
                 "feature gates GenericWorkload and GangScheduling, and one of these APIs, of Kubernetes 1.36 or later, "
                 "or name another gang scheduler in scheduling.schedulerName",
             ),

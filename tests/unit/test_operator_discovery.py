@@ -70,8 +70,16 @@ def test_an_api_that_does_not_exist_is_no_trouble() -> None:
 
 def test_only_a_change_is_announced() -> None:
     both = lists("workloads", "podgroups")
-    played = Played(both, MISSING, both, MISSING, both, both, MISSING, both).looked(4)
+    played = Played(both, MISSING, both, MISSING, both, both, MISSING, both, MISSING, both).looked(5)
     assert played.announced == [{KUEUE}, {KUEUE, VOLCANO}, {VOLCANO}]
+
+
+@pytest.mark.parametrize("missed", [MISSING, lists("localqueues")], ids=["the API", "its resource"])
+def test_an_api_that_is_missing_for_a_moment_is_not_announced_as_gone(missed: Answer) -> None:
+    """Else every job that waits in a queue would start without quota while somebody installs the CRD anew."""
+    there = lists("workloads")
+    played = Played(there, MISSING, missed, MISSING, there, MISSING, missed, MISSING, there, MISSING).looked(5)
+    assert played.announced == [{KUEUE}]
 
 
 def test_what_was_not_asked_for_is_never_announced() -> None:
@@ -117,5 +125,5 @@ def test_everything_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch
             await played.called.wait()
         running.cancel()
 
-    gone = Played(lists("workloads"), MISSING, lists("workloads"), MISSING, MISSING, MISSING).after(script)
+    gone = Played(lists("workloads"), MISSING, lists("workloads"), MISSING, *[MISSING] * 4).after(script)
     assert gone.announced == [{KUEUE}, frozenset()]

@@ -33,8 +33,9 @@ class Discovery:
     """Follows which of the wanted APIs are served.
 
     `wanted`: the resource (plural) to look for in each API (group/version). `changed` is called with all served APIs
-    once every one of them is known, and after each change. An API is taken for served or not only on the API server's
-    own word; after an error, what was known stays. `trouble` is the last error or ''.
+    once every one of them is known, and after each change. An API is served or not only by the API server's own word,
+    and gone only if two looks in a row miss it; after an error, what was known stays.
+    `trouble` is the last error or ''.
     """
 
     def __init__(self, client: Client, wanted: Mapping[str, str], changed: Callable[[frozenset[str]], None]) -> None:
@@ -42,6 +43,7 @@ class Discovery:
         self._wanted = wanted
         self._changed = changed
         self._known: dict[str, bool] = {}
+        self._missed: set[str] = set()
         self._announced: frozenset[str] | None = None
         self.trouble = ""
 
@@ -67,12 +69,24 @@ class Discovery:
         try:
             answer = _resource_list.decode(await self._client.api_resources(api))
         except NotFound:
-            self._known[api] = False
+            self._miss(api)
         except (ApiError, msgspec.MsgspecError) as error:  # what responds may not be an API server
             return str(error)
         else:
-            self._known[api] = self._wanted[api] in {resource.name for resource in answer.resources}
+            if self._wanted[api] in {resource.name for resource in answer.resources}:
+                self._known[api] = True
+                self._missed.discard(api)
+            else:
+                self._miss(api)
         return ""
+
+    def _miss(self, api: str) -> None:
+        """Count a served API as gone at the second look that misses it: its CRD may only be installed anew."""
+        if self._known.get(api) and api not in self._missed:
+            self._missed.add(api)
+        else:
+            self._known[api] = False
+            self._missed.discard(api)
 
     def _complain(self, trouble: str) -> None:
         """Log a problem once, however long it lasts."""

@@ -1,7 +1,6 @@
 """All gang schedulers, and which of them schedules a job. A new one is one file and one line here."""
 
 from resnetboost_api.scheduling import Scheduling
-from resnetboost_operator import readable
 from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.scheduling.coscheduling import COSCHEDULING
 from resnetboost_operator.scheduling.gang_scheduler import GangScheduler
@@ -32,7 +31,7 @@ def named(scheduling: Scheduling) -> tuple[GangScheduler, ...]:
 def why_none(scheduling: Scheduling, capabilities: Capabilities) -> str:
     """Why no scheduler can schedule the job as a gang, and what to do; for `schedulingPolicy: {gang: {}}`."""
     name, wanted = scheduling.scheduler_name or "", named(scheduling)
-    apis = readable.listed([found.api for found in wanted])
+    apis = " or ".join(found.api for found in wanted)
     if not capabilities.gangs_enabled:
         problem, remedy = "the operator runs without --gang-scheduling", "set gangScheduling.enabled of its chart"
     elif wanted == (OF_ANY_NAME,) and name not in OF_ANY_NAME.scheduler_names:

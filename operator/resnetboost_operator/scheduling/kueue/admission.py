@@ -64,7 +64,8 @@ def _updates(workload: WorkloadView) -> Iterable[Manifest]:
 def _foreign(updates: Iterable[Manifest], field: str) -> dict[str, str]:
     """Labels or annotations of the updates, without ours, by which the operator knows its pods."""
     given = ((key, value) for update in updates for key, value in (update.get(field) or {}).items())
-    return {key: value for key, value in given if not key.startswith(f"{names.GROUP}/")}
+    ours = (f"{names.GROUP}/", names.LABEL_MANAGED_BY)
+    return {key: value for key, value in given if not key.startswith(ours)}
 
 
 def _labels(workload: WorkloadView) -> dict[str, str]:
