@@ -22,7 +22,10 @@ GANG_WORDS = (
 )
 READY = "tasks in gang are ready to be scheduled"
 # As Kubernetes 1.36.3 wrote it for a group whose topology key no node had.
-KUBERNETES_WORDS = "no feasible placements found, workload aware preemption is not supported for pod groups with scheduling constraints"
+KUBERNETES_WORDS = (
+    "no feasible placements found, workload aware preemption is not supported for pod groups with scheduling "
+    "constraints"
+)
 
 
 def view(scheduler: GangScheduler, status: dict[str, Any] | None) -> PodGroupView:
