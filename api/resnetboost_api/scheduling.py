@@ -46,7 +46,8 @@ class SchedulingConstraints(Block, frozen=True, kw_only=True):
 
 class Scheduling(Block, frozen=True, kw_only=True):
     """Who schedules the pods and by which rules. It can change only while the job is suspended. A queue of Kueue is
-    named by the label kueue.x-k8s.io/queue-name of the job, as for every job of Kueue.
+    named by the label kueue.x-k8s.io/queue-name of the job, as for every job of Kueue; one of Volcano by the annotation
+    scheduling.volcano.sh/queue-name, one of YuniKorn by the label queue.
     """
 
     scheduler_name: ObjectName | None = None

@@ -21,7 +21,11 @@ GANG_WORDS = (
     "4/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable; Pending: 2 Schedulable"
 )
 READY = "tasks in gang are ready to be scheduled"
-KUBERNETES_WORDS = "0/6 nodes are available: 2 Insufficient example.com/dev. minCount is not satisfied"
+# As Kubernetes 1.36.3 wrote it for a group whose topology key no node had.
+KUBERNETES_WORDS = (
+    "no feasible placements found, workload aware preemption is not supported for pod groups with scheduling "
+    "constraints"
+)
 
 
 def view(scheduler: GangScheduler, status: dict[str, Any] | None) -> PodGroupView:

@@ -224,6 +224,7 @@ class TestWords:
         if by_group:
             judged(found, "Unschedulable", "no placement found")
         found.settle()
+        assert ".;" not in said(found)[1]
         assert said(found)[1].endswith(
             "; no node has the label example.com/rack: correct scheduling.schedulingConstraints or label the nodes"
         )

@@ -223,7 +223,7 @@ class TestObjects:
 class TestTopology:
     @each(*(found for found in SCHEDULERS if found.name != "volcano"))
     def test_pods_have_an_affinity_to_each_other_on_the_label(self, known: Scheduler) -> None:
-        """For Kubernetes, too: without a gate of its own, the API server drops the constraint of a group."""
+        """Kubernetes, too: without a gate of its own, the API server drops the constraint of a group."""
         wanted = job(scheduling={**known.scheduling, "schedulingConstraints": RACK})
         (term,) = near(placed(wanted, known.capabilities))
         assert term["topologyKey"] == "example.com/rack"
@@ -247,16 +247,31 @@ class TestTopology:
         cluster.settle()
         assert [[term["topologyKey"] for term in near(found)] for found in cluster.gang()] == [["example.com/rack"]] * 2
 
-    def test_beside_per_node_both_hold(self) -> None:
+    @pytest.mark.parametrize("name", ["kubernetes-1.36", "kubernetes-1.37", "volcano"])
+    def test_beside_per_node_the_groups_constraint_does_not_depend_on_an_order_of_pods(self, name: str) -> None:
+        (known,) = (found for found in SCHEDULERS if found.name == name)
+        device = {"type": "CPU", "count": 4, "perNode": 2}
+        plain = job(device=device, scheduling=known.scheduling)
+        wanted = job(device=device, scheduling={**known.scheduling, "schedulingConstraints": RACK})
+        for index in range(4):
+            (term,) = near(placed(wanted, known.capabilities, index))
+            assert [term] == near(placed(plain, known.capabilities, index))
+
+    def test_beside_per_node_both_hold_without_a_groups_constraint(self) -> None:
         device = {"type": "CPU", "count": 4, "perNode": 2}
         cluster = Cluster(job(device=device, scheduling={"schedulingConstraints": RACK}))
         cluster.settle()
-        for found in cluster.gang():
-            node, rack = near(found)
-            assert node["topologyKey"] == "kubernetes.io/hostname"
-            assert names.LABEL_NODE_GROUP in node["labelSelector"]["matchLabels"]
-            assert rack["topologyKey"] == "example.com/rack"
-            assert names.LABEL_NODE_GROUP not in rack["labelSelector"]["matchLabels"], "the groups share one rack"
+        for index, found in enumerate(cluster.gang()):
+            (term,) = near(found)
+            chosen = dict(term["labelSelector"]["matchLabels"])
+            labels = found["metadata"]["labels"]
+            if index % 2 == 0:
+                assert term["topologyKey"] == "example.com/rack"
+                assert chosen.items() <= labels.items(), "the very first may go anywhere"
+            else:
+                assert term["topologyKey"] == "kubernetes.io/hostname"
+                assert chosen.pop(names.LABEL_INDEX) == str(index - 1)
+                assert chosen.items() <= labels.items(), "and it waits for that pod: it is not like it"
             (apart,) = found["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             assert apart["topologyKey"] == "kubernetes.io/hostname"
 

@@ -1,5 +1,6 @@
 """The pod of a rank: security context, placement, and what it shares with all pods of the job."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from resnetboost_api import names
@@ -46,7 +47,7 @@ def pod(job: Job, stage: Stage, attempt: int, index: int, placement: Placement =
         "containers": [container(job, stage, attempt, index)],
         "volumes": volumes(job, stage, attempt, index),
     }
-    affinity = _affinity(job, attempt, node_group, placement.topology_key)
+    affinity = _affinity(job, attempt, index, placement.topology_key)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -83,23 +84,37 @@ def _device_tolerations(device: Device) -> list[Manifest]:
     return [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}] if resource is not None else []
 
 
-def _affinity(job: Job, attempt: int, node_group: str, topology_key: str) -> Manifest:
+def _affinity(job: Job, attempt: int, index: int, topology_key: str) -> Manifest:
     """Place one whole group of the attempt's pods on each node, and no other pod of it; all of them where the nodes
-    have the same value of the label `topology_key`. Both may be ''. Returns the field of the spec, or nothing.
+    have the same value of the label `topology_key`, if it is not ''. Returns the field of the spec, or nothing.
 
     So the ranks of a node are consecutive without being assigned after binding.
     """
+    per_node = job.spec.device.per_node
     mine = {names.LABEL_JOB_UID: job.uid, names.LABEL_ATTEMPT: str(attempt)}
     near, far = [], []
-    if node_group:
-        here = {"labelSelector": {"matchLabels": {**mine, names.LABEL_NODE_GROUP: node_group}}}
-        others = [{"key": names.LABEL_NODE_GROUP, "operator": "NotIn", "values": [node_group]}]
-        near.append({**here, "topologyKey": names.NODE_TOPOLOGY})
+    if per_node is not None:
+        group = str(index // per_node)
         far.append(
-            {"labelSelector": {"matchLabels": mine, "matchExpressions": others}, "topologyKey": names.NODE_TOPOLOGY}
+            _term(names.NODE_TOPOLOGY, mine, {"key": names.LABEL_NODE_GROUP, "operator": "NotIn", "values": [group]})
         )
-    if topology_key:
-        near.append({"labelSelector": {"matchLabels": mine}, "topologyKey": topology_key})
+    leader = index - index % (per_node or 1)
+    if topology_key and index == leader:
+        near.append(_term(topology_key, mine))
+    elif topology_key:
+        # Kubernetes counts only pods that match all terms, so two terms would leave each group a rack of its own. The
+        # first pod of a group looks for the rack, and the others can only follow it.
+        near.append(_term(names.NODE_TOPOLOGY, {**mine, names.LABEL_INDEX: str(leader)}))
+    elif per_node is not None:
+        near.append(_term(names.NODE_TOPOLOGY, {**mine, names.LABEL_NODE_GROUP: group}))
     terms = {"podAffinity": near, "podAntiAffinity": far}
     found = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms[kind]} for kind in terms if terms[kind]}
     return {"affinity": found} if found else {}
+
+
+def _term(topology_key: str, labels: Mapping[str, str], *expressions: Manifest) -> Manifest:
+    """A term of an affinity to pods with the labels, within nodes of one value of `topology_key`."""
+    selector: Manifest = {"matchLabels": dict(labels)}
+    if expressions:
+        selector["matchExpressions"] = list(expressions)
+    return {"labelSelector": selector, "topologyKey": topology_key}

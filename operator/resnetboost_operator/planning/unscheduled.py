@@ -25,7 +25,8 @@ def with_missing_label(state: ObservedState, message: str) -> str:
     key = gang_scheduler.topology_key(state.job)
     if not key or state.observation.labelled_nodes != 0:
         return message
-    return f"{message}; no node has the label {key}: correct scheduling.schedulingConstraints or label the nodes"
+    missing = f"no node has the label {key}: correct scheduling.schedulingConstraints or label the nodes"
+    return f"{message.rstrip('.')}; {missing}"
 
 
 def _of_group(state: ObservedState) -> tuple[str, str] | None:

@@ -41,8 +41,12 @@ def _placed(placement: Placement, job: Job, stage: Stage, attempt: int) -> Place
     """The pods keep their affinity to the topology key: an API server without the gate TopologyAwareWorkloadScheduling
     drops the group's constraint without a word. Where it is in force, every place tried is within one value of the
     label, so the affinity excludes nothing more.
+
+    With `perNode` the constraint is all there is: that affinity would then depend on the order in which the scheduler
+    tries the pods, which is the same every time, and a group tried in the wrong order would wait for ever.
     """
-    return replace(placement, pod_group=names.gang(job.name, stage.name, attempt))
+    key = placement.topology_key if job.spec.device.per_node is None else ""
+    return replace(placement, pod_group=names.gang(job.name, stage.name, attempt), topology_key=key)
 
 
 def _why(group: PodGroupView) -> tuple[str, str] | None:

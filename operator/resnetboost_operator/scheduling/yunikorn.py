@@ -5,9 +5,9 @@ the nodes and tolerations of the pods, not their affinity: with `perNode` or a t
 its placeholder was, and YuniKorn then looks for other nodes.
 """
 
+import json
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from resnetboost_api import names
@@ -37,7 +37,7 @@ def _placed(placement: Placement, job: Job, stage: Stage, attempt: int) -> Place
     annotations = {
         **placement.annotations,
         ANNOTATION_GROUP: name,
-        ANNOTATION_GROUPS: msgspec.json.encode([group], order="sorted").decode(),
+        ANNOTATION_GROUPS: json.dumps([group]),
         ANNOTATION_PARAMETERS: _parameters(job),
     }
     return replace(placement, labels=labels, annotations=annotations)
