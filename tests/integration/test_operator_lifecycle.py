@@ -21,6 +21,11 @@ def uids(space: Space) -> set[str]:
     return {pod["metadata"]["uid"] for pod in space.pods()}
 
 
+def graces_of(space: Space) -> list[int | None]:
+    """The grace period of each pod; None while it is not being deleted."""
+    return [pod["metadata"].get("deletionGracePeriodSeconds") for pod in space.pods()]
+
+
 def test_suspend_gives_the_ranks_their_grace_and_records_the_checkpoint(space: Space, kubelet: Kubelet) -> None:
     kubelet.ends, kubelet.saved_step = False, 33
     space.add_claim(CLAIM)
@@ -28,7 +33,7 @@ def test_suspend_gives_the_ranks_their_grace_and_records_the_checkpoint(space: S
     space.until_started()
     space.change("digits", runPolicy={"suspend": True})
     space.until_phase("Suspending")
-    graces = [pod["metadata"].get("deletionGracePeriodSeconds") for pod in space.until_pods(*GANG)]
+    graces = eventually(lambda: graces_of(space), all, "pods that are being deleted")  # after the phase is written
     assert graces == [60, 60]
     assert not is_true(space.status(), "Suspended")
     kubelet.release()
