@@ -9,6 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 OPERATORS := .venv/.operators
 SOURCES = $(wildcard api/resnetboost_api operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
+OPERATOR_TESTS = $(wildcard tests/integration/test_operator_*.py tests/integration/test_gang_*.py)
 # The longest files first: a worker that begins with one last would be waited for.
 FAST_TESTS = $(wildcard tests/contract tests/golden tests/unit)
 # uv shows its progress bars to a person and is silent in a log.
@@ -52,10 +53,14 @@ test-fast: setup  ## Run the quick ones of the unit, golden and contract tests (
 test-all: test test-long test-chaos  ## Run all tests: also on a real node, with 16 ranks, and with every crash (about an hour)
 
 .PHONY: test-long
-test-long: setup  ## Run what `make test` leaves out, without the chaos tests
-	@$(PYTEST) -m "long and not chaos" --ignore=tests/kubelet
+test-long: test-cluster  ## Run what `make test` leaves out, without the chaos tests
+	@$(PYTEST) -m "long and not chaos" --ignore=tests/kubelet $(addprefix --ignore=,$(OPERATOR_TESTS))
+
+.PHONY: test-cluster
+test-cluster: setup  ## Run the long tests of the operator: on a real node, with a gang scheduler, with Kueue's writes
 	@# Alone: gangs of 16 ranks beside them starve a node's containers until they look hung.
 	@$(BIN)/python -m pytest -m "long and not chaos" tests/kubelet
+	@$(PYTEST) -m "long and not chaos" $(OPERATOR_TESTS)
 
 .PHONY: test-chaos
 test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 20 minutes)
