@@ -16,7 +16,7 @@ from support.pcareference import Settings, Taken
 pytestmark = pytest.mark.slow
 
 # Each gang runs all of its cases in one start, because a start takes seconds. Thirty samples divide evenly.
-GANGS = [1, 2, 3, pytest.param(5, marks=pytest.mark.long)]
+GANGS = [1, 2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (3, 5))]
 SAMPLES, STEPS, DECAY = 30, 5, 0.1
 REFERENCE = pcareference.Network(6, 5, 3)
 NUMBERS = sum(REFERENCE.sizes)

@@ -20,7 +20,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return result
 
 
-@pytest.fixture(scope="module", params=[2, 3, pytest.param(4, marks=pytest.mark.long)], ids="{} ranks".format)
+@pytest.fixture(
+    scope="module",
+    params=[2, *(pytest.param(count, marks=pytest.mark.long) for count in (3, 4))],
+    ids="{} ranks".format,
+)
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     return rankgang.run("thorrank.py", request.param, tmp_path_factory.mktemp("together"))
 

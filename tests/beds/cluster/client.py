@@ -1,19 +1,23 @@
 """Plain HTTP requests to the API server, where kubectl is too slow."""
 
+import http
 import http.client
 import json
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from beds.cluster.certificates import Pair
 from beds.cluster.errors import ClusterError
 
 _TIMEOUT_SECONDS = 30
 _WATCH_SECONDS = 600
+# As client-go does: a server that is busy, or whose definition of a kind has just changed, has done nothing yet.
+_BUSY_TRIES, _BUSY_SECONDS = 10, 1.0
 
 
 class Client:
@@ -24,7 +28,19 @@ class Client:
         tls = ssl.create_default_context(cafile=str(authority))
         tls.load_cert_chain(user.certificate, user.key)
         directly = urllib.request.ProxyHandler({})
-        self._open = urllib.request.build_opener(directly, urllib.request.HTTPSHandler(context=tls)).open
+        self._opener = urllib.request.build_opener(directly, urllib.request.HTTPSHandler(context=tls))
+
+    def _open(self, request: urllib.request.Request | str, timeout: float) -> http.client.HTTPResponse:
+        """Send a request, again as long as the server answers 429."""
+        for _ in range(_BUSY_TRIES - 1):
+            try:
+                return cast(http.client.HTTPResponse, self._opener.open(request, timeout=timeout))
+            except urllib.error.HTTPError as error:
+                if error.code != http.HTTPStatus.TOO_MANY_REQUESTS:
+                    raise
+                error.close()
+                time.sleep(_BUSY_SECONDS)
+        return cast(http.client.HTTPResponse, self._opener.open(request, timeout=timeout))
 
     def get(self, path: str) -> str:
         """The response as text; raises `OSError` if there is none or it is an error."""
