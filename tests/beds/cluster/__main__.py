@@ -57,7 +57,8 @@ def tell(plane: ControlPlane, nodes: int, gangs: bool) -> None:
     click.echo(f"  export KUBECONFIG={shlex.quote(environment['KUBECONFIG'])}")
     click.echo(f"  export KUBECACHEDIR={shlex.quote(environment['KUBECACHEDIR'])}")
     click.echo(f"  export PATH={shlex.quote(programs)}:$PATH")
-    click.echo(f"  {os.path.relpath(sys.executable)} -m resnetboost_operator")
+    options = " --gang-scheduling" if gangs else ""
+    click.echo(f"  {os.path.relpath(sys.executable)} -m resnetboost_operator{options}")
     click.echo("\nand in a third one, with the same exports:\n")
     click.echo("  kubectl apply -f examples/digits.yaml")
     click.echo("  kubectl get rbj -w")
@@ -65,6 +66,7 @@ def tell(plane: ControlPlane, nodes: int, gangs: bool) -> None:
     if gangs:
         click.echo(f"  kubectl apply -f {os.path.relpath(_TWO_GANGS)}    # 4 of 6 devices each: one waits")
         click.echo("  kubectl get podgroups,pods -o wide")
+        click.echo("  kubectl apply -f examples/gang-kubernetes.yaml    # waits for nodes with the label example.com/rack")
     click.echo()
     click.echo("Ctrl-C here stops everything and removes it.")
 
