@@ -66,7 +66,9 @@ def tell(plane: ControlPlane, nodes: int, gangs: bool) -> None:
     if gangs:
         click.echo(f"  kubectl apply -f {os.path.relpath(_TWO_GANGS)}    # 4 of 6 devices each: one waits")
         click.echo("  kubectl get podgroups,pods -o wide")
-        click.echo("  kubectl apply -f examples/gang-kubernetes.yaml    # waits for nodes with the label example.com/rack")
+        click.echo(
+            "  kubectl apply -f examples/gang-kubernetes.yaml    # waits for nodes with the label example.com/rack"
+        )
     click.echo()
     click.echo("Ctrl-C here stops everything and removes it.")
 
