@@ -11,12 +11,11 @@ from msgspec.structs import replace
 from resnetboost_api import names
 from resnetboost_api.stage import Stage
 from resnetboost_operator.job import Job
-from resnetboost_operator.manifests.metadata import metadata
 from resnetboost_operator.manifests.placement import Placement
 from resnetboost_operator.observed import capabilities
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.scheduling import min_resources
-from resnetboost_operator.scheduling.gang_scheduler import GangScheduler
+from resnetboost_operator.scheduling.gang_scheduler import GangScheduler, pod_group
 
 Manifest = dict[str, Any]
 
@@ -27,13 +26,7 @@ def _pod_group(job: Job, stage: Stage, attempt: int) -> Manifest:
     spec: Manifest = {"minMember": stage.device_count}
     if requests := min_resources.of_gang(job, stage):
         spec["minResources"] = requests
-    name = names.gang(job.name, stage.name, attempt)
-    return {
-        "apiVersion": capabilities.COSCHEDULING,
-        "kind": "PodGroup",
-        "metadata": metadata(job, stage, attempt, name),
-        "spec": spec,
-    }
+    return pod_group(capabilities.COSCHEDULING, job, stage, attempt, spec)
 
 
 def _placed(placement: Placement, job: Job, stage: Stage, attempt: int) -> Placement:

@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from resnetboost_api import names
 from resnetboost_api.stage import Stage
 from resnetboost_operator.job import Job
+from resnetboost_operator.manifests.metadata import metadata
 from resnetboost_operator.manifests.placement import Placement
 from resnetboost_operator.observed.podgroup import PodGroupView
 
@@ -37,6 +39,12 @@ class GangScheduler(NamedTuple):
     why: Callable[[PodGroupView], tuple[str, str] | None]
     install: str
     silence: str = SILENCE
+
+
+def pod_group(api: str, job: Job, stage: Stage, attempt: int, spec: Manifest) -> Manifest:
+    """The manifest of an attempt's PodGroup in that API: named, labelled and owned like the gang's other objects."""
+    name = names.gang(job.name, stage.name, attempt)
+    return {"apiVersion": api, "kind": "PodGroup", "metadata": metadata(job, stage, attempt, name), "spec": spec}
 
 
 def topology_key(job: Job) -> str:

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from resnetboost_api import names
 from resnetboost_api.stage import Stage
 from resnetboost_operator.job import Job
-from resnetboost_operator.manifests.metadata import metadata
 from resnetboost_operator.manifests.placement import Placement
 from resnetboost_operator.observed.capabilities import KUBERNETES_1_36, KUBERNETES_1_37
 from resnetboost_operator.observed.podgroup import PodGroupView
-from resnetboost_operator.scheduling.gang_scheduler import GangScheduler, topology_key
+from resnetboost_operator.scheduling.gang_scheduler import GangScheduler, pod_group, topology_key
 
 Manifest = dict[str, Any]
 
@@ -33,8 +32,7 @@ def _pod_group(api: str, disruption_mode: Any, job: Job, stage: Stage, attempt: 
         spec["schedulingConstraints"] = {"topology": [{"key": key}]}
     if priority := job.spec.scheduling.priority_class_name:
         spec["priorityClassName"] = priority  # preemption goes by the group's priority, not by the pods'
-    name = names.gang(job.name, stage.name, attempt)
-    return {"apiVersion": api, "kind": "PodGroup", "metadata": metadata(job, stage, attempt, name), "spec": spec}
+    return pod_group(api, job, stage, attempt, spec)
 
 
 def _placed(placement: Placement, job: Job, stage: Stage, attempt: int) -> Placement:

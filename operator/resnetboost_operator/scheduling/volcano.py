@@ -11,12 +11,11 @@ from msgspec.structs import replace
 from resnetboost_api import names
 from resnetboost_api.stage import Stage
 from resnetboost_operator.job import Job
-from resnetboost_operator.manifests.metadata import metadata
 from resnetboost_operator.manifests.placement import Placement
 from resnetboost_operator.observed import capabilities
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.scheduling import min_resources
-from resnetboost_operator.scheduling.gang_scheduler import GangScheduler, topology_key
+from resnetboost_operator.scheduling.gang_scheduler import GangScheduler, pod_group, topology_key
 
 Manifest = dict[str, Any]
 
@@ -35,13 +34,7 @@ def _pod_group(job: Job, stage: Stage, attempt: int) -> Manifest:
         spec["priorityClassName"] = priority
     if key := topology_key(job):
         spec["networkTopology"] = {"mode": "hard", "highestTierName": key}
-    name = names.gang(job.name, stage.name, attempt)
-    return {
-        "apiVersion": capabilities.VOLCANO,
-        "kind": "PodGroup",
-        "metadata": metadata(job, stage, attempt, name),
-        "spec": spec,
-    }
+    return pod_group(capabilities.VOLCANO, job, stage, attempt, spec)
 
 
 def _placed(placement: Placement, job: Job, stage: Stage, attempt: int) -> Placement:
