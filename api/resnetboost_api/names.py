@@ -51,6 +51,11 @@ ENV_WORLD_SIZE = "RESNETBOOST_WORLD_SIZE"
 ENV_COORDINATOR = "RESNETBOOST_COORDINATOR"
 ENV_TERMINATION_LOG = "RESNETBOOST_TERMINATION_LOG"
 ENV_BIND_ADDRESS = "RESNETBOOST_BIND_ADDRESS"
+# The file with the gang's token. Where it is set, `python -m resnetboost_trainer` is a launcher, which starts the rank
+# as its child; an image of an earlier version ignores it and is the rank itself.
+ENV_LAUNCHER_TOKEN = "RESNETBOOST_LAUNCHER_TOKEN"
+# host:port of the leader's launcher, for the others.
+ENV_LAUNCHER = "RESNETBOOST_LAUNCHER"
 
 VOLUME_CONFIG = "config"
 VOLUME_CHECKPOINTS = "checkpoints"
@@ -69,6 +74,7 @@ RANKS_KEY = "ranks.json"
 PORT_METRICS = 9400
 # On that port: 200 while the rank takes steps. What kubelet hears of it is the condition of rank 0's pod.
 PATH_TRAINING = "/training"
+PORT_LAUNCHER = 9401
 PORT_COORDINATOR = 8118  # msrun's default
 
 
