@@ -50,7 +50,7 @@ class _PassMemory:
         self.obsolete = ""
 
     def enter(self, attempt: int) -> None:
-        """Forget what was remembered of an earlier attempt."""
+        """Forget what was remembered of the pods of an earlier attempt."""
         if attempt != self.attempt:
             self.attempt, self.creating_since, self.refusal = attempt, None, ""
 
@@ -84,7 +84,7 @@ class Reconciler:
         memory = self._memories.setdefault(uid, _PassMemory())
         if (debounce := self._debounce_seconds(record, memory)) > 0:
             return debounce
-        memory.enter(record.status.attempt)
+        memory.enter(statuses.pods_attempt(record.status))
         memory.refusal = self._cluster.obstacle(uid)
         workload = self._store.workload_of(record)
         found = await self._lookups.find(record.job, workload)
@@ -166,7 +166,7 @@ class Reconciler:
         written = await self._put(replace(record, status=after), memory)
         memory.written_at = now
         self._measure(before, after, memory)
-        memory.enter(after.attempt)
+        memory.enter(statuses.pods_attempt(after))
         self._cluster.record_events(written, decided.events)
         return written, None
 

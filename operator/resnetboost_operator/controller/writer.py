@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from resnetboost_api import names
+from resnetboost_operator import status as statuses
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller.creation import Manifest
 from resnetboost_operator.controller.creation_pool import CreationPool, CreationState
@@ -166,5 +167,10 @@ class Cluster:
         known = self._store.jobs.get(record.uid)
         if self._stopping or known is None or known.deleting or known.job is None:
             return False
-        same = (known.status.stage, known.status.attempt) == (record.status.stage, record.status.attempt)
+        same = _pods_of(known) == _pods_of(record)
         return same and not known.job.spec.run_policy.suspend
+
+
+def _pods_of(record: JobRecord) -> tuple[str, int]:
+    """Stage and attempt number of the pods that the job's status is about."""
+    return record.status.stage, statuses.pods_attempt(record.status)

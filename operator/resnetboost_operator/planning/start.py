@@ -32,7 +32,7 @@ def create_missing(state: ObservedState) -> Plan:
         status, events = _begin_attempt(state)
     status = pending.with_reason(state, status)
     wake = wakeup.wake_seconds(replace(state, status=status))
-    create, obsolete = _missing_objects(state), gang.obsolete_selector(state.job, status.attempt)
+    create, obsolete = _missing_objects(state), gang.obsolete_selector(state.job, state.pods_attempt)
     return Plan(status, create, going, events, obsolete=obsolete if create else "", wake_seconds=wake)
 
 
@@ -48,7 +48,7 @@ def _missing_objects(state: ObservedState) -> tuple[Manifest, ...]:
     """Pods whose index is free. The objects they refer to come first, and exist once one of the pods does."""
     taken = {pod.index for pod in state.stale}
     indexes = [index for index in state.missing if index not in taken]
-    job, stage, attempt = state.job, state.stage, state.status.attempt
+    job, stage, attempt = state.job, state.stage, state.pods_attempt
     shared = () if state.gang or not indexes else (*placement.missing_group(state), *gang.shared(job, stage, attempt))
     placed = placement.placement(state)
     return (*shared, *(pod(job, stage, attempt, index, placed) for index in indexes))
