@@ -13,6 +13,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.creation_pool import CreationState
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.kueue_lookups import KueueLookups
+from resnetboost_operator.controller.launcher_links import LauncherLinks
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.store import Store
@@ -59,12 +60,19 @@ class Reconciler:
     """Executes plans. `since` (unix seconds) is when this process began to lead."""
 
     def __init__(
-        self, store: Store, cluster: Cluster, lookups: KueueLookups, polling: ProgressPoller, metrics: Metrics
+        self,
+        store: Store,
+        cluster: Cluster,
+        lookups: KueueLookups,
+        polling: ProgressPoller,
+        links: LauncherLinks,
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._cluster = cluster
         self._lookups = lookups
         self._polling = polling
+        self._links = links
         self._metrics = metrics
         self._memories: dict[str, _PassMemory] = {}
         self._problems: dict[str, str] = {}
@@ -103,6 +111,7 @@ class Reconciler:
             priority=found.priority,
             flavors=found.flavors,
             labelled_nodes=self._store.labelled_nodes(topology_key(record.job)),
+            gang_report=self._links.report(uid),
         )
         decided = plan(record.job, record.status, observed, time.time())
         try:
@@ -129,6 +138,7 @@ class Reconciler:
         self._memories.pop(uid, None)
         self._problems.pop(uid, None)
         self._polling.forget(uid)
+        self._links.forget(uid)
         self._cluster.forget(uid)
 
     async def _execute(
@@ -136,6 +146,7 @@ class Reconciler:
     ) -> float | None:
         """Execute the plan. The status is written first: it records the decision before anything follows from it."""
         record, write_wait = await self._write(record, memory, decided)
+        self._links.follow(record.uid, decided.launcher, decided.command)
         self._cluster.remove(record, decided.delete, pods)
         workload_wait = await self._cluster.write_workload(record, decided.workload)
         created = await self._create(record, memory, decided)

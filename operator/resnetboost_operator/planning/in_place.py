@@ -43,7 +43,7 @@ HEALED = (
 
 def obstacle(state: ObservedState, failure: Failure, record: Attempt) -> str:
     """Why the gang must restart with new pods after the failure, '' if its ranks may start again in place."""
-    if state.job.spec.failure_policy.restart_in == "NewPod":
+    if not state.job.has_launchers:
         return "failurePolicy.restartIn is NewPod"
     if failure.failure_class not in HEALED:
         return f"{failure.failure_class.name} may need another placement"
@@ -89,7 +89,7 @@ def leader(state: ObservedState, status: Status) -> PodView | None:
     """The pod whose launcher to keep a connection to, None without one. `status`: as written."""
     kept = (status.stage, statuses.pods_attempt(status)) == (state.status.stage, state.pods_attempt)
     rank_0 = state.rank_0
-    if not kept or rank_0 is None or state.job.spec.failure_policy.restart_in == "NewPod":
+    if not kept or rank_0 is None or not state.job.has_launchers:
         return None
     runs = rank_0.phase == "Running" and not rank_0.container_ended and rank_0.address
     return None if not runs or statuses.is_terminal(status) else rank_0

@@ -50,8 +50,7 @@ def _in_place(state: ObservedState, status: Status, record: Attempt, delay: int)
 def _with_new_pods(state: ObservedState, status: Status, record: Attempt, delay: int, why: str) -> Plan:
     """Delete the whole gang; the next one is created after the back-off."""
     status = attempts.with_next_attempt(status, state.time)
-    asked = state.job.spec.failure_policy.restart_in == "NewPod"
-    reason = "" if asked else f" with new pods because {why}"
+    reason = f" with new pods because {why}" if state.job.has_launchers else ""
     message = f"{attempts.describe(record)}; the gang restarts in {delay} s{reason}{_loss(state, record)}"
     status = not_running(status, "Restarting", message, state.time)
     event = Event("Warning", "GangRestart", message)
