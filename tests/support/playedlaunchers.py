@@ -71,6 +71,11 @@ class Launchers:
                 rank.starts_at, rank.runs = None, True
                 self.starts.append((index, self.attempt))
 
+    def die(self, index: int) -> None:
+        """The launcher, and with it its rank, ends."""
+        self.ranks[index] = Rank(None, runs=False)
+        self.connected.discard(index)
+
     def end(self, index: int, code: int, now: float, message: str = "") -> None:
         """The rank ends; its launcher reports that and waits for a command."""
         if self.ranks[index].runs:

@@ -18,9 +18,9 @@ from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import deletions, wakeup
+from resnetboost_operator.planning import attempts, deletions, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, sooner
-from resnetboost_operator.planning.conditions import GANG_INCOMPLETE, not_running, with_condition
+from resnetboost_operator.planning.conditions import not_running
 
 # How long after the back-off every rank must run: launchers need moments.
 IN_PLACE_SECONDS = 10.0
@@ -103,16 +103,18 @@ def is_awaited(status: Status) -> bool:
 def abandoned(state: ObservedState) -> Plan | None:
     """The plan that goes on with new pods, if the ranks cannot all start in place any more.
 
-    The number of the attempt stays and nothing is recorded: what broke is the attempt before, or nobody's fault, and
-    the end of a container says nothing about the attempt that its rank may never have begun.
+    Nothing is recorded or counted: what broke is the attempt before, or nobody's fault, and the end of a container says
+    nothing about an attempt that its rank may never have begun. The number grows all the same: some ranks may have
+    begun the attempt, and on a lost node may still write its checkpoints.
     """
     if not is_awaited(state.status) or not (reason := _lost(state)):
         return None
-    status = state.status
-    if statuses.condition(status, statuses.RANK_TABLE_READY) is not None:
-        status = with_condition(status, statuses.RANK_TABLE_READY, False, *GANG_INCOMPLETE, state.time)
-    status = replace(status, pods_attempt=None, failure_time=None, rank_table=None, ranks=Ranks(desired=state.count))
-    message = f"attempt {status.attempt} starts with new pods instead of in place: {reason}"
+    status = attempts.with_next_attempt(state.status, state.time)
+    creation = state.status.attempt_creation_time  # of what counts as one attempt
+    status = replace(status, attempt_creation_time=creation, ranks=Ranks(desired=state.count))
+    message = (
+        f"attempt {state.status.attempt} cannot start in place, so attempt {status.attempt} gets new pods: {reason}"
+    )
     status = not_running(status, "Restarting", message, state.time)
     delete = deletions.delete(state, status, (*state.gang, *state.stale))
     return Plan(status, delete=delete, events=(Event("Warning", "NewPods", message),), wake_seconds=0.0)
