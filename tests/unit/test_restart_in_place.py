@@ -181,7 +181,7 @@ def test_a_gang_that_is_not_whole_restarts_with_new_pods(trouble: Any) -> None:
     trouble(cluster, launchers)
     cluster.step()
     assert (cluster.status.attempt, cluster.status.restarts) == (1, 1)
-    assert "with new pods because" in message(cluster)
+    assert "it gets new pods because" in message(cluster)
     cluster.now += 10
     cluster.settle()
     assert pods(cluster) == RENEWED
@@ -197,7 +197,7 @@ def test_a_launcher_that_nobody_reaches_ends_its_container_and_the_gang_gets_new
     cluster.now += 10
     cluster.leave()
     cluster.step()
-    assert "the gang restarts in 10 s with new pods because" in message(cluster)
+    assert "the gang restarts in 10 s; it gets new pods because" in message(cluster)
     assert (cluster.status.attempts[0].reason, cluster.status.attempts[0].rank) == ("Killed", 1)
 
 

@@ -50,8 +50,8 @@ def _in_place(state: ObservedState, status: Status, record: Attempt, delay: int)
 def _with_new_pods(state: ObservedState, status: Status, record: Attempt, delay: int, why: str) -> Plan:
     """Delete the whole gang; the next one is created after the back-off."""
     status = attempts.with_next_attempt(status, state.time)
-    reason = f" with new pods because {why}" if state.job.has_launchers else ""
-    message = f"{attempts.describe(record)}; the gang restarts in {delay} s{reason}{_loss(state, record)}"
+    reason = f"; it gets new pods because {why}" if state.job.has_launchers else ""
+    message = f"{attempts.describe(record)}; the gang restarts in {delay} s{_loss(state, record)}{reason}"
     status = not_running(status, "Restarting", message, state.time)
     event = Event("Warning", "GangRestart", message)
     wake = sooner(float(delay), wakeup.node_wake_seconds(state))
