@@ -103,15 +103,16 @@ def test_a_command_is_sent_once_over_a_connection() -> None:
 
 def test_after_a_loss_the_report_is_gone_and_the_command_is_sent_again() -> None:
     async def run() -> None:
-        async def reports_and_leaves(connection: Connection) -> None:
+        async def dies_of_its_first_command(connection: Connection) -> None:
             await connection.send(REPORT)
-            if leader.connections == 1:
-                leader.heard.put_nowait(await connection.receive())
-                connection.close()
+            while leader.connections == 1:
+                if isinstance(await connection.receive(), StartAttempt):
+                    connection.close()
 
-        leader = Leader(reports_and_leaves)
+        leader = Leader(dies_of_its_first_command)
         async with linked(leader) as (link, changed):
             await until(changed, lambda: link.report is not None)
+            link.send(COMMAND)
             await until(changed, lambda: link.report is None)
             await until(changed, lambda: link.report is not None)
             link.send(COMMAND)
