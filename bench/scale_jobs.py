@@ -51,6 +51,11 @@ class Gang:
         """A job that restarts without a back-off, so that only the operator's work takes time."""
         self._client.send("POST", _OURS, jobs.job(self._name, ranks=self.size))
 
+    def status(self, plane: ControlPlane) -> dict[str, Any]:
+        """The job as it is now."""
+        found: dict[str, Any] = json.loads(plane.client.get(f"{_OURS}/{self._name}"))
+        return found
+
     def fail(self, pod: str) -> None:
         """End that pod with exit code 1."""
         self._client.send("PATCH", f"{_PODS}/{pod}", {"metadata": {"annotations": {"exit-code": "1"}}}, _MERGE)

@@ -7,6 +7,7 @@ from resnetboost_api.fields import Rule
 ACROSS_PARTS = (
     Rule(
         """
+        self.failurePolicy.restartIn == oldSelf.failurePolicy.restartIn &&
         self.failurePolicy.backoffSeconds == oldSelf.failurePolicy.backoffSeconds &&
         self.failurePolicy.maxBackoffSeconds == oldSelf.failurePolicy.maxBackoffSeconds &&
         self.failurePolicy.stableAfterSeconds == oldSelf.failurePolicy.stableAfterSeconds &&

@@ -70,6 +70,9 @@ PATH_RANK_TABLE = "/user/serverid/devindex/config"  # where images for Ascend lo
 PATH_SHARED_MEMORY = "/dev/shm"
 RANK_TABLE_KEY = "hccl.json"
 RANKS_KEY = "ranks.json"
+VOLUME_LAUNCHER = "launcher-token"
+PATH_LAUNCHER = "/etc/resnetboost-launcher"
+LAUNCHER_KEY = "token"
 
 PORT_METRICS = 9400
 # On that port: 200 while the rank takes steps. What kubelet hears of it is the condition of rank 0's pod.
@@ -81,6 +84,11 @@ PORT_COORDINATOR = 8118  # msrun's default
 def gang(job: str, stage: str, attempt: int) -> str:
     """Name of an attempt's config map, headless service and prefix of its pods."""
     return f"{job}-{stage}-{attempt}"
+
+
+def launcher_secret(job: str, uid: str) -> str:
+    """Name of the secret with the token of a job's launchers; an earlier job of the same name had another one."""
+    return f"{job}-launcher-{uid[:8]}"
 
 
 def rank_table(job: str, stage: str, attempt: int) -> str:

@@ -8,6 +8,7 @@ from resnetboost_api.fields import Block, ObjectName, Rule
 
 Resume = Literal["Never", "IfPresent", "Required"]
 CleanPodPolicy = Literal["Running", "All", "None"]
+RestartIn = Literal["Pod", "NewPod"]
 
 
 class Checkpointing(Block, frozen=True, kw_only=True):
@@ -75,6 +76,10 @@ class FailurePolicy(Block, frozen=True, kw_only=True):
     max_restarts: Annotated[int, Meta(ge=0, le=1000000)] = 5
     """How often the gang is started again after a failure of its own before the job fails. Restarts for evictions and
     lost nodes are not counted. 0 means never.
+    """
+    restart_in: RestartIn = "Pod"
+    """Where the ranks start again. Pod: in the pods they have, within seconds, if all pods, nodes and devices are well
+    and the operator reaches port 9401 of rank 0's pod; else in new ones. NewPod: always in new ones.
     """
     backoff_seconds: Annotated[int, Meta(ge=0, le=86400)] = 10
     """Seconds to wait before the first restart; doubled with every failure that follows soon."""

@@ -171,7 +171,7 @@ class Attempt(Reported, frozen=True):
     end_time: Time
     """When it was found to have ended."""
     start_time: Time | None = None
-    """When its pods were created."""
+    """When its pods were created, or its ranks ran again in the pods they had."""
     exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
     """Exit code of the rank that failed first."""
     rank: Count | None = None
@@ -208,10 +208,16 @@ class Status(Reported, frozen=True):
     """Name of the stage that runs now, or ran last."""
     attempt: Count = 0
     """Number of the current attempt. Numbers start at 0 and grow over the whole job."""
+    pods_attempt: Count | None = None
+    """The attempt whose pods the current attempt uses, if its ranks restarted in place; left out if it has its own."""
     attempt_creation_time: Time | None = None
-    """When the first pod of the current attempt was decided on; startupDeadlineSeconds count from here."""
+    """When the first pod of the current attempt was decided on, or when its ranks were to start in the pods they have;
+    startupDeadlineSeconds count from here.
+    """
     attempt_start_time: Time | None = None
-    """When every pod of the current attempt was first seen; from then on a missing one is lost."""
+    """When every pod of the current attempt was first seen, in place: when every rank ran; from then on a missing one
+    is lost.
+    """
     failure_time: Time | None = None
     """When a rank of the current attempt was first seen to blame another; whoever it was is awaited for a while."""
     ranks: Ranks = Ranks()

@@ -243,8 +243,8 @@ class Volume(Block, frozen=True, kw_only=True):
             """,
         ),
         Rule(
-            "!(self.name in ['config', 'checkpoints'])",
-            "the volumes config and checkpoints are the operator's; use another name",
+            "!(self.name in ['config', 'checkpoints', 'launcher-token'])",
+            "the volumes config, checkpoints and launcher-token are the operator's; use another name",
             field_path=".name",
             reason="FieldValueForbidden",
         ),
@@ -265,10 +265,12 @@ class VolumeMount(Block, frozen=True, kw_only=True):
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             """
-            !['/etc/resnetboost', '/checkpoints'].exists(own,
+            !['/etc/resnetboost', '/etc/resnetboost-launcher', '/checkpoints'].exists(own,
             self.mountPath == own || self.mountPath.startsWith(own + '/'))
             """,
-            "/etc/resnetboost and /checkpoints are the operator's; mount the volume elsewhere",
+            """
+            /etc/resnetboost, /etc/resnetboost-launcher and /checkpoints are the operator's; mount the volume elsewhere
+            """,
             field_path=".mountPath",
             reason="FieldValueForbidden",
         ),

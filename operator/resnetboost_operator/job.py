@@ -33,6 +33,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     volcano_queue: str = ""
     yunikorn_queue: str = ""
 
+    @property
+    def has_launchers(self) -> bool:
+        """Whether process 1 of each rank's container is a launcher, which can start the rank again."""
+        return self.spec.failure_policy.restart_in == "Pod"
+
 
 def parse_job(obj: dict[str, Any]) -> Job:
     """Read an object that `schema.check` found right."""

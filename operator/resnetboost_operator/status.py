@@ -35,6 +35,16 @@ def to_dict(status: Status) -> dict[str, Any]:
     return {"phase": status.phase, "attempt": 0, "restarts": 0, "restartsCountTowardsMax": 0} | built
 
 
+def pods_attempt(status: Status) -> int:
+    """The attempt whose pods the current attempt uses: an earlier one's if the ranks restarted in place."""
+    return status.attempt if status.pods_attempt is None else status.pods_attempt
+
+
+def is_in_place(status: Status) -> bool:
+    """Whether the current attempt runs, or is to run, in the pods of an earlier one."""
+    return pods_attempt(status) != status.attempt
+
+
 def condition(status: Status, kind: str) -> Condition | None:
     """The condition of that type, None if the job has none."""
     return next((found for found in status.conditions if found.type == kind), None)

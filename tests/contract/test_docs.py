@@ -148,7 +148,8 @@ def test_the_network_policy_that_is_shown_lets_operator_and_ranks_reach_the_rank
     operator, ranks = policy["spec"]["ingress"]
     selected = [policy["spec"]["podSelector"]["matchLabels"], ranks["from"][0]["podSelector"]["matchLabels"]]
     assert all(found and found.items() <= labels.items() for found in selected)
-    assert operator["ports"] == [{"port": names.PORT_METRICS, "protocol": "TCP"}]
+    ports = (names.PORT_METRICS, names.PORT_LAUNCHER)
+    assert operator["ports"] == [{"port": port, "protocol": "TCP"} for port in ports]
     assert "ports" not in ranks
 
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from resnetboost_api import names
+from resnetboost_api.launcher import GangReport
 from resnetboost_api.status import Progress, Status
 from resnetboost_operator import status
 from resnetboost_operator.job import Job, parse_job
@@ -22,6 +23,7 @@ from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.ranktable import annotations
 from resnetboost_operator.validation import schema
 from support.fakekueue import Kueue
+from support.playedlaunchers import Launchers
 
 START = 1_700_000_000.0
 
@@ -63,6 +65,7 @@ class Cluster:
         self.now = START
         self.progress: Progress | None = None
         self.nodes: dict[str, NodeView] = {}
+        self.since = 0.0
         self.obstacle: Obstacle | None = None
         self.unreachable = False
         self.capabilities = Capabilities()
@@ -70,6 +73,8 @@ class Cluster:
         self.flavors: dict[str, Flavor] = {}
         self.priority: int | None = None
         self.tombstones: list[PodView] = []
+        self.launchers: Launchers | None = None
+        self.reached = True
         self.expired = False
         self.events: list[str] = []
         self.created: list[str] = []
@@ -90,6 +95,8 @@ class Cluster:
             flavors=self.flavors,
             pod_groups=tuple(podgroup.view(found, found["apiVersion"]) for found in self.pod_groups.values()),
             labelled_nodes=self.labelled_nodes,
+            gang_report=self._gang_report(),
+            since=self.since,
         )
         return plan(self.job, self.status, observation, self.now)
 
@@ -107,6 +114,9 @@ class Cluster:
             may_write()
             self.status = wanted.status
             self.events += [event.reason for event in wanted.events]
+        if wanted.command is not None and self.launchers is not None and self.reached:
+            may_write()
+            self.launchers.command(wanted.command, self.now)
         requests, singles = group(wanted.delete, [pods.view(pod) for pod in self.pods.values()])
         assert {name for request in requests for name in request.pods} | {one.name for one in singles} == {
             one.name for one in wanted.delete
@@ -204,8 +214,11 @@ class Cluster:
 
     def _delete_collection(self, request: CollectionDelete, going: set[str]) -> None:
         """Delete as the API server does: by labels and phase alone."""
-        wanted = dict(part.split("=") for part in request.selector.split(","))
+        labels, _, spared = request.selector.partition(f",{names.LABEL_INDEX} notin (")
+        wanted = dict(part.split("=") for part in labels.split(","))
         matching = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
+        left_out = spared.rstrip(")").split(",")
+        matching = [pod for pod in matching if pod["metadata"]["labels"][names.LABEL_INDEX] not in left_out]
         if request.field_selector:
             matching = [pod for pod in matching if pod["status"]["phase"] not in ("Succeeded", "Failed")]
         hit = {pod["metadata"]["name"] for pod in matching if "deletionTimestamp" not in pod["metadata"]}
@@ -222,7 +235,24 @@ class Cluster:
         if grace_seconds == 0:
             del self.pods[pod["metadata"]["name"]]
 
+    def _gang_report(self) -> GangReport | None:
+        leader = next((pod for pod in self.gang() if pod["metadata"]["labels"][names.LABEL_INDEX] == "0"), None)
+        runs = leader is not None and leader["status"]["phase"] == "Running"
+        return self.launchers.report() if runs and self.reached and self.launchers is not None else None
+
     # Actions of kubelet and the trainers
+
+    def launch(self) -> "Launchers":
+        """Run the gang's pods, each with a launcher whose rank runs."""
+        self.run_all()
+        self.launchers = Launchers(len(self.gang()), status.pods_attempt(self.status))
+        return self.launchers
+
+    def leave(self) -> None:
+        """End the containers of launchers that got no command for too long."""
+        for index, code in self.launchers.leaving(self.now) if self.launchers is not None else ():
+            if any(pod["metadata"]["labels"][names.LABEL_INDEX] == str(index) for pod in self.gang()):
+                self.exit(index, code)
 
     def finish_deletions(self) -> None:
         going = [pods.view(pod) for pod in self.pods.values() if "deletionTimestamp" in pod["metadata"]]
@@ -230,11 +260,20 @@ class Cluster:
         self.pods = {name: pod for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"]}
 
     def gang(self) -> list[dict[str, Any]]:
-        attempt = str(self.status.attempt)
+        attempt = str(status.pods_attempt(self.status))
         return [pod for pod in self.pods.values() if pod["metadata"]["labels"][names.LABEL_ATTEMPT] == attempt]
 
     def rank(self, index: int) -> dict[str, Any]:
         return next(pod for pod in self.gang() if pod["metadata"]["labels"][names.LABEL_INDEX] == str(index))
+
+    def restarted(self) -> "Cluster":
+        """Let the back-off pass, and the ranks start again in place."""
+        self.settle()
+        assert self.launchers is not None
+        self.now = max(self.now, pods.seconds(self.status.restart_time))
+        self.launchers.tick(self.now)
+        self.settle()
+        return self
 
     def run_all(self) -> None:
         for index, pod in enumerate(self.gang()):

@@ -360,7 +360,7 @@ def with_suspend(found: Cluster, *, suspend: bool) -> Any:
 def test_a_gang_that_began_before_the_cluster_served_groups_gets_none() -> None:
     cluster = Cluster(job())
     with pytest.raises(Crash):
-        cluster.step(crash_after=4)
+        cluster.step(crash_after=5)
     assert len(cluster.pods) == 1
     cluster.capabilities = Capabilities(gangs_enabled=True, pod_groups=frozenset({capabilities.KUBERNETES_1_36}))
     cluster.step()

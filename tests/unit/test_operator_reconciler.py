@@ -14,6 +14,7 @@ from resnetboost_operator import progress_client
 from resnetboost_operator.controller import creation_pool
 from resnetboost_operator.controller import reconciler as reconcilers
 from resnetboost_operator.controller.kueue_lookups import KueueLookups
+from resnetboost_operator.controller.launcher_links import LauncherLinks
 from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.store import Store
@@ -63,9 +64,10 @@ class Bed:
         self.polled = asyncio.Event()
         self.polling = ProgressPoller(lambda uid: self.polled.set())
         self.called = asyncio.Event()
-        self.cluster = Cluster(server.client, self.store, "me", lambda uid: self.called.set())
+        self.links = LauncherLinks(b"key", lambda uid: self.called.set())
+        self.cluster = Cluster(server.client, self.store, "me", lambda uid: self.called.set(), self.links.token)
         lookups = KueueLookups(server.client, self.store)
-        self.reconciler = Reconciler(self.store, self.cluster, lookups, self.polling, server.metrics)
+        self.reconciler = Reconciler(self.store, self.cluster, lookups, self.polling, self.links, server.metrics)
         self.store.jobs.apply_event("ADDED", self.stored(OBJECT))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:

@@ -644,9 +644,9 @@ def test_small_stages_share_a_node_and_one_rank_needs_no_coordinator() -> None:
     few = [{**TWO_STAGES[0], "deviceCount": 2}, {**TWO_STAGES[1], "deviceCount": 1}]
     wanted = job(device={"type": "CPU", "count": 8, "perNode": 4}, stages=few)
     part, one = (gang.gang(wanted, stage, 0) for stage in wanted.spec.stages)
-    assert [found["kind"] for found in part] == ["ConfigMap", "Service", "Pod", "Pod"]
-    assert {pod["metadata"]["labels"][names.LABEL_NODE_GROUP] for pod in part[2:]} == {"0"}
-    assert [found["kind"] for found in one] == ["ConfigMap", "Pod"]
+    assert [found["kind"] for found in part] == ["Secret", "ConfigMap", "Service", "Pod", "Pod"]
+    assert {pod["metadata"]["labels"][names.LABEL_NODE_GROUP] for pod in part[3:]} == {"0"}
+    assert [found["kind"] for found in one] == ["Secret", "ConfigMap", "Pod"]
 
 
 def variable(pod: dict[str, Any], name: str) -> str | None:

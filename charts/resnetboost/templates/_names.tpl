@@ -29,6 +29,11 @@ that serve all would fight over every job, and the equal name lets helm refuse t
 {{- default (ternary (include "resnetboost.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end -}}
 
+{{/* The Secret with the key of launchers' tokens. */}}
+{{- define "resnetboost.launcherKey" -}}
+{{- .Values.launchers.keySecret | default (printf "%s-launchers" (include "resnetboost.fullname" .)) -}}
+{{- end -}}
+
 {{/* What pods of this release are found by; may never change. */}}
 {{- define "resnetboost.selector" -}}
 app.kubernetes.io/name: {{ include "resnetboost.name" . | quote }}

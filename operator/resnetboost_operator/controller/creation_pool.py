@@ -12,6 +12,7 @@ from types import TracebackType
 
 import msgspec
 
+from resnetboost_operator import status as statuses
 from resnetboost_operator.controller import logs
 from resnetboost_operator.controller.creation import Creation, Manifest, Obstacle
 from resnetboost_operator.controller.jobs import JobRecord
@@ -74,8 +75,8 @@ class _Work:
 
     @property
     def attempt(self) -> tuple[str, int]:
-        """Stage and attempt number."""
-        return self.job.status.stage, self.job.status.attempt
+        """Stage and attempt number of the pods."""
+        return self.job.status.stage, statuses.pods_attempt(self.job.status)
 
     @property
     def reason(self) -> str:
@@ -113,7 +114,9 @@ class CreationPool:
         Objects of an earlier call that are not in this one, such as those of an earlier attempt, are not created.
         """
         work = self._works.get(job.uid)
-        if work is not None and (not manifests or work.attempt != (job.status.stage, job.status.attempt)):
+        if work is not None and (
+            not manifests or work.attempt != (job.status.stage, statuses.pods_attempt(job.status))
+        ):
             self.forget(job.uid)
             work = None
         if not manifests:

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -15,11 +16,12 @@ from resnetboost_operator.kubeclient import in_cluster
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.devices import Images
 
+KEY_BYTES = 32
 PREFIX = "RESNETBOOST_OPERATOR"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of one start of the operator; empty `namespaces` means all."""
+    """Options of one start of the operator; empty `namespaces` means all, an empty `token_key` a random one."""
 
     namespaces: tuple[str, ...]
     host: str
@@ -34,6 +36,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     images: Images = devices.PUBLISHED
     kueue: bool = False
     gang_scheduling: bool = False
+    token_key: bytes = b""
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -59,6 +62,21 @@ class _TrainerImage(click.ParamType[tuple[DeviceType, str]]):
             known = ", ".join(f"{name}=IMAGE" for name in devices.TYPES)
             self.fail(f"'{value}' names no image of a device type; write {known}")
         return kind, image
+
+
+class _Key(click.ParamType[bytes]):
+    """FILE with a key."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        try:
+            key = Path(value).read_bytes().strip()
+        except OSError as error:
+            self.fail(f"'{value}' cannot be read: {error.strerror}; mount the Secret with the key there")
+        if len(key) < KEY_BYTES:
+            self.fail(f"'{value}' has {len(key)} bytes; a key has at least {KEY_BYTES}: openssl rand -hex 32 > {value}")
+        return key
 
 
 def own_identity() -> str:
@@ -137,6 +155,15 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         help="Create PodGroups where a scheduler reads them. Needs the rights in files/rbac-gangs.yaml.",
     ),
     click.option(
+        "--token-key-file",
+        "token_key",
+        metavar="FILE",
+        type=_Key(),
+        default=None,
+        help="Secret key from which the tokens of jobs' launchers are made, for restarts in place.  [default: a random"
+        " one, so that no later process can restart the gangs of this one in place]",
+    ),
+    click.option(
         "--log-format",
         type=click.Choice(["plain", "json"]),
         default="plain",
@@ -165,12 +192,13 @@ def parsed(
     listen: tuple[str, int],
     image_registry: str,
     trainer_images: Iterable[tuple[DeviceType, str]],
+    token_key: bytes | None = None,
     **given: Any,
 ) -> Options:
     """Build `Options` from the values that click has parsed."""
     host, port = listen
     images = Images(image_registry.rstrip("/"), dict(trainer_images))
-    return Options(host=host, port=port, images=images, **given)
+    return Options(host=host, port=port, images=images, token_key=token_key or b"", **given)
 
 
 def from_environment() -> Options:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, NoReturn
@@ -15,10 +16,11 @@ from resnetboost_operator.controller.health import Health
 from resnetboost_operator.controller.job_metrics import JobMetrics
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.kueue_lookups import KueueLookups
+from resnetboost_operator.controller.launcher_links import LauncherLinks
 from resnetboost_operator.controller.leaderelection import LeaderElector, LeaseLost
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.optional_watches import OptionalWatches
-from resnetboost_operator.controller.options import Options
+from resnetboost_operator.controller.options import KEY_BYTES, Options
 from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.reconciler import Reconciler
 from resnetboost_operator.controller.resync import Resync
@@ -62,9 +64,10 @@ class Operator:
         self._metrics.watch_phases(lambda: [job.status.phase for job in self._store.jobs])
         self._metrics.append(JobMetrics(self._jobs_led).text)
         self._polling = ProgressPoller(self._changed)
-        self._cluster = Cluster(self._client, self._store, options.identity, self._changed)
+        self._links = LauncherLinks(_token_key(options), self._changed)
+        self._cluster = Cluster(self._client, self._store, options.identity, self._changed, self._links.token)
         lookups = KueueLookups(self._client, self._store)
-        self._reconciler = Reconciler(self._store, self._cluster, lookups, self._polling, self._metrics)
+        self._reconciler = Reconciler(self._store, self._cluster, lookups, self._polling, self._links, self._metrics)
         self._queue = WorkQueue(self._reconciler.reconcile, self._label, self._metrics)
         self._elector = LeaderElector(
             self._client, options.lease_namespace, options.lease_name, options.identity, options.pod
@@ -99,6 +102,7 @@ class Operator:
         self._cluster.stop()
         await self._queue.stop(PASS_GRACE_SECONDS)
         self._polling.close()
+        self._links.close()
         await self._cluster.close(EVENT_GRACE_SECONDS)
         for task in self._tasks:
             task.cancel()
@@ -201,6 +205,14 @@ class Operator:
         task = asyncio.create_task(_forever(work, self._options.start_over))
         self._tasks.append(task)
         return task
+
+
+def _token_key(options: Options) -> bytes:
+    """The key of launchers' tokens. Only a file's is that of the next process too."""
+    if options.token_key:
+        return options.token_key
+    logger.warning("no --token-key-file: gangs that run now will be restarted with new pods by any later operator")
+    return secrets.token_bytes(KEY_BYTES)
 
 
 async def _forever(work: Coroutine[Any, Any, NoReturn], start_over: bool) -> NoReturn:

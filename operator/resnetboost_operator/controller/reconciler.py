@@ -13,6 +13,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.creation_pool import CreationState
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.kueue_lookups import KueueLookups
+from resnetboost_operator.controller.launcher_links import LauncherLinks
 from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.controller.progress_poller import ProgressPoller
 from resnetboost_operator.controller.store import Store
@@ -50,7 +51,7 @@ class _PassMemory:
         self.obsolete = ""
 
     def enter(self, attempt: int) -> None:
-        """Forget what was remembered of an earlier attempt."""
+        """Forget what was remembered of the pods of an earlier attempt."""
         if attempt != self.attempt:
             self.attempt, self.creating_since, self.refusal = attempt, None, ""
 
@@ -59,12 +60,19 @@ class Reconciler:
     """Executes plans. `since` (unix seconds) is when this process began to lead."""
 
     def __init__(
-        self, store: Store, cluster: Cluster, lookups: KueueLookups, polling: ProgressPoller, metrics: Metrics
+        self,
+        store: Store,
+        cluster: Cluster,
+        lookups: KueueLookups,
+        polling: ProgressPoller,
+        links: LauncherLinks,
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._cluster = cluster
         self._lookups = lookups
         self._polling = polling
+        self._links = links
         self._metrics = metrics
         self._memories: dict[str, _PassMemory] = {}
         self._problems: dict[str, str] = {}
@@ -84,7 +92,7 @@ class Reconciler:
         memory = self._memories.setdefault(uid, _PassMemory())
         if (debounce := self._debounce_seconds(record, memory)) > 0:
             return debounce
-        memory.enter(record.status.attempt)
+        memory.enter(statuses.pods_attempt(record.status))
         memory.refusal = self._cluster.obstacle(uid)
         workload = self._store.workload_of(record)
         found = await self._lookups.find(record.job, workload)
@@ -103,6 +111,7 @@ class Reconciler:
             priority=found.priority,
             flavors=found.flavors,
             labelled_nodes=self._store.labelled_nodes(topology_key(record.job)),
+            gang_report=self._links.report(uid),
         )
         decided = plan(record.job, record.status, observed, time.time())
         try:
@@ -129,6 +138,7 @@ class Reconciler:
         self._memories.pop(uid, None)
         self._problems.pop(uid, None)
         self._polling.forget(uid)
+        self._links.forget(uid)
         self._cluster.forget(uid)
 
     async def _execute(
@@ -136,6 +146,7 @@ class Reconciler:
     ) -> float | None:
         """Execute the plan. The status is written first: it records the decision before anything follows from it."""
         record, write_wait = await self._write(record, memory, decided)
+        self._links.follow(record.uid, decided.launcher, decided.command)
         self._cluster.remove(record, decided.delete, pods)
         workload_wait = await self._cluster.write_workload(record, decided.workload)
         created = await self._create(record, memory, decided)
@@ -166,7 +177,7 @@ class Reconciler:
         written = await self._put(replace(record, status=after), memory)
         memory.written_at = now
         self._measure(before, after, memory)
-        memory.enter(after.attempt)
+        memory.enter(statuses.pods_attempt(after))
         self._cluster.record_events(written, decided.events)
         return written, None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from resnetboost_operator import status as statuses
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.owned_objects import OwnedObjects
@@ -133,7 +134,7 @@ class Store:
 
     def tombstones_of(self, job: JobRecord) -> tuple[PodView, ...]:
         """The last state of deleted pods of the job's current attempt; forgets those of earlier attempts."""
-        stage, current = job.status.stage, job.status.attempt
+        stage, current = job.status.stage, statuses.pods_attempt(job.status)
         found = self._tombstones.pop(job.uid, {})
         kept = {place: pod for place, pod in found.items() if pod.attempt >= current}  # the cached status may be old
         if kept:

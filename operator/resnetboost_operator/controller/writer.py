@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from resnetboost_api import names
+from resnetboost_operator import status as statuses
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller.creation import Manifest
 from resnetboost_operator.controller.creation_pool import CreationPool, CreationState
@@ -19,6 +20,7 @@ from resnetboost_operator.controller.workload_writer import WorkloadWriter
 from resnetboost_operator.kubeclient.client import COLLECTION_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import Conflict, NotFound
 from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, POD_GROUPS, PODS, SERVICES
+from resnetboost_operator.manifests.launcher_secret import with_token
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.planning.actions import Annotation, Deletion, Event, WorkloadWrite
@@ -37,12 +39,20 @@ class Cluster:
     """Executes the writes of plans and applies the responses to the store. Every method may raise an `ApiError`.
 
     Writes are safe without locks: a status write names the job's version, a deletion a uid or one attempt of a job, and
-    a name can be taken only once.
+    a name can be taken only once. `token`: that of a job's launchers, by the job's uid.
     """
 
-    def __init__(self, client: Client, store: Store, identity: str, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        store: Store,
+        identity: str,
+        changed: Callable[[str], None],
+        token: Callable[[str], bytes],
+    ) -> None:
         self._client = client
         self._store = store
+        self._token = token
         self._creations = CreationPool(client, store, self._still_wants_gang, changed)
         self._deleter = PodDeleter(client, store, changed)
         self._recorder = EventRecorder(client, identity)
@@ -78,9 +88,11 @@ class Cluster:
     def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> CreationState:
         """Start to create these objects, all that the job's current attempt lacks; does not wait.
 
-        Pods that appeared while the status was written are not created again.
+        Pods that appeared while the status was written are not created again. Secrets get the job's token.
         """
         there = {pod.name for pod in self._store.pods_of(record)}
+        token = self._token(record.uid)
+        manifests = [with_token(found, token) if found["kind"] == "Secret" else found for found in manifests]
         missing = [found for found in manifests if found["kind"] != "Pod" or found["metadata"]["name"] not in there]
         return self._creations.ensure(record, missing)
 
@@ -166,5 +178,10 @@ class Cluster:
         known = self._store.jobs.get(record.uid)
         if self._stopping or known is None or known.deleting or known.job is None:
             return False
-        same = (known.status.stage, known.status.attempt) == (record.status.stage, record.status.attempt)
+        same = _pods_of(known) == _pods_of(record)
         return same and not known.job.spec.run_policy.suspend
+
+
+def _pods_of(record: JobRecord) -> tuple[str, int]:
+    """Stage and attempt number of the pods that the job's status is about."""
+    return record.status.stage, statuses.pods_attempt(record.status)

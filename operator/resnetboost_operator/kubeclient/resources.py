@@ -48,6 +48,7 @@ JOB_STATUS = Resource(names.GROUP, names.VERSION, "resnetboostjobs/status", froz
 PODS = Resource("", "v1", "pods", READ_VERBS | {"create", "patch", "delete", "deletecollection"})
 CONFIG_MAPS = Resource("", "v1", "configmaps", frozenset({"get", "create", "deletecollection"}))
 SERVICES = Resource("", "v1", "services", frozenset({"get", "create", "deletecollection"}))
+SECRETS = Resource("", "v1", "secrets", frozenset({"create"}))
 NODES = Resource("", "v1", "nodes", frozenset({"list", "watch"}))
 EVENTS = Resource("", "v1", "events", frozenset({"create"}))
 LEASES = Resource("coordination.k8s.io", "v1", "leases", frozenset({"get", "create", "update"}))
@@ -75,12 +76,12 @@ POD_GROUPS = {
 # The pod of a lease's holder, to see whether it still exists.
 HOLDERS = Resource("", "v1", "pods", frozenset({"get"}))
 
-EVERYWHERE = (JOBS, JOB_STATUS, PODS, CONFIG_MAPS, SERVICES, NODES, EVENTS)
+EVERYWHERE = (JOBS, JOB_STATUS, PODS, CONFIG_MAPS, SERVICES, SECRETS, NODES, EVENTS)
 WITH_KUEUE = (WORKLOADS, WORKLOAD_STATUS, RESOURCE_FLAVORS, WORKLOAD_PRIORITIES, PRIORITIES)
 WITH_GANGS = tuple(POD_GROUPS.values())
 IN_OWN_NAMESPACE = (LEASES, HOLDERS)
 
-BY_KIND = {"Pod": PODS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES}
+BY_KIND = {"Pod": PODS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES, "Secret": SECRETS}
 
 
 def of(manifest: Mapping[str, Any]) -> Resource:

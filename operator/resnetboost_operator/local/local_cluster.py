@@ -14,7 +14,7 @@ Manifest = dict[str, Any]
 
 
 class LocalCluster:
-    """The pods, config maps and services of one run, in `folder`.
+    """The pods, config maps, secrets and services of one run, in `folder`.
 
     `changed` is called whenever the result of `observe` may have changed. No pod outlives `close` or this process.
     """
@@ -25,6 +25,7 @@ class LocalCluster:
         self._cores = tuple(cores or machine.usable_cores())
         self._addresses = machine.Addresses()
         self._config_maps: dict[str, Manifest] = {}
+        self._secrets: dict[str, Manifest] = {}
         self._services: dict[str, tuple[Manifest, str]] = {}
         self._pods: dict[str, PodProcess] = {}
 
@@ -49,6 +50,8 @@ class LocalCluster:
             name = manifest["metadata"]["name"]
             if manifest["kind"] == "ConfigMap":
                 self._config_maps[name] = manifest
+            elif manifest["kind"] == "Secret":
+                self._secrets[name] = manifest
             elif manifest["kind"] == "Service":
                 self._services.setdefault(name, (manifest, self._addresses.next()))
             elif name not in self._pods:
@@ -60,7 +63,7 @@ class LocalCluster:
         cores = machine.share(self._cores, *_place(manifest))
         own, logs = self._folder / "pods" / pod.name, self._folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        mounts = podfiles.mount(pod.manifest, self._config_maps, own, self._folder)
+        mounts = podfiles.mount(pod.manifest, self._config_maps, self._secrets, own, self._folder)
         environment = podfiles.environment(pod.manifest, pod.address, len(cores), mounts, self._hosts())
         pod.start(environment, cores, logs / f"{pod.name}.log", own / "termination-log")
         self._pods[pod.name] = pod

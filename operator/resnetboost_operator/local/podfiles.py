@@ -20,7 +20,9 @@ class VolumeError(UserError):
     """A volume that this machine cannot provide; the message names it and the remedy."""
 
 
-def mount(pod: Manifest, config_maps: Mapping[str, Manifest], own: Path, run: Path) -> dict[str, Path]:
+def mount(
+    pod: Manifest, config_maps: Mapping[str, Manifest], secrets: Mapping[str, Manifest], own: Path, run: Path
+) -> dict[str, Path]:
     """Create the container's volumes: the folder or file behind each mount path.
 
     `own` is the pod's folder, deleted with the run; `run` is the run's folder, with the claims, which outlive pods.
@@ -31,7 +33,7 @@ def mount(pod: Manifest, config_maps: Mapping[str, Manifest], own: Path, run: Pa
     for item in container.get("volumeMounts") or ():
         if item["name"] not in sources:
             raise VolumeError(f"spec.template.volumeMounts: {item['name']} is not among spec.template.volumes")
-        folder = _folder(sources[item["name"]], config_maps, own, run) / item.get("subPath", "")
+        folder = _folder(sources[item["name"]], config_maps, secrets, own, run) / item.get("subPath", "")
         folder.mkdir(parents=True, exist_ok=True)
         mounts[item["mountPath"]] = folder
     message = own / "termination-log"
@@ -40,12 +42,20 @@ def mount(pod: Manifest, config_maps: Mapping[str, Manifest], own: Path, run: Pa
     return mounts | {container.get("terminationMessagePath", names.PATH_TERMINATION_LOG): message}
 
 
-def _folder(volume: Mapping[str, Any], config_maps: Mapping[str, Manifest], own: Path, run: Path) -> Path:
+def _folder(
+    volume: Mapping[str, Any],
+    config_maps: Mapping[str, Manifest],
+    secrets: Mapping[str, Manifest],
+    own: Path,
+    run: Path,
+) -> Path:
     name: str = volume["name"]
     if name == names.VOLUME_CHECKPOINTS:
         return run / "checkpoints"
     if "configMap" in volume:
         return _config_folder(volume["configMap"]["name"], name, config_maps, own)
+    if "secret" in volume and volume["secret"]["secretName"] in secrets:
+        return _secret_folder(secrets[volume["secret"]["secretName"]], own / name)
     if "persistentVolumeClaim" in volume:
         return run / "volumes" / str(volume["persistentVolumeClaim"]["claimName"])
     if "emptyDir" in volume:
@@ -55,6 +65,16 @@ def _folder(volume: Mapping[str, Any], config_maps: Mapping[str, Manifest], own:
         f"spec.template.volumes: {name} is of kind {kind}, which this machine does not have; "
         "leave it out here with --set 'template.volumes=[]' --set 'template.volumeMounts=[]'"
     )
+
+
+def _secret_folder(secret: Manifest, folder: Path) -> Path:
+    """A folder with the secret's files, which only this user may read."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for key, text in secret["stringData"].items():
+        path = folder / key
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8")
+    return folder
 
 
 def _config_folder(config_map: str, volume: str, config_maps: Mapping[str, Manifest], own: Path) -> Path:

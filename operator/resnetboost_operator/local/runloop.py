@@ -1,17 +1,21 @@
 """Runs one job on the local cluster: observe, plan, write, delete, create, wait."""
 
 import asyncio
+import secrets
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from resnetboost_api.launcher import StartAttempt
 from resnetboost_api.scheduling import Scheduling
 from resnetboost_api.status import Progress, Status
-from resnetboost_operator import progress_client
+from resnetboost_operator import launcher_client, progress_client
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
+from resnetboost_operator.launcher_client import Link
 from resnetboost_operator.local.local_cluster import LocalCluster
+from resnetboost_operator.manifests.launcher_secret import with_token
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import Observation
@@ -48,6 +52,8 @@ class RunLoop:
         self._progress: Progress | None = None
         self._polling: asyncio.Task[None] | None = None
         self._since = self._awake = 0.0
+        self._token = launcher_client.token(secrets.token_bytes(32), job.uid)
+        self._link: tuple[PodView, Link] | None = None
 
     def suspend(self) -> None:
         """Stop all ranks after their step, with a checkpoint."""
@@ -69,6 +75,7 @@ class RunLoop:
         finally:
             if self._polling is not None:
                 self._polling.cancel()
+            self._follow(None, None)
             await self._cluster.close()
             metricsfile.merge(self._folder)
         return self._status
@@ -78,16 +85,36 @@ class RunLoop:
         self._changed.clear()
         now = time.time()
         views = tuple(pods.view(pod) for pod in self._cluster.observe())
-        observed = Observation(views, self._progress, self._watching_since(now), keeps_checkpoints=True)
+        observed = Observation(
+            views,
+            self._progress,
+            self._watching_since(now),
+            keeps_checkpoints=True,
+            gang_report=self._link[1].report if self._link is not None else None,
+        )
         decided = plan(self._job, self._status, observed, now)
         self._write(decided.status)
+        self._follow(decided.launcher, decided.command)
         for event in decided.events:
             self._audience.event(event)
         for deletion in decided.delete:
             self._cluster.delete(deletion.name, deletion.uid, deletion.grace_seconds)
         if decided.create:
-            self._cluster.create(decided.create)
+            self._cluster.create([self._with_token(manifest) for manifest in decided.create])
         return decided
+
+    def _with_token(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        return with_token(manifest, self._token) if manifest["kind"] == "Secret" else manifest
+
+    def _follow(self, pod: PodView | None, command: StartAttempt | None) -> None:
+        """Keep a link to the launcher of that pod alone, and send it the command."""
+        if self._link is not None and (pod is None or pod.uid != self._link[0].uid):
+            self._link[1].close()
+            self._link = None
+        if pod is not None and self._link is None:
+            self._link = pod, Link(pod.address, self._token, self._changed.set)
+        if command is not None and self._link is not None:
+            self._link[1].send(command)
 
     def _watching_since(self, now: float) -> float:
         """When observation began: at the start, or when this machine woke up from sleep."""

@@ -25,7 +25,7 @@ def container(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
         "imagePullPolicy": template.image_pull_policy,
         "command": list(names.TRAINER_COMMAND),
         "env": [*_environment(job, stage, attempt, index), *without_nulls(template.env)],
-        "ports": [{"name": "metrics", "containerPort": names.PORT_METRICS}],
+        "ports": _ports(job, index),
         "terminationMessagePath": names.PATH_TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",  # the log tail of a crash, for nothing
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -36,6 +36,14 @@ def container(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
     if needed := resources(job):
         built["resources"] = needed
     return built
+
+
+def _ports(job: Job, index: int) -> list[Manifest]:
+    """Its ports, for network policies and people. Only the launcher of index 0 listens."""
+    found: list[Manifest] = [{"name": "metrics", "containerPort": names.PORT_METRICS}]
+    if job.has_launchers and index == 0:
+        found.append({"name": "launcher", "containerPort": names.PORT_LAUNCHER})
+    return found
 
 
 def _probe(job: Job) -> Manifest:
@@ -75,9 +83,13 @@ def _environment(job: Job, stage: Stage, attempt: int, index: int) -> list[Manif
         values[names.ENV_CHECKPOINTS] = PATH_CHECKPOINTS
     if by_table:
         values[names.ENV_RANK_TABLE] = PATH_RANK_TABLE
-    elif count > 1:
-        host = names.service_host(names.gang(job.name, stage.name, attempt), job.namespace)
+    host = names.service_host(names.gang(job.name, stage.name, attempt), job.namespace)
+    if not by_table and count > 1:
         values[names.ENV_COORDINATOR] = f"{host}:{names.PORT_COORDINATOR}"
+    if job.has_launchers:
+        values[names.ENV_LAUNCHER_TOKEN] = f"{names.PATH_LAUNCHER}/{names.LAUNCHER_KEY}"
+    if job.has_launchers and count > 1:
+        values[names.ENV_LAUNCHER] = f"{host}:{names.PORT_LAUNCHER}"
     own: list[Manifest] = [{"name": name, "value": value} for name, value in values.items()]
     if all(given.name != THREADS for given in job.spec.template.env):
         own.append({"name": THREADS, "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}})

@@ -7,6 +7,7 @@ from resnetboost_api.stage import Stage
 from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.config_map import config_map
+from resnetboost_operator.manifests.launcher_secret import launcher_secret
 from resnetboost_operator.manifests.pod import pod
 from resnetboost_operator.manifests.service import service
 
@@ -20,9 +21,12 @@ def gang(job: Job, stage: Stage, attempt: int) -> tuple[Manifest, ...]:
 
 def shared(job: Job, stage: Stage, attempt: int) -> tuple[Manifest, ...]:
     """The objects that the pods of an attempt refer to, to be created before them."""
-    if stage.device_count == 1 or devices.needs_rank_table(job.spec.device, stage):
-        return (config_map(job, stage, attempt),)
-    return (config_map(job, stage, attempt), service(job, stage, attempt))
+    built = [launcher_secret(job)] if job.has_launchers else []
+    built.append(config_map(job, stage, attempt))
+    by_table = devices.needs_rank_table(job.spec.device, stage)
+    if stage.device_count > 1 and (job.has_launchers or not by_table):
+        built.append(service(job, stage, attempt))
+    return tuple(built)
 
 
 def obsolete_selector(job: Job, attempt: int) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 from resnetboost_api import names
 from resnetboost_api.device import Device
-from resnetboost_api.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_RANK_TABLE, PATH_SHARED_MEMORY
+from resnetboost_api.names import PATH_CHECKPOINTS, PATH_CONFIG, PATH_LAUNCHER, PATH_RANK_TABLE, PATH_SHARED_MEMORY
 from resnetboost_api.stage import Stage
 from resnetboost_api.writing import without_nulls
 from resnetboost_operator.job import Job
@@ -18,6 +18,8 @@ DRIVER_MOUNTS = (
     ("ascend-dcmi", "/usr/local/dcmi", "Directory"),
     ("ascend-hccn", "/etc/hccn.conf", "File"),
 )
+# Read by the pod's group, which the trainer is in; by nobody else.
+_TOKEN_MODE = 0o440
 
 
 def volumes(job: Job, stage: Stage, attempt: int, index: int) -> list[Manifest]:
@@ -29,6 +31,9 @@ def volumes(job: Job, stage: Stage, attempt: int, index: int) -> list[Manifest]:
         claim = job.spec.checkpoint.claim_name
         source = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
         own.append({"name": names.VOLUME_CHECKPOINTS, **source})
+    if job.has_launchers:
+        secret = {"secretName": names.launcher_secret(job.name, job.uid), "defaultMode": _TOKEN_MODE}
+        own.append({"name": names.VOLUME_LAUNCHER, "secret": secret})
     return [*own, *_device_volumes(job, stage, attempt), *without_nulls(job.spec.template.volumes)]
 
 
@@ -52,6 +57,8 @@ def mounts(job: Job, stage: Stage, index: int) -> list[Manifest]:
     own: list[Manifest] = [{"name": names.VOLUME_CONFIG, "mountPath": PATH_CONFIG, "readOnly": True}]
     if index == 0:
         own.append({"name": names.VOLUME_CHECKPOINTS, "mountPath": PATH_CHECKPOINTS})
+    if job.has_launchers:
+        own.append({"name": names.VOLUME_LAUNCHER, "mountPath": PATH_LAUNCHER, "readOnly": True})
     return [*own, *_device_mounts(job.spec.device, stage), *without_nulls(job.spec.template.volume_mounts)]
 
 

@@ -34,13 +34,15 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 class Termination(msgspec.Struct, frozen=True):
     """How a container ended. `finished_at` is in unix seconds (kubelet reports whole seconds).
 
-    Without an `exit_code` it never started: kubelet evicted or rejected the pod.
+    Without an `exit_code` it never started: kubelet evicted or rejected the pod. `by_launcher`: the rank ended, by the
+    report of its launcher, but the container runs on.
     """
 
     exit_code: int | None
     reason: str
     finished_at: float
     report: Report
+    by_launcher: bool = False
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -80,6 +82,11 @@ class PodView(msgspec.Struct, frozen=True):
     gates: tuple[str, ...] = ()
     created: float = 0.0
     looked_at: bool = True
+
+    @property
+    def container_ended(self) -> bool:
+        """Whether kubelet has seen the end of the container, or never let it begin."""
+        return self.termination is not None and not self.termination.by_launcher
 
 
 def view(pod: Manifest) -> PodView:
@@ -169,10 +176,12 @@ def _termination(status: Manifest, container: Manifest) -> Termination | None:
         report = Report(message=f"{status.get('reason', '')}: {status.get('message', '')}".strip(": "))
         return Termination(None, status.get("reason", "Evicted"), 0.0, report)
     reason = status.get("reason") or ended.get("reason", "")
-    return Termination(ended["exitCode"], reason, seconds(ended.get("finishedAt")), _report(ended.get("message", "")))
+    return Termination(
+        ended["exitCode"], reason, seconds(ended.get("finishedAt")), read_report(ended.get("message", ""))
+    )
 
 
-def _report(message: str) -> Report:
+def read_report(message: str) -> Report:
     """The trainer's report, or the log tail that kubelet put in its place."""
     try:
         return msgspec.json.decode(message, type=Report)

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from resnetboost_api.launcher import GangReport
 from resnetboost_api.stage import Stage
 from resnetboost_api.status import Progress, Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
-from resnetboost_operator.observed import pods
+from resnetboost_operator.observed import launchers, pods
 from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.observed.flavor import Flavor
 from resnetboost_operator.observed.nodes import NodeView
@@ -42,6 +43,7 @@ class Observation(msgspec.Struct, frozen=True):
     `unreachable`: rank 0 runs but accepts no connection (a network policy, an operator outside the cluster).
     `keeps_checkpoints`: checkpoints outlive their pods here, also those of a job without a claim.
     `workload`: Kueue's object for the job; `pod_groups`: its gang scheduler's, of all attempts.
+    `gang_report`: what the leader's launcher reported last; None while there is no connection to it.
     `labelled_nodes`: how many of the cluster's nodes have the label of the job's topology constraint, None if unknown.
     `priority`: the value of the job's priority class for Kueue (`scheduling.kueue.workload.priority_class`), None if it
     has none or is not known yet. `flavors`: the ResourceFlavors known, of those that the Workload was admitted to
@@ -62,13 +64,14 @@ class Observation(msgspec.Struct, frozen=True):
     priority: int | None = None
     flavors: Mapping[str, Flavor] = {}
     labelled_nodes: int | None = None
+    gang_report: GangReport | None = None
 
 
 class ObservedState(msgspec.Struct, frozen=True):
     """All input of a planning decision.
 
-    `gang`: pods of the current attempt; `tombstones`: those that are gone but whose end was seen; `stale`: pods of any
-    earlier attempt, to be deleted; `kept`: finished pods of finished stages, which stay for their logs.
+    `gang`: the pods that the current attempt uses; `tombstones`: those that are gone but whose end was seen; `stale`:
+    pods of any earlier attempt, to be deleted; `kept`: finished pods of finished stages, which stay for their logs.
     """
 
     job: Job
@@ -85,6 +88,11 @@ class ObservedState(msgspec.Struct, frozen=True):
     def time(self) -> str:
         """Now, as Kubernetes writes it."""
         return pods.timestamp(self.now)
+
+    @property
+    def pods_attempt(self) -> int:
+        """The attempt in the names and labels of the gang's objects."""
+        return statuses.pods_attempt(self.status)
 
     @property
     def count(self) -> int:
@@ -120,8 +128,8 @@ class ObservedState(msgspec.Struct, frozen=True):
 
     @property
     def pod_groups(self) -> tuple[PodGroupView, ...]:
-        """The PodGroups of the current attempt: one, or none where no gang scheduler is in charge."""
-        return tuple(group for group in self.observation.pod_groups if group.attempt == self.status.attempt)
+        """The PodGroups of the gang: one, or none where no gang scheduler is in charge."""
+        return tuple(group for group in self.observation.pod_groups if group.attempt == self.pods_attempt)
 
     @property
     def rank_0(self) -> PodView | None:
@@ -192,17 +200,18 @@ class ObservedState(msgspec.Struct, frozen=True):
 def observe(job: Job, status: Status, observation: Observation, now: float) -> ObservedState:
     """Sort the observed pods by stage and attempt. `status` names the current stage."""
     stage = next(stage for stage in job.spec.stages if stage.name == status.stage)
-    gang = tuple(pod for pod in observation.pods if _is_current(pod, status) and pod.index < stage.device_count)
+    views = launchers.laid_over(observation.pods, status, observation.gang_report, now)
+    gang = tuple(pod for pod in views if _is_current(pod, status) and pod.index < stage.device_count)
     missing = set(range(stage.device_count)) - {pod.index for pod in gang}
     tombstones = tuple(pod for pod in observation.tombstones if _is_current(pod, status) and pod.index in missing)
-    others = [pod for pod in observation.pods if not _is_current(pod, status)]
+    others = [pod for pod in views if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
     stale = tuple(pod for pod in others if not _is_kept(pod, status))
     return ObservedState(job, status, stage, gang, tombstones, stale, kept, observation, now)
 
 
 def _is_current(pod: PodView, status: Status) -> bool:
-    return (pod.stage, pod.attempt) == (status.stage, status.attempt)
+    return (pod.stage, pod.attempt) == (status.stage, statuses.pods_attempt(status))
 
 
 def _is_kept(pod: PodView, status: Status) -> bool:

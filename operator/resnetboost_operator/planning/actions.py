@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from resnetboost_api.launcher import StartAttempt
 from resnetboost_api.status import Status
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
@@ -53,7 +54,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     `obsolete`: label selector of shared objects no longer needed; `obsolete_groups`: PodGroups without pods. `expire`:
     delete the job itself, its time to live is over. `wake_seconds`: plan again after that time even if nothing happens.
-    `poll`: the pod to poll for progress, after `poll_seconds`.
+    `poll`: the pod to poll for progress, after `poll_seconds`. `launcher`: the pod to whose launcher a connection is
+    kept; `command`: what it is told, once the status is written.
     """
 
     status: Status
@@ -68,6 +70,8 @@ class Plan(msgspec.Struct, frozen=True):
     wake_seconds: float | None = None
     poll: PodView | None = None
     poll_seconds: float = 0.0
+    launcher: PodView | None = None
+    command: StartAttempt | None = None
 
 
 def sooner(*seconds: float | None) -> float | None:

@@ -67,6 +67,7 @@ def with_next_attempt(status: Status, now: str) -> Status:
     return replace(
         status,
         attempt=status.attempt + 1,
+        pods_attempt=None,
         attempt_creation_time=None,
         attempt_start_time=None,
         failure_time=None,

@@ -11,6 +11,8 @@ from resnetboost_operator.planning.actions import Deletion
 
 # Kubernetes can select pods by phase.
 ENDED = ("Succeeded", "Failed")
+# Running pods that one request may leave out, by their labels: those whose rank has failed and that end by themselves.
+SPARED_PODS = 16
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -48,7 +50,8 @@ def _whole(views: Sequence[PodView], by_uid: dict[str, Deletion]) -> CollectionD
         return None
     spared = [pod for pod in views if pod.uid not in by_uid and not pod.deleting]
     ended_too = any(pod.phase in ENDED for pod in views if pod.uid in by_uid)
-    if spared and (ended_too or any(pod.phase not in ENDED for pod in spared)):
+    running = sorted(pod.index for pod in spared if pod.phase not in ENDED)
+    if (spared and ended_too) or len(running) > SPARED_PODS:
         return None
     first = views[0]
     labels = {
@@ -57,4 +60,6 @@ def _whole(views: Sequence[PodView], by_uid: dict[str, Deletion]) -> CollectionD
         names.LABEL_ATTEMPT: str(first.attempt),
     }
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    if running:
+        selector += f",{names.LABEL_INDEX} notin ({','.join(map(str, running))})"
     return CollectionDelete(selector, UNFINISHED if spared else "", graces.pop(), tuple(found.name for found in going))

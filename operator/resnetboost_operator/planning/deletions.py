@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from resnetboost_api import failures
-from resnetboost_api.status import Status
+from resnetboost_api.status import Attempt, Status
+from resnetboost_operator import status as statuses
 from resnetboost_operator.manifests.pod import TERMINATION_GRACE_SECONDS
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
@@ -29,6 +30,15 @@ def delete(state: ObservedState, status: Status, pods: Sequence[PodView]) -> tup
 
 def _grace_seconds(pod: PodView, status: Status) -> int:
     """By the record of the pod's attempt, so that the same deletion planned again has the same grace period."""
-    record = next((found for found in status.attempts if found.attempt == pod.attempt), None)
+    record = _last_record(pod, status)
     whole = record is None or record.reason in WHOLE_GANG_ENDS
     return TERMINATION_GRACE_SECONDS if whole else BROKEN_GANG_GRACE_SECONDS
+
+
+def _last_record(pod: PodView, status: Status) -> Attempt | None:
+    """The record of the last attempt that used the pod, None while it runs."""
+    newest = statuses.pods_attempt(status)
+    if pod.attempt == newest:
+        return next((found for found in status.attempts if found.attempt == status.attempt), None)
+    of_pod = [found for found in status.attempts if pod.attempt <= found.attempt < newest]
+    return max(of_pod, key=lambda found: found.attempt, default=None)

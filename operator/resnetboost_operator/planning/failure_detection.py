@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from resnetboost_api import failures
+from resnetboost_api import failures, launcher
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import failure as observed_failure
 from resnetboost_operator.observed import pods
@@ -16,6 +16,9 @@ SETTLE_SECONDS = 60.0
 LOCAL_SETTLE_SECONDS = 5.0
 # A device plugin whose annotations contradict each other may be in the middle of correcting them on several pods.
 REFUSAL_SETTLE_SECONDS = 30.0
+# While every launcher is connected, no node is lost: by then the leader would have missed it. A launcher whose rank has
+# ended waits a little longer for a command.
+CONNECTED_SETTLE_SECONDS = launcher.SILENCE_SECONDS + 1
 
 
 def failure(state: ObservedState) -> Failure | None:
@@ -64,7 +67,14 @@ def settling_seconds(state: ObservedState, found: Failure) -> float:
     if not observed_failure.is_victim(found) or not any(pod.termination is None for pod in state.gang):
         return 0.0
     limit = SETTLE_SECONDS if state.observation.nodes else LOCAL_SETTLE_SECONDS
+    if _all_connected(state):
+        limit = min(limit, CONNECTED_SETTLE_SECONDS)
     return limit - _seconds_since_failure(state)
+
+
+def _all_connected(state: ObservedState) -> bool:
+    report = state.observation.gang_report
+    return report is not None and report.connected >= state.count
 
 
 def settled(state: ObservedState, found: Failure) -> Failure:

@@ -30,5 +30,6 @@ def _finish(state: ObservedState, status: Status, kind: str, reason: str, messag
     status = replace(status, completion_time=state.time)
     status = not_running(status, kind, message, state.time)
     status = with_condition(status, kind, True, reason, message, state.time)
-    wake = sooner(cleanup.seconds_to_live(state, 0.0), wakeup.node_wake_seconds(state))
+    left, end = cleanup.seconds_to_live(state, 0.0), cleanup.seconds_to_end(state, status)
+    wake = sooner(left, end, wakeup.node_wake_seconds(state))
     return Plan(status, delete=cleanup.obsolete_pods(state, status), events=(event,), wake_seconds=wake)

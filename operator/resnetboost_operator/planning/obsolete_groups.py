@@ -4,6 +4,7 @@ Volcano counts the minResources of a group until it is deleted, also while a job
 """
 
 from resnetboost_api.status import Status
+from resnetboost_operator import status as statuses
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.state import ObservedState
 
@@ -13,6 +14,6 @@ _IDLE = frozenset({"Queued", "Suspended", "Complete", "Failed"})
 
 def obsolete(state: ObservedState, status: Status) -> tuple[PodGroupView, ...]:
     """The groups that no pod will need again. `status` is the one that the plan writes."""
-    alive = {pod.attempt for pod in state.observation.pods if pod.termination is None}
-    spared = alive if status.phase in _IDLE else alive | {status.attempt}
+    alive = {pod.attempt for pod in state.observation.pods if not pod.container_ended}
+    spared = alive if status.phase in _IDLE else alive | {statuses.pods_attempt(status)}
     return tuple(group for group in state.observation.pod_groups if not group.deleting and group.attempt not in spared)

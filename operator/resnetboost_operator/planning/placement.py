@@ -27,7 +27,7 @@ def placement(state: ObservedState) -> Placement:
     """
     base, found = gang_scheduler.base_placement(state.job), scheduler(state)
     if found is not None and not (state.gang and missing_group(state)):
-        base = found.placed(base, state.job, state.stage, state.status.attempt)
+        base = found.placed(base, state.job, state.stage, state.pods_attempt)
     workload = state.observation.workload
     if workload is None or not admission.is_queued(state):
         return base
@@ -41,7 +41,7 @@ def missing_group(state: ObservedState) -> tuple[Manifest, ...]:
         return ()
     if any(group.api == found.api and not group.deleting for group in state.pod_groups):
         return ()
-    return (found.pod_group(state.job, state.stage, state.status.attempt),)
+    return (found.pod_group(state.job, state.stage, state.pods_attempt),)
 
 
 def hold(state: ObservedState) -> Plan | None:

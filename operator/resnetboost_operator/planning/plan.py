@@ -19,6 +19,7 @@ from resnetboost_operator.planning import (
     conditions,
     deadlines,
     failure_detection,
+    in_place,
     obsolete_groups,
     pending,
     placement,
@@ -42,7 +43,12 @@ def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan
     state = reports.with_progress(admission.with_admission(state))
     decided = queue.with_workload(status, state, _decide(state))
     decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
-    return replace(_with_warning(status, decided), obsolete_groups=obsolete_groups.obsolete(state, decided.status))
+    return replace(
+        _with_warning(status, decided),
+        obsolete_groups=obsolete_groups.obsolete(state, decided.status),
+        launcher=in_place.leader(state, decided.status),
+        command=in_place.command(state, decided.status),
+    )
 
 
 def _begun(job: Job, status: Status, now: str) -> Status:
@@ -66,6 +72,8 @@ def _decide(state: ObservedState) -> Plan:
         return suspend.suspend(state)
     if (held := queue.hold(state)) is not None:
         return held
+    if (abandoned := in_place.abandoned(state)) is not None:
+        return abandoned
     failure, ranks = failure_detection.failure(state), None
     if failure is None and (ranks := rank_assignment.assign(state)) is not None:
         state, failure = rank_assignment.with_assignment(state, ranks), ranks.failure
@@ -93,6 +101,8 @@ def _settle(state: ObservedState, failure: Failure, seconds: float) -> Plan:
 def _start_or_watch(state: ObservedState) -> Plan:
     if state.status.attempt_start_time is not None:
         return running.watch(state)
+    if (awaited := in_place.awaited(state)) is not None:
+        return awaited
     if state.missing:
         return queue.await_flavors(state) or placement.hold(state) or start.create_missing(state)
     return running.watch(replace(state, status=replace(state.status, attempt_start_time=state.time)))

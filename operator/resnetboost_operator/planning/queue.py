@@ -121,7 +121,7 @@ def _knows_priority(state: ObservedState) -> bool:
 
 def _finish(state: ObservedState, found: WorkloadView, status: Status) -> tuple[WorkloadWrite, ...]:
     """Report the end once every pod has ended; until then they use what was reserved for them."""
-    alive = any(pod.termination is None for pod in (*state.gang, *state.stale, *state.kept))
+    alive = any(not pod.container_ended for pod in (*state.gang, *state.stale, *state.kept))
     end = next((one for one in status.conditions if one.type in ("Complete", "Failed") and one.status == "True"), None)
     if alive or end is None or found.is_true("Finished"):
         return ()

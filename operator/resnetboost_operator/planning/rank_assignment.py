@@ -100,7 +100,7 @@ def _publish(state: ObservedState, bound: tuple[BoundPod, ...], unannotated: Seq
     try:
         built = assembly.build(bound, _chip(state))
         digest = hashlib.sha256(built.data).hexdigest()
-        job, stage, attempt = state.job, state.stage, state.status.attempt
+        job, stage, attempt = state.job, state.stage, state.pods_attempt
         table = rank_table(job, stage, attempt, built.data, digest, built.ranks)
     except Refusal as refusal:
         hopeless = refusal.rule in HOPELESS

@@ -23,7 +23,9 @@ def with_progress(state: ObservedState) -> ObservedState:
     progress = _progress(status, state.observation.progress, ended, state.now)
     if progress is not None and not state.keeps_checkpoints:
         progress = replace(progress, checkpoint_step=None)
-    if progress is not None and statuses.is_current(progress, status) and state.keeps_checkpoints:
+    # In place, also the checkpoints of a job without a claim outlive the attempt.
+    keeps = state.keeps_checkpoints or statuses.is_in_place(status)
+    if progress is not None and statuses.is_current(progress, status) and keeps:
         status = _with_resumption(status, progress, state.count)
     stages = _with_skipped(status, progress, ended)
     return replace(state, status=replace(status, ranks=_ranks(state), progress=progress, stages=stages))
@@ -33,11 +35,15 @@ def _ranks(state: ObservedState) -> Ranks:
     done = {pod.index for pod in (*state.gang, *state.tombstones) if pod.phase == "Succeeded"}
     return Ranks(
         desired=state.count,
-        running=sum(pod.phase == "Running" for pod in state.gang),
+        running=sum(pod.phase == "Running" and pod.termination is None for pod in state.gang),
         ready=sum(pod.ready for pod in state.gang),
-        failed=sum(pod.phase == "Failed" for pod in state.gang),
+        failed=sum(pod.phase == "Failed" or _failed_in_place(pod) for pod in state.gang),
         succeeded=statuses.format_indexes(done | state.succeeded),
     )
+
+
+def _failed_in_place(pod: PodView) -> bool:
+    return pod.termination is not None and pod.termination.by_launcher
 
 
 def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], now: float) -> Progress | None:

@@ -1,4 +1,4 @@
-"""Restart the whole gang after a failure, or fail the job where the failure's policy refuses a restart."""
+"""Restart the whole gang after a failure, in place or with new pods; or fail the job where the policy refuses it."""
 
 from msgspec.structs import replace
 
@@ -7,7 +7,7 @@ from resnetboost_operator import readable
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import attempts, backoff, deletions, finish, wakeup
+from resnetboost_operator.planning import attempts, backoff, deletions, finish, in_place, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.conditions import not_running
 from resnetboost_operator.planning.policies import registry
@@ -19,29 +19,43 @@ def restart_or_fail(state: ObservedState, failure: Failure) -> Plan:
     policy = registry.policy_of(failure.failure_class)
     if refusal := policy.refusal(state, failure, record):
         return finish.fail(state, refusal.reason, f"{attempts.describe(record)}; {refusal.message}", record)
-    return _restart(state, record, policy.uses_budget)
+    delay = backoff.delay_seconds(state.job.spec.failure_policy, state.status.stage, (*state.status.attempts, record))
+    status = _counted(state, record, policy.uses_budget, delay)
+    if why := in_place.obstacle(state, failure, record):
+        return _with_new_pods(state, status, record, delay, why)
+    return _in_place(state, status, record, delay)
 
 
-def _restart(state: ObservedState, record: Attempt, uses_budget: bool) -> Plan:
-    """Delete the whole gang and set the time of the next one."""
-    status = _with_restart(state, record, uses_budget)
-    delay = backoff.delay_seconds(state.job.spec.failure_policy, status.stage, status.attempts)
-    status = replace(status, restart_time=pods.timestamp(state.now + delay))
-    message = f"{attempts.describe(record)}; the gang restarts in {delay} s{_loss(state, record)}"
-    status = not_running(status, "Restarting", message, state.time)
-    event = Event("Warning", "GangRestart", message)
-    wake = sooner(float(delay), wakeup.node_wake_seconds(state))
-    return Plan(status, delete=deletions.delete(state, status, state.gang), events=(event,), wake_seconds=wake)
-
-
-def _with_restart(state: ObservedState, record: Attempt, uses_budget: bool) -> Status:
-    status = attempts.with_next_attempt(attempts.with_record(state, record), state.time)
+def _counted(state: ObservedState, record: Attempt, uses_budget: bool, delay: int) -> Status:
+    """The status with the record, one restart more, and the time of the next attempt."""
+    status = attempts.with_record(state, record)
     return replace(
         status,
         restarts=status.restarts + 1,
         restarts_count_towards_max=status.restarts_count_towards_max + uses_budget,
+        restart_time=pods.timestamp(state.now + delay),
         ranks=Ranks(desired=state.count),
     )
+
+
+def _in_place(state: ObservedState, status: Status, record: Attempt, delay: int) -> Plan:
+    """Start every rank again in the pod it has. The launchers are told once the status is written."""
+    message = f"{attempts.describe(record)}; the gang restarts in place in {delay} s"
+    status = in_place.with_next_attempt(status, status.restart_time or state.time)
+    status = not_running(status, "Restarting", message, state.time)
+    wake = wakeup.wake_seconds(replace(state, status=status))
+    return Plan(status, events=(Event("Warning", "GangRestart", message),), wake_seconds=sooner(float(delay), wake))
+
+
+def _with_new_pods(state: ObservedState, status: Status, record: Attempt, delay: int, why: str) -> Plan:
+    """Delete the whole gang; the next one is created after the back-off."""
+    status = attempts.with_next_attempt(status, state.time)
+    reason = f"; it gets new pods because {why}" if state.job.has_launchers else ""
+    message = f"{attempts.describe(record)}; the gang restarts in {delay} s{_loss(state, record)}{reason}"
+    status = not_running(status, "Restarting", message, state.time)
+    event = Event("Warning", "GangRestart", message)
+    wake = sooner(float(delay), wakeup.node_wake_seconds(state))
+    return Plan(status, delete=deletions.delete(state, status, state.gang), events=(event,), wake_seconds=wake)
 
 
 def _loss(state: ObservedState, record: Attempt) -> str:

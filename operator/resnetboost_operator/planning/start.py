@@ -1,5 +1,6 @@
 """Start a gang: create its pods once the back-off is over."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -32,8 +33,15 @@ def create_missing(state: ObservedState) -> Plan:
         status, events = _begin_attempt(state)
     status = pending.with_reason(state, status)
     wake = wakeup.wake_seconds(replace(state, status=status))
-    create, obsolete = _missing_objects(state), gang.obsolete_selector(state.job, status.attempt)
+    create, obsolete = _missing_objects(state), gang.obsolete_selector(state.job, state.pods_attempt)
     return Plan(status, create, going, events, obsolete=obsolete if create else "", wake_seconds=wake)
+
+
+def _missing_from_older(shared: Sequence[Manifest]) -> tuple[Manifest, ...]:
+    """Of the shared objects those that may be missing though some pods exist: an operator that knew no launchers may
+    have begun this gang.
+    """
+    return tuple(found for found in shared if found["kind"] == "Secret")
 
 
 def _begin_attempt(state: ObservedState) -> tuple[Status, tuple[Event, ...]]:
@@ -48,7 +56,9 @@ def _missing_objects(state: ObservedState) -> tuple[Manifest, ...]:
     """Pods whose index is free. The objects they refer to come first, and exist once one of the pods does."""
     taken = {pod.index for pod in state.stale}
     indexes = [index for index in state.missing if index not in taken]
-    job, stage, attempt = state.job, state.stage, state.status.attempt
-    shared = () if state.gang or not indexes else (*placement.missing_group(state), *gang.shared(job, stage, attempt))
+    job, stage, attempt = state.job, state.stage, state.pods_attempt
+    shared = (*placement.missing_group(state), *gang.shared(job, stage, attempt)) if indexes else ()
+    if state.gang:
+        shared = _missing_from_older(shared)
     placed = placement.placement(state)
     return (*shared, *(pod(job, stage, attempt, index, placed) for index in indexes))

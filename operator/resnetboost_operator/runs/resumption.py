@@ -88,6 +88,7 @@ def reopened(status: Status, stages: Sequence[str], attempts_on_disk: int = 0) -
         conditions=kept,
         stage=outstanding,
         attempt=status.attempt + 1,
+        pods_attempt=None,
         attempt_creation_time=None,
         attempt_start_time=None,
         failure_time=None,

@@ -1,5 +1,6 @@
 """A fake kubelet and trainer for the pods of one namespace, under the test's control; the real scheduler binds them."""
 
+import base64
 import contextlib
 import itertools
 import json
@@ -10,6 +11,7 @@ from typing import Any, Self
 
 from beds.cluster import ClusterError, ControlPlane
 from beds.operator import podstatus
+from beds.operator.launchers import PlayedLaunchers
 from beds.operator.progress_server import ProgressPort
 from resnetboost_api import names
 
@@ -29,6 +31,9 @@ class Kubelet:
     saved_step: the step that rank 0 reports as saved when it is stopped.
     told: rank 0's answer on /progress, besides stage and attempt; None: nothing listens there.
     told_of: the same for the job of that name alone.
+    launches: each gang has launchers, of which index 0's pod plays all (`launchers`, by the gang's name). Without, pods
+    are those of an image that knows no launchers.
+    launcher_patience_seconds: how long launchers wait for a command after their rank has failed.
 
     `seen` are the names of all pods so far, by uid.
     """
@@ -47,6 +52,9 @@ class Kubelet:
         self.saved_step: int | None = None
         self.told: Manifest | bytes | None = None
         self.told_of: dict[str, Manifest | bytes] = {}
+        self.launches = False
+        self.launcher_patience_seconds = 10.0
+        self.launchers: dict[str, PlayedLaunchers] = {}
         self.seen: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -56,8 +64,8 @@ class Kubelet:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        for port in self._ports.values():
-            port.close()
+        for part in (*self._ports.values(), *self.launchers.values()):
+            part.close()
 
     # Actions of a test
 
@@ -129,6 +137,8 @@ class Kubelet:
         uid = pod["metadata"]["uid"]
         if uid not in self._started:
             address = next(self._addresses)
+            if self.launches:
+                self._launch(pod, address)
             self._serve_progress(pod, address)
             self._patch(pod["metadata"]["name"], podstatus.running(address))
             self._started.add(uid)
@@ -142,6 +152,8 @@ class Kubelet:
             self._ended.add(uid)
 
     def _stop(self, pod: Manifest) -> None:
+        if _is_rank_0(pod) and (launchers := self.launchers.get(pod["metadata"]["name"].rpartition("-")[0])):
+            launchers.leave()
         if pod["status"].get("phase") != "Running":
             return
         report: Manifest = {"class": "Interrupted", "message": "stopped by SIGTERM"}
@@ -149,14 +161,33 @@ class Kubelet:
             report |= {"step": self.saved_step, "checkpointStep": self.saved_step}
         self.exit(pod["metadata"]["name"], 16, report=report)
 
+    def _launch(self, pod: Manifest, address: str) -> None:
+        """Play the launchers of the pod's gang, if it is the leader's and the job has launchers."""
+        volume = next((one for one in pod["spec"]["volumes"] if one["name"] == names.VOLUME_LAUNCHER), None)
+        if volume is None or not _is_rank_0(pod):
+            return
+        gang, secrets = pod["metadata"]["name"].rpartition("-")[0], self._path.removesuffix("pods") + "secrets"
+        secret = json.loads(self._plane.client.get(f"{secrets}/{volume['secret']['secretName']}"))
+        variables = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+        self.launchers[gang] = PlayedLaunchers(
+            address,
+            base64.b64decode(secret["data"][names.LAUNCHER_KEY]),
+            int(variables[names.ENV_WORLD_SIZE]),
+            int(pod["metadata"]["labels"][names.LABEL_ATTEMPT]),
+            lambda index, code: self.exit(f"{gang}-{index}", code),
+        )
+        self.launchers[gang].unanswered_seconds = self.launcher_patience_seconds
+
     def _serve_progress(self, pod: Manifest, address: str) -> None:
         labels = pod["metadata"].get("labels") or {}
         if not _is_rank_0(pod) or self._told(labels) is None:
             return
-        place = {"stage": labels[names.LABEL_STAGE], "attempt": int(labels[names.LABEL_ATTEMPT])}
+        gang = pod["metadata"]["name"].rpartition("-")[0]
 
         def tell() -> bytes:
-            told = self._told(labels)
+            told, launchers = self._told(labels), self.launchers.get(gang)
+            attempt = int(labels[names.LABEL_ATTEMPT]) if launchers is None else launchers.attempt
+            place = {"stage": labels[names.LABEL_STAGE], "attempt": attempt}
             return told if isinstance(told, bytes) else json.dumps(place | (told or {})).encode()
 
         self._ports[pod["metadata"]["name"]] = ProgressPort(address, tell)

@@ -1,5 +1,6 @@
 """The operator as a process, as in a cluster: started, awaited, signalled and killed."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -59,6 +60,7 @@ class Operator:
             f"--listen={self._address}",
             f"--lease-namespace={self._lease_namespace}",
             f"--identity={self.name}",
+            f"--token-key-file={self._key_file()}",
             *([f"--namespace={self._namespace}"] if self._namespace else []),
         ]
         environment = {
@@ -69,6 +71,13 @@ class Operator:
         }
         command = (sys.executable, "-m", "resnetboost_operator", *options)
         self._process = self._plane.processes.start(self.name, *command, env=environment)
+
+    def _key_file(self) -> Path:
+        """The key that all operators of the cluster share, as by the chart."""
+        path = self._plane.folder / "launcher-key"
+        with contextlib.suppress(FileExistsError), path.open("x") as file:
+            file.write("k" * 64)
+        return path
 
     def until_ready(self) -> None:
         """Wait until it reports that it is ready."""

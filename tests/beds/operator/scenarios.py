@@ -33,6 +33,19 @@ def failure(space: Space, kubelet: Kubelet) -> None:
     _succeed(space, kubelet, "digits-base-1")
 
 
+def restart_in_place(space: Space, kubelet: Kubelet) -> None:
+    """A rank is killed; the gang starts again in its pods and completes."""
+    kubelet.launches, kubelet.launcher_patience_seconds = True, 1e6
+    kubelet.tell(step=7, totalSteps=44)
+    space.create(_job())
+    space.until_phase("Running")
+    kubelet.launchers["digits-base-0"].end(1, 137)
+    space.until(
+        lambda status: status.get("attempt") == 1 and status["phase"] == "Running", "the ranks train again in place"
+    )
+    _succeed(space, kubelet, "digits-base-0")
+
+
 def suspension(space: Space, kubelet: Kubelet) -> None:
     """A job is suspended, saves, is resumed and completes."""
     kubelet.ends, kubelet.saved_step = False, _SAVED_STEP
@@ -103,7 +116,8 @@ def queue(space: Space, kubelet: Kubelet) -> None:
 
 
 ALL: dict[str, Scenario] = {
-    found.__name__: found for found in (plain, failure, suspension, stages, deadline, rank_table, queue)
+    found.__name__: found
+    for found in (plain, failure, restart_in_place, suspension, stages, deadline, rank_table, queue)
 }
 # Options of the operator that a scenario needs.
 OPTIONS: dict[str, tuple[str, ...]] = {"queue": ("--kueue",)}

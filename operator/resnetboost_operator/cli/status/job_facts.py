@@ -190,6 +190,8 @@ def _after_failure(view: JobView) -> tuple[str, ...]:
     last = view.status.attempts[-1] if view.status.attempts else None
     kept = view.job is not None and view.job.spec.run_policy.clean_pod_policy != "All"
     if last is not None and last.rank is not None and last.exit_code is not None and kept:
-        pod = names.pod(view.name, last.stage, last.attempt, last.rank)
+        is_newest = last.attempt == view.status.attempt
+        attempt = statuses.pods_attempt(view.status) if is_newest else last.attempt
+        pod = names.pod(view.name, last.stage, attempt, last.rank)
         return "kubectl", "logs", "-n", view.namespace, pod
     return "kubectl", "describe", "rbj", "-n", view.namespace, view.name
