@@ -18,7 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class Rank(Protocol):
-    """A rank that was started."""
+    """A rank that was asked for."""
+
+    async def started(self) -> None:
+        """Return when its process exists, or never will."""
+        ...
 
     async def wait(self) -> tuple[int, str]:
         """Its exit code (128 + the signal for a killed one) and termination message, once it is reaped."""
@@ -37,7 +41,7 @@ class Ranks(Protocol):
     """Starts ranks. Never has two at a time."""
 
     async def start(self, attempt: int, config: Mapping[str, Any] | None, coordinator_port: int | None) -> Rank:
-        """Start the rank of an attempt."""
+        """Ask for the rank of an attempt."""
         ...
 
 
@@ -131,9 +135,11 @@ class Launcher:
         self._rank = await self._ranks.start(action.attempt, action.config, action.coordinator_port)
         self._state.started(action.attempt)
         self._waiting = asyncio.create_task(self._await_end(self._rank))
-        self._report()
 
     async def _await_end(self, rank: Rank) -> None:
+        await rank.started()
+        self._state.runs()
+        self._report()
         exit_code, message = await rank.wait()
         self._message = message
         self._state.ended(exit_code, message, time.time(), time.monotonic())

@@ -21,7 +21,7 @@ from resnetboost_api import names
 
 log = logging.getLogger(__name__)
 
-# Descriptor of the socket in the template process.
+# Set in the template process, whose standard input is the socket to its launcher.
 ENV_TEMPLATE = "RESNETBOOST_TEMPLATE"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 KILLED = 128 + signal.SIGKILL
@@ -41,7 +41,12 @@ class RankProcess:
 
     def __init__(self, template: socket.socket, message: Path) -> None:
         self._template, self._message = template, message
+        self.forked = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def started(self) -> None:
+        """Return when its process exists, or never will."""
+        await self.forked.wait()
 
     async def wait(self) -> tuple[int, str]:
         """Its exit code and termination message, '' if it left none."""
@@ -103,10 +108,11 @@ class RankProcesses:
     def reap(self) -> None:
         """Reap orphans, whose parent process 1 of a container becomes; not the template process."""
         own = self._process.pid if self._process is not None else 0
-        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            if found.si_pid == own:
-                return
-            os.waitpid(found.si_pid, os.WNOHANG)
+        with contextlib.suppress(ChildProcessError):  # there is none left
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if found.si_pid == own:
+                    return
+                os.waitpid(found.si_pid, os.WNOHANG)
 
     def _written(self, attempt: int, config: Mapping[str, Any]) -> Path:
         path = self.folder / f"config-{attempt}.yaml"
@@ -118,10 +124,10 @@ class RankProcesses:
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {**self._environment, ENV_TEMPLATE: str(theirs.fileno())}
+        environment = {**self._environment, ENV_TEMPLATE: "1"}
         environment.pop(names.ENV_LAUNCHER_TOKEN, None)
         command = [sys.executable, "-m", "resnetboost_trainer", *self._arguments]
-        self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(command, env=environment, stdin=theirs.fileno())
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
@@ -129,7 +135,7 @@ class RankProcesses:
         return ours
 
     def _heard(self, template: socket.socket) -> None:
-        """The template process says how the rank ended; if it says nothing more, it has ended, and the rank too."""
+        """The template process says that the rank started, and how it ended; its own end is the rank's too."""
         try:
             message = template.recv(_MESSAGE_BYTES)
         except OSError:
@@ -138,5 +144,9 @@ class RankProcesses:
             asyncio.get_running_loop().remove_reader(template)
             template.close()
             self._socket = None
-        if self._rank is not None and not self._rank.ended.done():
-            self._rank.ended.set_result(int(json.loads(message)["exitCode"]) if message else KILLED)
+        if self._rank is None:
+            return
+        self._rank.forked.set()
+        code = json.loads(message).get("exitCode") if message else KILLED
+        if code is not None and not self._rank.ended.done():
+            self._rank.ended.set_result(int(code))

@@ -56,7 +56,8 @@ class LauncherState:
         self._config: dict[str, Any] | None = None
         self._coordinator_port: int | None = None
         self._start_at = self._gives_up_at = float("-inf")
-        self._rank: int | None = None  # attempt of the rank that exists: until it is reaped
+        self._rank: int | None = None  # attempt of the rank that was asked for, until it is reaped
+        self._runs = False
         self._stopping = False
 
     def command(self, command: StartAttempt, now: float) -> bool:
@@ -73,15 +74,19 @@ class LauncherState:
         self._stopping = True
 
     def started(self, attempt: int) -> None:
-        """The rank of that attempt exists."""
-        self._rank = attempt
+        """The rank of that attempt was asked for."""
+        self._rank, self._runs = attempt, False
+
+    def runs(self) -> None:
+        """The rank's process exists."""
+        self._runs = True
 
     def ended(self, exit_code: int, message: str, time: float, now: float) -> None:
         """The rank was reaped. `time`: unix seconds."""
         if self._rank == self.attempt:
             self.end = RankEnd(self.index, self.attempt, exit_code, message, time)
             self._gives_up_at = now + UNANSWERED_SECONDS
-        self._rank = None
+        self._rank, self._runs = None, False
 
     def next(self, now: float) -> Action:
         """What to do now."""
@@ -99,8 +104,8 @@ class LauncherState:
 
     def report(self) -> RankReport:
         """For the leader."""
-        running = self._rank == self.attempt
-        return RankReport(self.index, self.attempt, running, None if running else self.end)
+        running = self._runs and self._rank == self.attempt
+        return RankReport(self.index, self.attempt, running, self.end)
 
     def remaining_seconds(self, now: float) -> float:
         """Of the back-off before the wanted attempt."""

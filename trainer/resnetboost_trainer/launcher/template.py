@@ -95,7 +95,12 @@ class Template:
             os.setpgid(self._rank, self._rank)
         self._pidfd = os.pidfd_open(self._rank)
         self._selector.register(self._pidfd, selectors.EVENT_READ)
+        self._tell({"started": self._rank})
         return False
+
+    def _tell(self, news: Mapping[str, int]) -> None:
+        with contextlib.suppress(OSError):  # without a launcher this process ends at once
+            self._launcher.send(json.dumps(news).encode())
 
     def _kill(self) -> None:
         """Kill the rank's group. It is not reaped yet, so that its number belongs to no other process."""
@@ -118,15 +123,15 @@ class Template:
             os.waitpid(self._coordinator, 0)
             self._coordinator = None
         code = os.waitstatus_to_exitcode(status)
-        with contextlib.suppress(OSError):
-            self._launcher.send(json.dumps({"exitCode": code if code >= 0 else 128 - code}).encode())
+        self._tell({"exitCode": code if code >= 0 else 128 - code})
 
 
 def main(arguments: list[str]) -> dict[str, str]:
     """Serve the launcher. Returns in each forked rank what changes in its environment."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher says what to do
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    launcher = socket.socket(fileno=int(os.environ.pop(ENV_TEMPLATE)))
+    os.environ.pop(ENV_TEMPLATE)
+    launcher = _socket_of_stdin()
     die_with(os.getppid())
     forks = _device_type(arguments) == "CPU"
     if forks:
@@ -136,6 +141,14 @@ def main(arguments: list[str]) -> dict[str, str]:
     if not forks:
         _execute(changed, arguments)
     return changed
+
+
+def _socket_of_stdin() -> socket.socket:
+    """The socket to the launcher; ranks find nothing at their standard input."""
+    found = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    return found
 
 
 def _device_type(arguments: list[str]) -> str:
