@@ -334,6 +334,19 @@ def test_the_status_of_an_older_operator_means_the_attempts_own_pods() -> None:
     assert (plan.create, plan.delete, plan.command, plan.status.restarts) == ((), (), None, 0)
 
 
+def test_no_command_is_sent_where_an_older_crd_drops_the_attempt_of_the_pods() -> None:
+    """Ranks would start in place, and then again in new pods, for one and the same attempt."""
+    cluster, launchers = training()
+    launchers.end(1, 137, cluster.now)
+    decided = cluster.plan()
+    assert in_place.recorded(decided.status, decided) == decided.command is not None
+    cluster.status = replace(decided.status, pods_attempt=None)
+    assert in_place.recorded(cluster.status, decided) is None
+    cluster.now += 10
+    cluster.settle()
+    assert (pods(cluster), launchers.commands) == (RENEWED, [])
+
+
 def test_a_gang_of_images_without_launchers_restarts_as_before() -> None:
     cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
     cluster.exit(1, 137)
