@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from resnetboost_api import failures, names
 from resnetboost_api.failures import FailureClass
 from resnetboost_api.launcher import GangReport, RankEnd
+from resnetboost_api.status import Status
 from resnetboost_operator import status
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.nodes import NodeView
@@ -80,7 +81,7 @@ def test_the_command_has_the_new_attempt_the_back_off_and_another_port() -> None
 def test_successive_attempts_meet_at_different_ports_within_bounds() -> None:
     ports = []
     for attempt in range(200):
-        found = status.Status(attempt=attempt, pods_attempt=0)
+        found = Status(attempt=attempt, pods_attempt=0)
         ports.append(in_place.coordinator_port(found))
     assert all(one != other for one, other in pairwise(ports))
     assert set(ports) == set(range(names.PORT_COORDINATOR, names.PORT_COORDINATOR + in_place.COORDINATOR_PORTS))
