@@ -70,6 +70,19 @@ def test_jobs_survive_upgrade_rollback_uninstall_and_reinstall(
     assert not installation.refused(plane, release_namespace)
 
 
+def test_the_key_of_the_launchers_survives_an_upgrade(plane: ControlPlane, helm: Helm, release_namespace: str) -> None:
+    """With another key the operator would give every gang that fails new pods."""
+
+    def key() -> str:
+        return plane.kubectl("get", "secret", "resnetboost-launchers", where, "--output=jsonpath={.data.key}")
+
+    where = f"--namespace={release_namespace}"
+    install(helm, release_namespace)
+    before = key()
+    install(helm, release_namespace, "--set=log.level=debug", verb="upgrade")
+    assert key() == before != ""
+
+
 def test_an_operator_of_some_namespaces_runs_only_their_jobs(
     plane: ControlPlane, helm: Helm, release_namespace: str, namespaces: Iterator[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """Rendering the chart without a cluster: each value has its effect, and invalid values are refused by name."""
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from beds.cluster.helm import CHART, Helm
 from beds.operator import service_account
 from chart.rendered import CI_VALUES, NAMESPACE, Manifest, of, one, render
 from resnetboost_api import names
+from resnetboost_operator.controller.options import KEY_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -215,6 +217,22 @@ def test_the_policy_lets_it_reach_trainers(offline_helm: Helm) -> None:
     (peer,) = to_trainers["to"]
     assert peer["podSelector"]["matchLabels"] == {names.LABEL_MANAGED_BY: names.MANAGED_BY}
     assert peer["namespaceSelector"] == {}
+
+
+def test_the_operator_reads_the_key_of_the_launchers_from_a_secret_of_the_chart(offline_helm: Helm) -> None:
+    objects = render(offline_helm)
+    secret, spec = one(objects, "Secret"), one(objects, "Deployment")["spec"]["template"]["spec"]
+    assert len(base64.b64decode(secret["data"]["key"])) >= KEY_BYTES
+    mount = next(one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "launcher-key")
+    assert f"--token-key-file={mount['mountPath']}/key" in spec["containers"][0]["args"]
+    assert {"name": "launcher-key", "secret": {"secretName": secret["metadata"]["name"]}} in spec["volumes"]
+
+
+def test_a_secret_of_ones_own_takes_the_place_of_the_charts(offline_helm: Helm) -> None:
+    objects = render(offline_helm, "--set=launchers.keySecret=mine")
+    assert of(objects, "Secret") == []
+    volumes = one(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "launcher-key", "secret": {"secretName": "mine"}} in volumes
 
 
 def test_dashboards_and_rules_are_those_of_the_files(offline_helm: Helm) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 GANG = ("digits-base-0-0", "digits-base-0-1")
 
 
-def training(space: Space, kubelet: Kubelet, **spec: object) -> PlayedLaunchers:
+def training(space: Space, kubelet: Kubelet, **spec: Any) -> PlayedLaunchers:
     """A gang that trains, with its launchers."""
     kubelet.launches = True
     kubelet.tell(step=7, totalSteps=44)

@@ -32,7 +32,8 @@ def test_defaults_are_all_namespaces_and_a_lease_in_its_own() -> None:
     assert not found.gang_scheduling, "without the rights for them"
 
 
-def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 32 + "\n")
     given = {
         "NAMESPACE": "team-a team-b",
         "LISTEN": "127.0.0.1:0",
@@ -43,6 +44,7 @@ def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
         "START_OVER": "true",
         "IMAGE_REGISTRY": "registry.example/mirror/",
         "TRAINER_IMAGE": "GPU=mine:1 Ascend=theirs@sha256:0a=",
+        "TOKEN_KEY_FILE": str(tmp_path / "key"),
         "KUEUE": "true",
         "GANG_SCHEDULING": "true",
         "LOG_FORMAT": "json",
@@ -64,6 +66,7 @@ def test_every_option_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
         images=Images("registry.example/mirror", {"GPU": "mine:1", "Ascend": "theirs@sha256:0a="}),
         kueue=True,
         gang_scheduling=True,
+        token_key=b"k" * 32,
     )
 
 
@@ -79,6 +82,15 @@ def test_an_image_of_no_device_type_is_refused_with_the_remedy(given: str) -> No
     done = CliRunner().invoke(main.main, ["--trainer-image", given])
     assert done.exit_code == 2
     assert "write CPU=IMAGE, Ascend=IMAGE, GPU=IMAGE" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(("key", "remedy"), [("short\n", "openssl rand -hex 32"), (None, "mount the Secret")])
+def test_a_key_that_protects_nothing_is_refused_with_the_remedy(tmp_path: Path, key: str | None, remedy: str) -> None:
+    if key is not None:
+        (tmp_path / "key").write_text(key)
+    done = CliRunner().invoke(main.main, ["--token-key-file", str(tmp_path / "key")])
+    assert done.exit_code == 2
+    assert remedy in " ".join(done.output.split())
 
 
 @pytest.mark.slow

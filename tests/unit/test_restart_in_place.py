@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from resnetboost_api import failures, names
 from resnetboost_api.failures import FailureClass
 from resnetboost_api.launcher import GangReport, RankEnd
+from resnetboost_api.status import Status
 from resnetboost_operator import status
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.nodes import NodeView
@@ -80,7 +81,7 @@ def test_the_command_has_the_new_attempt_the_back_off_and_another_port() -> None
 def test_successive_attempts_meet_at_different_ports_within_bounds() -> None:
     ports = []
     for attempt in range(200):
-        found = status.Status(attempt=attempt, pods_attempt=0)
+        found = Status(attempt=attempt, pods_attempt=0)
         ports.append(in_place.coordinator_port(found))
     assert all(one != other for one, other in pairwise(ports))
     assert set(ports) == set(range(names.PORT_COORDINATOR, names.PORT_COORDINATOR + in_place.COORDINATOR_PORTS))
@@ -332,6 +333,19 @@ def test_the_status_of_an_older_operator_means_the_attempts_own_pods() -> None:
     cluster.status = status.from_dict(old)
     plan = cluster.plan()
     assert (plan.create, plan.delete, plan.command, plan.status.restarts) == ((), (), None, 0)
+
+
+def test_no_command_is_sent_where_an_older_crd_drops_the_attempt_of_the_pods() -> None:
+    """Ranks would start in place, and then again in new pods, for one and the same attempt."""
+    cluster, launchers = training()
+    launchers.end(1, 137, cluster.now)
+    decided = cluster.plan()
+    assert in_place.recorded(decided.status, decided) == decided.command is not None
+    cluster.status = replace(decided.status, pods_attempt=None)
+    assert in_place.recorded(cluster.status, decided) is None
+    cluster.now += 10
+    cluster.settle()
+    assert (pods(cluster), launchers.commands) == (RENEWED, [])
 
 
 def test_a_gang_of_images_without_launchers_restarts_as_before() -> None:

@@ -160,6 +160,7 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         metavar="FILE",
         type=_Key(),
         default=None,
+        envvar=f"{PREFIX}_TOKEN_KEY_FILE",
         help="Secret key from which the tokens of jobs' launchers are made, for restarts in place.  [default: a random"
         " one, so that no later process can restart the gangs of this one in place]",
     ),

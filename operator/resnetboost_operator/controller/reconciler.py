@@ -22,6 +22,7 @@ from resnetboost_operator.kubeclient.errors import Conflict, Refused
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import Observation, Obstacle
+from resnetboost_operator.planning import in_place
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.scheduling.gang_scheduler import topology_key
@@ -146,7 +147,7 @@ class Reconciler:
     ) -> float | None:
         """Execute the plan. The status is written first: it records the decision before anything follows from it."""
         record, write_wait = await self._write(record, memory, decided)
-        self._links.follow(record.uid, decided.launcher, decided.command)
+        self._links.follow(record.uid, decided.launcher, in_place.recorded(record.status, decided))
         self._cluster.remove(record, decided.delete, pods)
         workload_wait = await self._cluster.write_workload(record, decided.workload)
         created = await self._create(record, memory, decided)

@@ -80,6 +80,14 @@ def command(state: ObservedState, status: Status) -> StartAttempt | None:
     )
 
 
+def recorded(written: Status, decided: Plan) -> StartAttempt | None:
+    """The plan's command, None if the status as the API server has it does not say for whose pods it is.
+
+    The CRD may be older than the operator: it drops the field, and the next plan takes the pods for an earlier gang.
+    """
+    return decided.command if written.pods_attempt == decided.status.pods_attempt else None
+
+
 def coordinator_port(status: Status) -> int:
     """Where the ranks of the current attempt meet: not where those of the attempt before did."""
     return names.PORT_COORDINATOR + (status.attempt - statuses.pods_attempt(status)) % COORDINATOR_PORTS

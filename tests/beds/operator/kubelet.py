@@ -64,8 +64,10 @@ class Kubelet:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        for part in (*self._ports.values(), *self.launchers.values()):
-            part.close()
+        for port in self._ports.values():
+            port.close()
+        for launchers in self.launchers.values():
+            launchers.close()
 
     # Actions of a test
 

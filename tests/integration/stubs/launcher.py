@@ -37,9 +37,13 @@ class Launcher:
             await asyncio.start_server(self.lead, os.environ[names.ENV_BIND_ADDRESS], names.PORT_LAUNCHER)
         else:
             self.following = asyncio.create_task(self.follow())
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: self.child and self.child.terminate())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         await self.start(self.attempt)
         await asyncio.Event().wait()
+
+    def stop(self) -> None:
+        if self.child is not None:
+            self.child.terminate()
 
     async def start(self, attempt: int) -> None:
         environment = {**os.environ, names.ENV_CONFIG: self.config}
@@ -111,8 +115,8 @@ class Launcher:
                 if isinstance(message, RankReport):
                     await self.hear(message)
                 elif isinstance(message, StartAttempt):
-                    for peer, hello in self.peers.items():
-                        if isinstance(hello, HelloLauncher):
+                    for peer, greeting in self.peers.items():
+                        if isinstance(greeting, HelloLauncher):
                             await peer.send(message)
                     self.obeying = asyncio.create_task(self.obey(message))
         except Broken:
