@@ -1,0 +1,95 @@
+"""The CEL rules of failurePolicy.rules, and its description: all derived from the table of failure classes."""
+
+from resnetboost_api import failures
+from resnetboost_api.fields import Rule
+
+MOST_RULES = 10
+
+_CODES = {verdict.name: failures.exit_codes(verdict) for verdict in failures.RULED}
+_ONE_CODE = {name: min(codes) for name, codes in _CODES.items() if len(codes) == 1}
+_ANY_CODE = [name for name, codes in _CODES.items() if len(codes) == 255]
+_CODES_OF_OTHERS = sorted(set(range(1, 129)) - _CODES[failures.INTERNAL_ERROR.name])
+# Whether class c can end with exit code e.
+_CAN_END = f"""
+(c in {_ANY_CODE} || (c in {_ONE_CODE} && {_ONE_CODE}[c] == e) || (c == 'Killed' && e > 128) ||
+(c == 'InternalError' && e <= 128 && !(e in {_CODES_OF_OTHERS})))
+"""
+_PLACES = list(range(MOST_RULES))
+_NAME = "(has(self[i].name) ? self[i].name : 'rule-' + string(i + 1))"
+# Whether a rule before the one at i takes class c, exit code e, or both.
+_CLASS_TAKEN = "(size(self[j].onClasses) == 0 || c in self[j].onClasses)"
+_CODE_TAKEN = "(size(self[j].onExitCodes) == 0 || e in self[j].onExitCodes)"
+_ONLY_CODE_TAKEN = f"""
+(size(self[j].onExitCodes) == 0 || (c in {_ONE_CODE} && {_ONE_CODE}[c] in self[j].onExitCodes))
+"""
+# Whether the rules before the one at i take all that it could match.
+_NEVER = f"""
+(size(self[i].onClasses) == 0 ?
+size(self[i].onExitCodes) > 0 && self[i].onExitCodes.all(e, {_PLACES}.exists(j, j < i && size(self[j].onClasses) == 0 && e in self[j].onExitCodes)) :
+size(self[i].onExitCodes) == 0 ?
+self[i].onClasses.all(c, {_PLACES}.exists(j, j < i && {_CLASS_TAKEN} && {_ONLY_CODE_TAKEN})) :
+self[i].onClasses.all(c, self[i].onExitCodes.all(e, !{_CAN_END} ||
+{_PLACES}.exists(j, j < i && {_CLASS_TAKEN} && {_CODE_TAKEN}))))
+"""
+
+# Of each rule.
+ON_ONE = (
+    Rule(
+        "size(self.onClasses) > 0 || size(self.onExitCodes) > 0",
+        "a rule without onClasses and onExitCodes would match nothing; give at least one of them",
+    ),
+    Rule(
+        f"""
+        size(self.onExitCodes) == 0 || self.onClasses.all(c, self.onExitCodes.exists(e, {_CAN_END}))
+        """,
+        "one of onClasses cannot end with any of onExitCodes; take it out, or give it a rule without exit codes",
+        field_path=".onClasses",
+        message_expression=f"""
+        self.onClasses.filter(c, !self.onExitCodes.exists(e, {_CAN_END}))[0]
+        + " cannot end with any of onExitCodes; take it out, or give it a rule without exit codes"
+        """,
+    ),
+    Rule(
+        f"""
+        size(self.onClasses) == 0 || self.onExitCodes.all(e, self.onClasses.exists(c, {_CAN_END}))
+        """,
+        "none of onClasses can end with one of onExitCodes; take it out, or give it a rule without classes",
+        field_path=".onExitCodes",
+        message_expression=f"""
+        "none of onClasses can end with "
+        + string(self.onExitCodes.filter(e, !self.onClasses.exists(c, {_CAN_END}))[0])
+        + "; take it out, or give it a rule without classes"
+        """,
+    ),
+    Rule(
+        "!has(self.name) || !self.name.matches('^rule-[0-9]+$')",
+        "rule-1, rule-2 and so on are the names of rules without one; choose another name",
+        field_path=".name",
+    ),
+)
+
+# Of the list.
+ON_ALL = (
+    Rule(
+        "self.filter(r, has(r.name)).all(r, self.filter(s, has(s.name)).exists_one(s, s.name == r.name))",
+        "two rules have the same name, so that status.attempts could not say which decided; rename one",
+    ),
+    Rule(
+        f"{_PLACES}.filter(i, i < size(self)).all(i, !{_NEVER})",
+        "a rule can never match, because the rules before it take all its failures; move it up, or leave it out",
+        message_expression=f"""
+        {_PLACES}.filter(i, i < size(self)).filter(i, {_NEVER}).map(i, {_NAME})[0]
+        + " can never match, because the rules before it take all its failures; move it up, or leave it out"
+        """,
+    ),
+)
+
+
+def _described() -> str:
+    default = "; ".join(f"{action} for {', '.join(names)}" for action, names in failures.default_rules().items())
+    return (
+        f"Rules by class and exit code of a failure, of which the first that matches decides. Without one: {default}."
+    )
+
+
+DESCRIPTION = _described()
