@@ -15,7 +15,8 @@ _CAN_END = f"""
 (c == 'InternalError' && e <= 128 && !(e in {_CODES_OF_OTHERS})))
 """
 _PLACES = list(range(MOST_RULES))
-_NAME = "(has(self[i].name) ? self[i].name : 'rule-' + string(i + 1))"
+_NAMES = [f"rule-{place + 1}" for place in _PLACES]
+_NAME = f"(has(self[i].name) ? self[i].name : {_NAMES}[i])"
 # Whether a rule before the one at i takes class c, exit code e, or both.
 _CLASS_TAKEN = "(size(self[j].onClasses) == 0 || c in self[j].onClasses)"
 _CODE_TAKEN = "(size(self[j].onExitCodes) == 0 || e in self[j].onExitCodes)"
@@ -25,7 +26,8 @@ _ONLY_CODE_TAKEN = f"""
 # Whether the rules before the one at i take all that it could match.
 _NEVER = f"""
 (size(self[i].onClasses) == 0 ?
-size(self[i].onExitCodes) > 0 && self[i].onExitCodes.all(e, {_PLACES}.exists(j, j < i && size(self[j].onClasses) == 0 && e in self[j].onExitCodes)) :
+size(self[i].onExitCodes) > 0 && self[i].onExitCodes.all(e,
+{_PLACES}.exists(j, j < i && size(self[j].onClasses) == 0 && e in self[j].onExitCodes)) :
 size(self[i].onExitCodes) == 0 ?
 self[i].onClasses.all(c, {_PLACES}.exists(j, j < i && {_CLASS_TAKEN} && {_ONLY_CODE_TAKEN})) :
 self[i].onClasses.all(c, self[i].onExitCodes.all(e, !{_CAN_END} ||
@@ -55,11 +57,6 @@ ON_ONE = (
         """,
         "none of onClasses can end with one of onExitCodes; take it out, or give it a rule without classes",
         field_path=".onExitCodes",
-        message_expression=f"""
-        "none of onClasses can end with "
-        + string(self.onExitCodes.filter(e, !self.onClasses.exists(c, {_CAN_END}))[0])
-        + "; take it out, or give it a rule without classes"
-        """,
     ),
     Rule(
         "!has(self.name) || !self.name.matches('^rule-[0-9]+$')",
@@ -71,14 +68,17 @@ ON_ONE = (
 # Of the list.
 ON_ALL = (
     Rule(
-        "self.filter(r, has(r.name)).all(r, self.filter(s, has(s.name)).exists_one(s, s.name == r.name))",
+        f"""
+        {_PLACES}.all(i, i >= size(self) || !has(self[i].name) || {_PLACES}.all(j, j >= i || !has(self[j].name) ||
+        self[j].name != self[i].name))
+        """,
         "two rules have the same name, so that status.attempts could not say which decided; rename one",
     ),
     Rule(
-        f"{_PLACES}.filter(i, i < size(self)).all(i, !{_NEVER})",
+        f"{_PLACES}.all(i, i >= size(self) || !{_NEVER})",
         "a rule can never match, because the rules before it take all its failures; move it up, or leave it out",
         message_expression=f"""
-        {_PLACES}.filter(i, i < size(self)).filter(i, {_NEVER}).map(i, {_NAME})[0]
+        {_PLACES}.filter(i, i < size(self) && {_NEVER}).map(i, {_NAME})[0]
         + " can never match, because the rules before it take all its failures; move it up, or leave it out"
         """,
     ),

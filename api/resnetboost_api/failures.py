@@ -88,8 +88,8 @@ REPEATED = "RepeatedFailure"
 FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy == "fail" and verdict is not DEADLINE))
 # Those that a gang may be started again for.
 RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, *STOPPED))
-# Failures that rules may name: of these alone it is open what follows. Disruptions by Kubernetes' hand are no failure of
-# the job, whatever the exit code; a deadline and a stop have been asked for.
+# Failures that rules may name: of these alone it is open what follows. What Kubernetes disrupts is no failure of the
+# job, whatever the exit code; a deadline and a stop have been asked for.
 RULED = tuple(verdict for verdict in ALL if verdict not in (SUCCEEDED, DISRUPTED, DEADLINE, *STOPPED))
 RuledClass = Literal[
     "InternalError",

@@ -20,8 +20,8 @@ JitLevel = Literal["O0", "O1"]
 
 
 class Spec(Block, frozen=True, kw_only=True):
-    """What to train and how. It cannot change once the job exists, but for runPolicy and, of failurePolicy, maxRestarts,
-    rules and nodeExclusion.
+    """What to train and how. It cannot change once the job exists, but for runPolicy and, of failurePolicy,
+    maxRestarts, rules and nodeExclusion.
     """
 
     seed: Seed = 0

@@ -132,8 +132,8 @@ class NodeExclusion(Block, frozen=True, kw_only=True):
 
 
 class FailurePolicy(Block, frozen=True, kw_only=True):
-    """What happens when a rank fails. maxRestarts, rules and nodeExclusion may change at any time and hold from the next
-    failure on; the rest cannot change once the job exists.
+    """What happens when a rank fails. maxRestarts, rules and nodeExclusion may change at any time and hold from the
+    next failure on; the rest cannot change once the job exists.
     """
 
     max_restarts: Annotated[int, Meta(ge=0, le=1000000)] = 5
