@@ -80,6 +80,8 @@ ALL = (
     SUSPENDED,
     EVICTED,
 )
+# Ranks that probably ended because of another one.
+VICTIMS = (COMMUNICATION_ERROR, INTERRUPTED)
 # Whole gangs that were stopped on purpose: neither a failure nor a restart.
 STOPPED = (SUSPENDED, EVICTED)
 # Why a job fails where the same error comes at the same step twice.
