@@ -182,7 +182,7 @@ def held(renewed: float, holder: str = "op_1") -> Lease:
 )
 def test_a_job_without_an_operator_says_so(found: list[Lease] | None, heard: float, sentence: str) -> None:
     condition_ = condition("Running", True, "Training", "all 2 ranks train") | {
-        "lastTransitionTime": pods.timestamp(NOW - 250)
+        "lastTransitionTime": pods.pods.timestamp(NOW - 250)
     }
     told = running(progress=clusterjobs.PROGRESS | {"heartbeatTime": pods.timestamp(heard)}, conditions=[condition_])
     seen = view(told)
@@ -291,6 +291,28 @@ def test_the_page_of_one_job_has_every_field() -> None:
         "  attempt 0   base ended with Killed · rank 1 on node-b · exit code 137 · after step 131 · "
         "checkpoint of step 100 · 3:40 ago",
     ]
+
+
+def test_a_job_names_the_rule_that_decided_and_the_nodes_it_avoids() -> None:
+    attempt = {
+        "attempt": 0,
+        "stage": "base",
+        "reason": "Killed",
+        "endTime": pods.timestamp(NOW - 220),
+        "rank": 1,
+        "node": "node-b",
+        "rule": "xid",
+    }
+    entry = {"node": "node-b", "points": 2, "since": pods.timestamp(NOW - 220), "until": pods.timestamp(NOW + 3380)}
+    excluded = [
+        {**entry, "reason": "rank 1 ended there"},
+        {**entry, "node": "node-a", "until": pods.timestamp(NOW - 1)},
+    ]
+    lines = page(view(running(attempts=[attempt], excludedNodes=excluded)))
+    assert "  avoids      node-b for 56:20: rank 1 ended there" in lines
+    assert "  attempt 0   base ended with Killed · rank 1 on node-b · by rule xid · 3:40 ago" in lines
+    assert not any("node-a" in line for line in lines), "its time is over"
+    assert not any("avoids" in line for line in page(view(complete() | {"excludedNodes": excluded})))
 
 
 def test_a_terminal_gets_a_bar_for_each_stage() -> None:
