@@ -138,6 +138,22 @@ _VALUES = {
     "kaiming": "HeNormal",
     "xavier": "XavierUniform",
     "glorotuniform": "XavierUniform",
+    # Actions of Job's podFailurePolicy and JobSet's failurePolicy, and kubelet's reason.
+    "count": "Restart",
+    "restartjobset": "Restart",
+    "ignore": "RestartUncounted",
+    "restartjobsetandignoremaxrestarts": "RestartUncounted",
+    "failjob": "Fail",
+    "failjobset": "Fail",
+    "oom": "OutOfMemory",
+    "oomkilled": "OutOfMemory",
+}
+# Values that look as if a field took them, each with one that it does take and why not.
+_REFUSED = {
+    "Disrupted": (
+        "PodLost",
+        "no rule's matter: a deleted or evicted pod restarts the gang and does not count; leave it out",
+    )
 }
 _OFTEN_BEFORE = ("torchoptim", "mindsporenn", "torch", "nn", "ms", "lrscheduler", "np")
 
@@ -150,6 +166,12 @@ def value_meant(value: object, allowed: Sequence[object]) -> str | None:
         if found in allowed:
             return found
     return None
+
+
+def refusal(value: object, allowed: Sequence[object]) -> str | None:
+    """Why a field with these values never takes this one, to follow "is"; None if there is nothing special about it."""
+    found, why = _REFUSED.get(str(value), (None, None))
+    return why if found in allowed else None
 
 
 def meant(name: object, parent: str) -> str | None:

@@ -8,6 +8,10 @@ from typing import Literal
 import msgspec
 
 Policy = Literal["fail", "restart", "disruption"]
+# What failurePolicy.rules may ask for.
+Action = Literal["Restart", "RestartUncounted", "Fail", "ExcludeNode"]
+# What follows from a failure that no rule matches.
+DEFAULT_ACTIONS: dict[Policy, Action] = {"fail": "Fail", "restart": "Restart", "disruption": "RestartUncounted"}
 
 
 class FailureClass(msgspec.Struct, frozen=True):
@@ -76,6 +80,8 @@ ALL = (
     SUSPENDED,
     EVICTED,
 )
+# Ranks that probably ended because of another one.
+VICTIMS = (COMMUNICATION_ERROR, INTERRUPTED)
 # Whole gangs that were stopped on purpose: neither a failure nor a restart.
 STOPPED = (SUSPENDED, EVICTED)
 # Why a job fails where the same error comes at the same step twice.
@@ -84,5 +90,49 @@ REPEATED = "RepeatedFailure"
 FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy == "fail" and verdict is not DEADLINE))
 # Those that a gang may be started again for.
 RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, *STOPPED))
+# Failures that rules may name: of these alone it is open what follows. What Kubernetes disrupts is no failure of the
+# job, whatever the exit code; a deadline and a stop have been asked for.
+RULED = tuple(verdict for verdict in ALL if verdict not in (SUCCEEDED, DISRUPTED, DEADLINE, *STOPPED))
+RuledClass = Literal[
+    "InternalError",
+    "ConfigError",
+    "DataError",
+    "NumericsError",
+    "OutOfMemory",
+    "CommunicationError",
+    "StorageError",
+    "Interrupted",
+    "Killed",
+    "PodLost",
+    "Rejected",
+    "NotScheduled",
+    "InvalidPod",
+    "ImageError",
+    "Hang",
+    "StartupDeadlineExceeded",
+    "RankTableRefused",
+    "RankTableImpossible",
+]
+# Of any exit code: kubelet says that the memory was used up, or that the node went away.
+_OF_ANY_CODE = (OUT_OF_MEMORY, POD_LOST)
 BY_NAME = {verdict.name: verdict for verdict in ALL}
 BY_EXIT_CODE = {verdict.exit_code: verdict for verdict in ALL if verdict.exit_code is not None}
+
+
+def exit_codes(verdict: FailureClass) -> frozenset[int]:
+    """The exit codes other than 0 that a rank of this class can end with; none for classes without a process' end."""
+    if verdict in _OF_ANY_CODE:
+        return frozenset(range(1, 256))
+    if verdict is KILLED:
+        return frozenset(range(129, 256))
+    if verdict is INTERNAL_ERROR:  # what no other class has
+        return frozenset(code for code in range(1, 129) if BY_EXIT_CODE.get(code, INTERNAL_ERROR) is INTERNAL_ERROR)
+    return frozenset() if verdict.exit_code is None else frozenset({verdict.exit_code})
+
+
+def default_rules() -> dict[Action, tuple[str, ...]]:
+    """What follows from each class where no rule of the job matches: names of classes by action."""
+    return {
+        action: tuple(verdict.name for verdict in ALL if verdict in (*RULED, DISRUPTED) and verdict.policy == policy)
+        for policy, action in DEFAULT_ACTIONS.items()
+    }

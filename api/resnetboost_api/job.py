@@ -20,7 +20,9 @@ JitLevel = Literal["O0", "O1"]
 
 
 class Spec(Block, frozen=True, kw_only=True):
-    """What to train and how. It cannot change once the job exists, but for runPolicy and failurePolicy.maxRestarts."""
+    """What to train and how. It cannot change once the job exists, but for runPolicy and, of failurePolicy,
+    maxRestarts, rules and nodeExclusion.
+    """
 
     seed: Seed = 0
     """Seed of the initial weights and of the order of the data. The same seed, spec and number of ranks give the same

@@ -14,8 +14,8 @@ ACROSS_PARTS = (
         self.failurePolicy.hangTimeoutSeconds == oldSelf.failurePolicy.hangTimeoutSeconds
         """,
         """
-        of failurePolicy only maxRestarts can change once the job exists; take back the other changes, or
-        delete the job and apply it again
+        of failurePolicy only maxRestarts, rules and nodeExclusion can change once the job exists; take back the
+        other changes, or delete the job and apply it again
         """,
         field_path=".failurePolicy",
     ),
@@ -31,6 +31,14 @@ ACROSS_PARTS = (
         "self.failurePolicy.maxBackoffSeconds >= self.failurePolicy.backoffSeconds",
         "the longest wait must not be shorter than the first; use maxBackoffSeconds >= backoffSeconds",
         field_path=".failurePolicy.maxBackoffSeconds",
+    ),
+    Rule(
+        "self.failurePolicy.backoffSeconds > 0 || self.failurePolicy.rules.all(r, r.action != 'RestartUncounted')",
+        """
+        the action RestartUncounted would restart a gang that always fails for ever without a wait; use
+        backoffSeconds of at least 1, or the action Restart
+        """,
+        field_path=".failurePolicy.backoffSeconds",
     ),
     Rule(
         "!(self.dataset.name in ['digits', 'mnist_5k', 'MNIST', 'CIFAR10']) || self.model.numClasses >= 10",

@@ -4,7 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from resnetboost_api.fields import Block, ObjectName, Rule
+from resnetboost_api import failurerules, failures
+from resnetboost_api.fields import ATOMIC, Block, ObjectName, Rule, rules
 
 Resume = Literal["Never", "IfPresent", "Required"]
 CleanPodPolicy = Literal["Running", "All", "None"]
@@ -70,8 +71,71 @@ class RunPolicy(Block, frozen=True, kw_only=True):
     """
 
 
+RuleName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=63,
+        pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        title="a-z, 0-9 and '-', starting with a letter and ending with a letter or digit",
+    ),
+]
+
+
+class FailureRule(Block, frozen=True, kw_only=True):
+    """What to do about some failures: those of one of the classes and, if exit codes are given, with one of them."""
+
+    name: RuleName | None = None
+    """Name of the rule in status.attempts and events. Left out, it is rule-1 for the first rule, rule-2 for the
+    second, and so on.
+    """
+    on_classes: Annotated[
+        tuple[Annotated[failures.RuledClass, Meta(description="Name of a class.")], ...],
+        Meta(max_length=20, extra_json_schema=ATOMIC),
+    ] = ()
+    """Classes of failures, such as OutOfMemory; any when left out. A pod that was deleted or evicted is a disruption
+    (Disrupted) and no rule's matter, whatever its exit code.
+    """
+    on_exit_codes: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=255, description="An exit code.")], ...],
+        Meta(max_length=16, extra_json_schema=ATOMIC),
+    ] = ()
+    """Exit codes of the rank that failed first; any when left out, also none."""
+    action: failures.Action
+    """Restart: start the gang again and count it towards maxRestarts; the same error at the same step twice fails the
+    job. RestartUncounted: start it again however often, never without a wait. Fail: end the job at once.
+    ExcludeNode: as Restart, and the next attempts avoid the node of the rank that failed first, after this one failure.
+    """
+    RULES: ClassVar[tuple[Rule, ...]] = failurerules.ON_ONE
+
+
+FailureRules = Annotated[
+    tuple[FailureRule, ...],
+    Meta(
+        max_length=failurerules.MOST_RULES,
+        description=failurerules.DESCRIPTION,
+        extra_json_schema={**ATOMIC, **rules(*failurerules.ON_ALL)},
+    ),
+]
+
+
+class NodeExclusion(Block, frozen=True, kw_only=True):
+    """Avoid nodes that fail again and again. Each failure gives the node of the rank that failed first one point; a
+    disruption, or a rank that only lost its connection to another, gives none. Points halve every halfLifeSeconds.
+    """
+
+    after_failures: Annotated[int, Meta(ge=1, le=20)] = 2
+    """Points at which the next attempts avoid the node, rounded: two failures within halfLifeSeconds are 2. It is used
+    again when half of that is left, or when pods cannot be scheduled without it.
+    """
+    half_life_seconds: Annotated[int, Meta(ge=60, le=31536000)] = 3600
+    """Seconds in which a node loses half of its points."""
+
+
 class FailurePolicy(Block, frozen=True, kw_only=True):
-    """What happens when a rank fails. Only maxRestarts may change once the job exists."""
+    """What happens when a rank fails. maxRestarts, rules and nodeExclusion may change at any time and hold from the
+    next failure on; the rest cannot change once the job exists.
+    """
 
     max_restarts: Annotated[int, Meta(ge=0, le=1000000)] = 5
     """How often the gang is started again after a failure of its own before the job fails. Restarts for evictions and
@@ -91,3 +155,5 @@ class FailurePolicy(Block, frozen=True, kw_only=True):
     """
     hang_timeout_seconds: Annotated[int, Meta(ge=10, le=31536000)] = 600
     """Seconds without a finished step after which a running gang counts as hung and is started again."""
+    rules: FailureRules = ()
+    node_exclusion: NodeExclusion | None = None

@@ -188,9 +188,26 @@ class Attempt(Reported, frozen=True):
     """Step that the attempt went on from, 0 if it began the stage."""
     step_seconds: Amount | None = None
     """Mean duration of its recent steps, in seconds."""
+    rule: Annotated[str, Meta(max_length=63, pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$")] | None = None
+    """The rule of failurePolicy.rules that decided what followed; left out where none matched."""
     message: Annotated[str, Meta(max_length=4096)] = ""
     """What the rank said, or the end of its log."""
     REQUIRED: ClassVar[tuple[str, ...] | None] = ("attempt",)
+
+
+class ExcludedNode(Reported, frozen=True):
+    """A node that the next attempts avoid, because it failed."""
+
+    node: Annotated[str, Meta(min_length=1, max_length=253)]
+    """Name of the node."""
+    points: Annotated[float, Meta(ge=0, le=1000000)]
+    """Failures it was blamed for when it was excluded, earlier ones counting less."""
+    since: Time
+    """When it was excluded, or failed again."""
+    until: Time
+    """When half of the points that exclude a node are left, and the node is used again."""
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+    """Why, as a sentence for people."""
 
 
 class Status(Reported, frozen=True):
@@ -243,3 +260,5 @@ class Status(Reported, frozen=True):
     goodput: Goodput | None = None
     attempts: Annotated[tuple[Attempt, ...], Meta(max_length=20, extra_json_schema=keyed("attempt"))] = ()
     """The newest 20 attempts that ended, with what ended them."""
+    excluded_nodes: Annotated[tuple[ExcludedNode, ...], Meta(max_length=32, extra_json_schema=keyed("node"))] = ()
+    """Nodes that the next attempts avoid, by failurePolicy.nodeExclusion or a rule's action ExcludeNode."""

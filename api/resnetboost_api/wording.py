@@ -81,6 +81,8 @@ def wrong_type(value: Any, schema: Schema) -> str:
 
 def not_in_enum(value: Any, allowed: Sequence[Any]) -> str:
     """Sentence for a value that is not one of those allowed."""
+    if (why := aliases.refusal(value, allowed)) is not None:
+        return f"{shown(value)} is {why}"
     near = aliases.value_meant(value, allowed) or nearest(str(value), [str(item) for item in allowed])
     if near is not None:
         return f"{shown(value)} is not known; did you mean {near}?"

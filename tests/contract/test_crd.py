@@ -57,6 +57,8 @@ FREE_TEXT = {
     "status.attempts[].stage",
     "status.attempts[].node",
     "status.attempts[].message",
+    "status.excludedNodes[].node",
+    "status.excludedNodes[].reason",
 }
 # Kubernetes validates these two itself.
 TYPE_META = {"apiVersion", "kind"}

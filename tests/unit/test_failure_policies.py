@@ -6,17 +6,31 @@ import pytest
 
 from resnetboost_api import failures
 from resnetboost_api.status import Status
+from resnetboost_operator.observed.classify import classify
 from resnetboost_operator.planning import conditions
 from resnetboost_operator.planning.policies import registry
 
 
 def test_each_failure_class_has_a_registered_policy() -> None:
-    assert set(registry.POLICIES) == set(get_args(failures.Policy))
-    assert {found.policy for found in failures.ALL} <= set(registry.POLICIES)
+    assert set(registry.POLICIES) == set(get_args(failures.Action))
+    assert {failures.DEFAULT_ACTIONS[found.policy] for found in failures.ALL} <= set(registry.POLICIES)
+
+
+def test_rules_may_name_every_class_that_leaves_open_what_follows() -> None:
+    assert get_args(failures.RuledClass) == tuple(found.name for found in failures.RULED)
+    named = [name for names in failures.default_rules().values() for name in names]
+    assert sorted(named) == sorted([failures.DISRUPTED.name, *get_args(failures.RuledClass)])
+
+
+@pytest.mark.parametrize("reason", ["Error", "OOMKilled", "Evicted"])
+def test_a_class_can_have_each_exit_code_that_it_is_found_by(reason: str) -> None:
+    for code in range(1, 256):
+        for reported in ("", *failures.BY_NAME):
+            assert code in failures.exit_codes(classify(code, reason, reported))
 
 
 def test_only_disruptions_leave_the_budget_alone() -> None:
-    assert [name for name, policy in registry.POLICIES.items() if not policy.uses_budget] == ["disruption"]
+    assert [name for name, policy in registry.POLICIES.items() if not policy.uses_budget] == ["RestartUncounted"]
 
 
 @pytest.mark.parametrize(

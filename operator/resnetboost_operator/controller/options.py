@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import click
 import msgspec
@@ -15,6 +15,7 @@ from resnetboost_operator.controller import logs
 from resnetboost_operator.kubeclient import in_cluster
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.devices import Images
+from resnetboost_operator.planning.node_taints import Effect
 
 KEY_BYTES = 32
 PREFIX = "RESNETBOOST_OPERATOR"
@@ -37,6 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kueue: bool = False
     gang_scheduling: bool = False
     token_key: bytes = b""
+    taint_nodes: Effect | None = None
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -163,6 +165,13 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         envvar=f"{PREFIX}_TOKEN_KEY_FILE",
         help="Secret key from which the tokens of jobs' launchers are made, for restarts in place.  [default: a random"
         " one, so that no later process can restart the gangs of this one in place]",
+    ),
+    click.option(
+        "--taint-nodes",
+        type=click.Choice(get_args(Effect)),
+        default=None,
+        help="Taint nodes that fail across jobs with this effect. Needs the rights in files/rbac-taints.yaml."
+        "  [default: no taints]",
     ),
     click.option(
         "--log-format",

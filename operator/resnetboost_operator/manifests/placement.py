@@ -14,7 +14,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     `labels`, `annotations`, `node_selector`, `tolerations`: added to the pod's own. `node_selector_of`: by index, more
     labels of the node of that one pod (Kueue's topology assignment). `pod_group`: name in `schedulingGroup`, for
     kube-scheduler. `topology_key`: node label that the whole gang shares by pod affinity, where no group or queue
-    places it.
+    places it. `excluded_nodes`: names of nodes that no pod may run on, but for those whose node a queue has chosen.
     """
 
     scheduler_name: str = ""
@@ -26,6 +26,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     tolerations: tuple[Manifest, ...] = ()
     pod_group: str = ""
     topology_key: str = ""
+    excluded_nodes: tuple[str, ...] = ()
 
 
 # A pod that the default scheduler places by itself.

@@ -21,6 +21,7 @@ TERMINATION_GRACE_SECONDS = 60
 # The group that may write the checkpoint volume, whoever the image's user is. On Ascend hosts it is HwHiAiUser's, whose
 # devices nobody else may open.
 GROUP_ID = 1000
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def pod(job: Job, stage: Stage, attempt: int, index: int, placement: Placement = PLAIN) -> Manifest:
@@ -47,12 +48,12 @@ def pod(job: Job, stage: Stage, attempt: int, index: int, placement: Placement =
         "containers": [container(job, stage, attempt, index)],
         "volumes": volumes(job, stage, attempt, index),
     }
-    affinity = _affinity(job, attempt, index, placement.topology_key)
+    affinity = {**_near_and_far(job, attempt, index, placement.topology_key), **_away(index, placement)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": found,
-        "spec": {**spec, **scheduling(job, index, placement), **affinity},
+        "spec": {**spec, **scheduling(job, index, placement), **({"affinity": affinity} if affinity else {})},
     }
 
 
@@ -84,9 +85,21 @@ def _device_tolerations(device: Device) -> list[Manifest]:
     return [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}] if resource is not None else []
 
 
-def _affinity(job: Job, attempt: int, index: int, topology_key: str) -> Manifest:
+def _away(index: int, placement: Placement) -> Manifest:
+    """The node affinity that keeps the pod away from excluded nodes; nothing without any.
+
+    Kubernetes takes one name for each field selector. Where a queue has chosen the pod's very node (Kueue's topology
+    assignment), only the queue can choose another.
+    """
+    if not placement.excluded_nodes or names.NODE_TOPOLOGY in placement.node_selector_of.get(index, {}):
+        return {}
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in placement.excluded_nodes]
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": fields}]}}}
+
+
+def _near_and_far(job: Job, attempt: int, index: int, topology_key: str) -> Manifest:
     """Place one whole group of the attempt's pods on each node, and no other pod of it; all of them where the nodes
-    have the same value of the label `topology_key`, if it is not ''. Returns the field of the spec, or nothing.
+    have the same value of the label `topology_key`, if it is not ''. Returns parts of the affinity.
 
     So the ranks of a node are consecutive without being assigned after binding.
     """
@@ -108,8 +121,7 @@ def _affinity(job: Job, attempt: int, index: int, topology_key: str) -> Manifest
     elif per_node is not None:
         near.append(_term(names.NODE_TOPOLOGY, {**mine, names.LABEL_NODE_GROUP: group}))
     terms = {"podAffinity": near, "podAntiAffinity": far}
-    found = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms[kind]} for kind in terms if terms[kind]}
-    return {"affinity": found} if found else {}
+    return {kind: {REQUIRED: terms[kind]} for kind in terms if terms[kind]}
 
 
 def _term(topology_key: str, labels: Mapping[str, str], *expressions: Manifest) -> Manifest:

@@ -65,7 +65,7 @@ def deleted(gang: Sequence[PodView]) -> Failure | None:
 
 def is_victim(failure: Failure) -> bool:
     """Whether this failure is probably the consequence of another rank's, which was not seen yet."""
-    return failure.failure_class in (failures.COMMUNICATION_ERROR, failures.INTERRUPTED)
+    return failure.failure_class in failures.VICTIMS
 
 
 def _failed(pod: PodView) -> bool:

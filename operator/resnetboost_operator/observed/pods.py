@@ -13,6 +13,8 @@ from resnetboost_operator.status import Marks
 
 Manifest = Mapping[str, Any]
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
     """The JSON of a trainer's termination message. Untrusted, so every field is optional."""
@@ -58,7 +60,8 @@ class PodView(msgspec.Struct, frozen=True):
     `disruption` is reason and message of the condition DisruptionTarget (an eviction, a preemption, a taint) or ''.
     `created` (unix seconds) is by the API server's clock; `looked_at`: a scheduler has judged or bound it.
     `devices` are the annotations of a device plugin, `rank_table` is the digest in the operator's
-    annotation, or ''. `gates` are the names of its scheduling gates.
+    annotation, or ''. `gates` are the names of its scheduling gates, `avoids` those of the nodes that its affinity
+    excludes.
     """
 
     namespace: str
@@ -80,6 +83,7 @@ class PodView(msgspec.Struct, frozen=True):
     devices: Mapping[str, str] = {}
     rank_table: str = ""
     gates: tuple[str, ...] = ()
+    avoids: tuple[str, ...] = ()
     created: float = 0.0
     looked_at: bool = True
 
@@ -124,9 +128,17 @@ def view(pod: Manifest) -> PodView:
         devices={key: annotated[key] for key in annotations.KEYS if key in annotated},
         rank_table=annotated.get(names.ANNOTATION_RANK_TABLE, ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
+        avoids=_avoids(spec),
         created=seconds(metadata.get("creationTimestamp")),
         looked_at=bool(node) or any(found.get("type") == "PodScheduled" for found in status.get("conditions") or ()),
     )
+
+
+def _avoids(spec: Manifest) -> tuple[str, ...]:
+    """The nodes that the required affinity excludes by name."""
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    fields = (field for term in required.get("nodeSelectorTerms") or () for field in term.get("matchFields") or ())
+    return tuple(name for field in fields if field.get("operator") == "NotIn" for name in field.get("values") or ())
 
 
 def _owner(metadata: Manifest) -> Manifest:

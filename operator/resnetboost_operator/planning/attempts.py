@@ -22,8 +22,10 @@ LOG_TAIL_BYTES = 2048
 _RANK_MESSAGE_LIMIT, _SERVER_MESSAGE_LIMIT = 300, 700
 
 
-def record(failure: Failure, status: Status, end_time: str) -> Attempt:
-    """The failure record of the current attempt. The status' progress already contains what the pods reported.
+def record(failure: Failure, status: Status, end_time: str, rule: str | None = None) -> Attempt:
+    """The failure record of the current attempt; `rule` is the one that decides what follows.
+
+    The status' progress already contains what the pods reported.
 
     Pods are untrusted, and one field that the CRD does not take would keep the whole status from being written.
     """
@@ -44,6 +46,7 @@ def record(failure: Failure, status: Status, end_time: str) -> Attempt:
         checkpoint_step=known.checkpoint_step if known is not None else None,
         resumed_step=known.resumed_step if known is not None else None,
         step_seconds=known.step_seconds if known is not None else None,
+        rule=rule,
         message=plain(_message(failure)),
     )
 

@@ -9,14 +9,13 @@ from resnetboost_api import failures
 from resnetboost_api.policies import FailurePolicy
 from resnetboost_api.status import Attempt
 from resnetboost_operator.observed import pods
-from resnetboost_operator.planning.policies import registry
 
 
 def delay_seconds(policy: FailurePolicy, stage: str, attempts: Sequence[Attempt]) -> int:
     """Seconds before the next attempt: doubling from `backoffSeconds` for each attempt in a row that was not stable.
 
-    A single disruption costs no wait; a second one in a row does, or something that keeps deleting pods would have the
-    gang created without end (LeaderWorkerSet: 30 times in 90 s).
+    A single disruption costs no wait, whatever the rules say of it; a second one in a row does, or something that keeps
+    deleting pods would have the gang created without end (LeaderWorkerSet: 30 times in 90 s).
     An attempt that ran for `stableAfterSeconds` ends the row: it resets the back-off, never the budget. So does a
     complete stage: only attempts of the current stage count. Suspended and evicted attempts are skipped.
     """
@@ -34,7 +33,7 @@ def delay_seconds(policy: FailurePolicy, stage: str, attempts: Sequence[Attempt]
 
 def _was_disrupted(attempt: Attempt) -> bool:
     failure_class = failures.BY_NAME.get(attempt.reason)
-    return failure_class is not None and not registry.policy_of(failure_class).uses_budget
+    return failure_class is not None and failure_class.policy == "disruption"
 
 
 def _ran_seconds(attempt: Attempt) -> float:

@@ -8,7 +8,7 @@ from resnetboost_operator.observed import failure as observed_failure
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import pending
+from resnetboost_operator.planning import exclusion, pending
 
 # A victim's failure is often seen before its culprit's: how long to wait for the culprit's. On Kubernetes that may be a
 # lost node, which is reported only after 50 s. On one machine (no nodes) everything is reported within moments.
@@ -31,7 +31,8 @@ def failure(state: ObservedState) -> Failure | None:
         culprit = observed_failure.first_culprit(state.gang, (), state.unready_nodes, state.tombstones)
     if culprit is not None:
         return _with_remedy(state, culprit)
-    return _invalid(state) or _image_failure(state, hopeless_only=True) or _startup_failure(state) or _hang(state)
+    image = _image_failure(state, hopeless_only=True)
+    return _invalid(state) or image or _unschedulable(state) or _startup_failure(state) or _hang(state)
 
 
 def _with_remedy(state: ObservedState, found: Failure) -> Failure:
@@ -101,6 +102,13 @@ def _invalid(state: ObservedState) -> Failure | None:
         return None
     message = f"{obstacle.message}; correct spec.template, and apply the job again after deleting it"
     return Failure(failures.INVALID_POD, message=message)
+
+
+def _unschedulable(state: ObservedState) -> Failure | None:
+    """A gang that avoids nodes and finds no others: a failure, because the affinity of pods cannot change."""
+    if exclusion.seconds_until_lift(state) > 0:
+        return None
+    return Failure(failures.NOT_SCHEDULED, message=exclusion.why_lifted(state))
 
 
 def _startup_failure(state: ObservedState) -> Failure | None:

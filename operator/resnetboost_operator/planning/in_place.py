@@ -18,7 +18,7 @@ from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import attempts, deletions, wakeup
+from resnetboost_operator.planning import attempts, deletions, exclusion, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.conditions import not_running
 
@@ -41,13 +41,16 @@ HEALED = (
 )
 
 
-def obstacle(state: ObservedState, failure: Failure, record: Attempt) -> str:
-    """Why the gang must restart with new pods after the failure, '' if its ranks may start again in place."""
+def obstacle(state: ObservedState, status: Status, failure: Failure, record: Attempt) -> str:
+    """Why the gang must restart with new pods after the failure, '' if its ranks may start again in place.
+
+    `status`: with the nodes that the next attempt avoids.
+    """
     if not state.job.has_launchers:
         return "failurePolicy.restartIn is NewPod"
     if failure.failure_class not in HEALED:
         return f"{failure.failure_class.name} may need another placement"
-    return _unfit_gang(state) or _unfit_launchers(state) or _useless(state, record)
+    return _excluded(state, status) or _unfit_gang(state) or _unfit_launchers(state) or _useless(state, record)
 
 
 def with_next_attempt(status: Status, start: str) -> Status:
@@ -134,6 +137,12 @@ def awaited(state: ObservedState) -> Plan | None:
         return None
     wake = sooner(max(0.0, _seconds_left(state)), wakeup.wake_seconds(state))
     return Plan(state.status, delete=deletions.delete(state, state.status, state.stale), wake_seconds=wake)
+
+
+def _excluded(state: ObservedState, status: Status) -> str:
+    avoided = exclusion.nodes(status)
+    found = next((pod.node for pod in state.gang if pod.node in avoided), None)
+    return f"node {found} is excluded" if found is not None else ""
 
 
 def _unfit_gang(state: ObservedState) -> str:

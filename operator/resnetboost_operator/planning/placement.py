@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from resnetboost_operator.manifests.placement import Placement
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import admission, deletions, wakeup
+from resnetboost_operator.planning import admission, deletions, exclusion, wakeup
 from resnetboost_operator.planning.actions import Plan
 from resnetboost_operator.planning.conditions import not_running
 from resnetboost_operator.scheduling import gang_scheduler, registry
@@ -26,6 +28,7 @@ def placement(state: ObservedState) -> Placement:
     its API, get none either: the others would wait for it for ever.
     """
     base, found = gang_scheduler.base_placement(state.job), scheduler(state)
+    base = replace(base, excluded_nodes=exclusion.nodes(state.status))
     if found is not None and not (state.gang and missing_group(state)):
         base = found.placed(base, state.job, state.stage, state.pods_attempt)
     workload = state.observation.workload

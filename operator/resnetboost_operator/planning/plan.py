@@ -18,6 +18,7 @@ from resnetboost_operator.planning import (
     cleanup,
     conditions,
     deadlines,
+    exclusion,
     failure_detection,
     in_place,
     obsolete_groups,
@@ -43,6 +44,7 @@ def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan
     state = reports.with_progress(admission.with_admission(state))
     decided = queue.with_workload(status, state, _decide(state))
     decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
+    decided = replace(decided, events=(*decided.events, *exclusion.events(status, decided.status, now)))
     return replace(
         _with_warning(status, decided),
         obsolete_groups=obsolete_groups.obsolete(state, decided.status),
@@ -57,7 +59,10 @@ def _begun(job: Job, status: Status, now: str) -> Status:
     if not status.stage:
         first = tuple(StageStatus(stage.name) for stage in job.spec.stages)
         status = replace(status, stage=first[0].name, stages=first)
-    if job.spec.run_policy.suspend or statuses.is_terminal(status):
+    if statuses.is_terminal(status):
+        return status
+    status = exclusion.without_expired(status, pods.seconds(now))
+    if job.spec.run_policy.suspend:
         return status
     status = suspend.resumed(status, now)
     return status if status.start_time is not None else replace(status, start_time=now)

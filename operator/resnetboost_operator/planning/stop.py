@@ -13,7 +13,6 @@ from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import attempts, deletions, wakeup
 from resnetboost_operator.planning.actions import Event, Plan
 from resnetboost_operator.planning.conditions import not_running
-from resnetboost_operator.planning.policies import registry
 
 
 def stop(state: ObservedState, ended: FailureClass, reason: str, why: str = "") -> Plan | Status:
@@ -50,7 +49,8 @@ def saved(state: ObservedState, status: Status) -> str:
 
 
 def _is_own_fault(failure: Failure) -> bool:
-    return registry.policy_of(failure.failure_class).uses_budget and not observed_failure.is_victim(failure)
+    """No disruption, which has an external cause, and no consequence of the stop."""
+    return failure.failure_class.policy != "disruption" and not observed_failure.is_victim(failure)
 
 
 def _with_record(state: ObservedState, failure: Failure) -> Status:

@@ -1,6 +1,7 @@
 """Wake-ups: seconds until time alone may change the plan, because a deadline may be exceeded then."""
 
 from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning import exclusion
 from resnetboost_operator.planning.actions import sooner
 
 
@@ -11,6 +12,8 @@ def wake_seconds(state: ObservedState) -> float | None:
         _finite(state.seconds_until_startup_deadline()),
         _finite(state.seconds_until_hang()),
         _ahead(state.seconds_until_scheduler_silent()),
+        _finite(exclusion.seconds_until_lift(state)),
+        _finite(exclusion.seconds_until_expiry(state.status, state.now)),
         node_wake_seconds(state),
     )
 

@@ -19,11 +19,12 @@ class Refusal(msgspec.Struct, frozen=True):
 class Policy(Protocol):
     """How the plan answers the failure of a gang.
 
-    `uses_budget`: a restart counts towards maxRestarts. Failures of policies without a budget have an external
-    cause: the first restart in a row needs no back-off, and they do not turn a suspension into a failure.
+    `uses_budget`: a restart counts towards maxRestarts. `excludes_node`: the next attempts avoid the node of the rank
+    that failed, for this one failure.
     """
 
     uses_budget: bool
+    excludes_node: bool
 
     def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> Refusal | None:
         """Why the gang is not restarted; None if it is. `record` is that of the ended attempt."""

@@ -1,20 +1,17 @@
-"""The table of failure policies. `failures.ALL` names the policy of each failure class."""
+"""The table of failure policies, by the action that a rule or the default of a failure class asks for."""
 
 from collections.abc import Mapping
 
 from resnetboost_api import failures
-from resnetboost_operator.planning.policies.disruption import Disruption
+from resnetboost_operator.planning.policies.exclude_node import ExcludeNode
 from resnetboost_operator.planning.policies.fail import Fail
 from resnetboost_operator.planning.policies.policy import Policy
 from resnetboost_operator.planning.policies.restart import Restart
+from resnetboost_operator.planning.policies.restart_uncounted import RestartUncounted
 
-POLICIES: Mapping[failures.Policy, Policy] = {
-    "fail": Fail(),
-    "restart": Restart(),
-    "disruption": Disruption(),
+POLICIES: Mapping[failures.Action, Policy] = {
+    "Restart": Restart(),
+    "RestartUncounted": RestartUncounted(),
+    "Fail": Fail(),
+    "ExcludeNode": ExcludeNode(),
 }
-
-
-def policy_of(failure_class: failures.FailureClass) -> Policy:
-    """The policy of a failure class."""
-    return POLICIES[failure_class.policy]

@@ -1,4 +1,4 @@
-"""Policy `restart`: restart the gang up to maxRestarts times, unless the same failure repeats."""
+"""Policy `Restart`: restart the gang up to maxRestarts times, unless the same failure repeats."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,21 @@ from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning.policies.policy import Refusal
 
 # Classes that a bug or a bad sample may cause: at the same step each time.
-REPEATABLE = (failures.INTERNAL_ERROR, failures.OUT_OF_MEMORY, failures.STORAGE_ERROR)
+REPEATABLE = (
+    failures.INTERNAL_ERROR,
+    failures.OUT_OF_MEMORY,
+    failures.STORAGE_ERROR,
+    # Where a rule restarts them: data and numbers are the same each time.
+    failures.DATA_ERROR,
+    failures.NUMERICS_ERROR,
+)
 
 
 class Restart:
     """Restart the gang while the budget lasts."""
 
     uses_budget = True
+    excludes_node = False
 
     def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> Refusal | None:
         """A repeated failure, or maxRestarts used up."""
