@@ -65,13 +65,13 @@ class Connection:
         self._sent += 1
         return frame
 
-    async def receive(self) -> AnyMessage:
+    async def receive(self, limit_bytes: int = LIMIT_BYTES) -> AnyMessage:
         """The next message. Raises Broken for the end of the connection, a wrong HMAC, and what is no message."""
         try:
             head = await self._reader.readexactly(_LENGTH.size + _MAC_BYTES)
             (length,) = _LENGTH.unpack_from(head)
-            if length > LIMIT_BYTES:
-                raise Broken(f"a message of {length} bytes; the limit is {LIMIT_BYTES}")
+            if length > limit_bytes:
+                raise Broken(f"a message of {length} bytes; the limit is {limit_bytes}")
             body = await self._reader.readexactly(length)
         except (OSError, EOFError) as error:
             raise Broken(str(error)) from error

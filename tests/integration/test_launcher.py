@@ -1,24 +1,17 @@
 """Launchers of a gang over real connections, with played ranks; and a launcher as a process, with real ones."""
 
 import asyncio
-import contextlib
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from resnetboost_api import names
 from resnetboost_api.connection import Broken, Connection, connect
 from resnetboost_api.launcher import (
-    GangReport,
     HelloLauncher,
     HelloOperator,
     Leave,
@@ -27,12 +20,9 @@ from resnetboost_api.launcher import (
 )
 from resnetboost_trainer.launcher import state
 from resnetboost_trainer.launcher.launcher import Launcher
-from resnetboost_trainer.launcher.leading import keep_alive
+from support import launched
+from support.launched import PORT, SECONDS, TOKEN, Process, operator_of, reported
 from support.trainerconfig import GOOD
-
-TOKEN = b"token of this gang"
-PORT = names.PORT_LAUNCHER
-SECONDS = 60.0
 
 
 class PlayedRank:
@@ -97,14 +87,6 @@ class Gang:
             run.cancel()
 
 
-async def reported(connection: Connection, holds: Callable[[GangReport], bool]) -> GangReport:
-    """The first report for which that holds."""
-    while True:
-        message = await connection.receive()
-        if isinstance(message, GangReport) and holds(message):
-            return message
-
-
 def play(scene: Callable[[Gang], Awaitable[None]], size: int, host: str) -> None:
     async def run() -> None:
         gang = Gang(size, host)
@@ -119,8 +101,7 @@ def play(scene: Callable[[Gang], Awaitable[None]], size: int, host: str) -> None
 
 @pytest.fixture
 def host() -> str:
-    """A loopback address of this test's own, because launchers all listen on one port."""
-    return f"127.{random.randrange(100, 250)}.{random.randrange(1, 250)}.{random.randrange(1, 250)}"
+    return launched.address()
 
 
 def test_a_gang_restarts_in_place_by_one_command(host: str) -> None:
@@ -260,61 +241,12 @@ def test_frames_that_are_sent_again_are_refused(host: str) -> None:
 # A launcher as a process
 
 
-class Process:
-    """A launcher of a gang of one, whose rank trains."""
-
-    def __init__(self, folder: Path, host: str, config: Mapping[str, Any]) -> None:
-        self.host = host
-        (folder / "token").write_bytes(TOKEN)
-        (folder / "config.yaml").write_text(yaml.safe_dump(dict(config)))
-        self.message = folder / "termination-log"
-        environment = {
-            **os.environ,
-            names.ENV_CONFIG: str(folder / "config.yaml"),
-            names.ENV_LAUNCHER_TOKEN: str(folder / "token"),
-            names.ENV_TERMINATION_LOG: str(self.message),
-            names.ENV_CHECKPOINTS: str(folder / "checkpoints"),
-            names.ENV_BIND_ADDRESS: host,
-        }
-        command = [sys.executable, "-m", "resnetboost_trainer"]
-        self.process = subprocess.Popen(command, env=environment, cwd=folder, start_new_session=True)
-
-    def children(self) -> list[int]:
-        """Process ids of the launcher's descendants."""
-        found, parents = [], [self.process.pid]
-        while parents:
-            pid = parents.pop()
-            with contextlib.suppress(OSError):
-                text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-                mine = [int(word) for word in text.split()]
-                found += mine
-                parents += mine
-        return found
-
-
 @pytest.fixture
 def processes() -> Iterator[list[Process]]:
     started: list[Process] = []
     yield started
     for found in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(found.process.pid, signal.SIGKILL)
-        found.process.wait()
-
-
-async def operator_of(host: str) -> Connection:
-    """The connection of an operator, which keeps itself alive."""
-    while True:
-        try:
-            connection = await connect(host, PORT, TOKEN, HelloOperator())
-        except Broken:
-            await asyncio.sleep(0.05)
-        else:
-            _ALIVE.add(asyncio.create_task(keep_alive(connection)))
-            return connection
-
-
-_ALIVE: set[asyncio.Task[None]] = set()
+        found.end()
 
 
 def test_a_killed_rank_is_started_again_and_a_stopped_launcher_ends_with_its_ranks_code(

@@ -49,13 +49,13 @@ def test_a_failed_rank_is_reported_and_its_container_lives_until_the_deadline() 
     report = state.report()
     assert (report.running, report.end and (report.end.exit_code, report.end.message)) == (False, (137, "words"))
     assert state.next(100.0) == Wait(100.0 + UNANSWERED_SECONDS)
-    assert state.next(100.0 + UNANSWERED_SECONDS) == Exit(137)
+    assert state.next(100.0 + UNANSWERED_SECONDS) == Exit(137, "words")
 
 
 def test_a_successful_rank_ends_its_container_at_once_whatever_is_commanded() -> None:
     state = failed(0)
     assert not state.command(command(1), 100.0)
-    assert state.next(100.0) == Exit(0)
+    assert state.next(100.0) == Exit(0, "words")
 
 
 def test_a_command_in_time_starts_the_rank_again_after_the_back_off() -> None:
@@ -87,7 +87,7 @@ def test_a_container_that_is_asked_to_end_waits_for_its_rank_and_takes_its_exit_
     state.stop()
     assert state.next(0.0) == Terminate()
     state.ended(16, "saved", 0.0, 40.0)
-    assert state.next(40.0) == Exit(16)
+    assert state.next(40.0) == Exit(16, "saved")
 
 
 @pytest.mark.parametrize("delay", [0.0, 60.0])

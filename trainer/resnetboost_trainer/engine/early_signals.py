@@ -18,12 +18,16 @@ def listen() -> None:
 
 
 def _leave(number: int, frame: object) -> None:
-    """Write the termination message without `failures`, which may be only half imported."""
+    write_message(os.environ.get("RESNETBOOST_TERMINATION_LOG") or os.devnull)
+    os._exit(INTERRUPTED_EXIT_CODE)
+
+
+def write_message(path: str) -> None:
+    """Write the termination message without `failures`, which may be only half imported. Never fails."""
     rank = os.environ.get("RESNETBOOST_RANK") or os.environ.get("RESNETBOOST_INDEX") or "0"
     verdict = {"class": "Interrupted", "message": MESSAGE, "rank": int(rank) if rank.isdigit() else 0}
     try:
-        with open(os.environ.get("RESNETBOOST_TERMINATION_LOG") or os.devnull, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8") as file:
             json.dump(verdict | {"exitCode": INTERRUPTED_EXIT_CODE}, file)
     except OSError:
         pass
-    os._exit(INTERRUPTED_EXIT_CODE)

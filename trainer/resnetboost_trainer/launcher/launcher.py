@@ -58,7 +58,7 @@ class Launcher:
         self._command: StartAttempt | None = None
         self._link: Leading | Following | None = None
         self._terminated = False
-        self._message = ""
+        self.message = ""  # the termination message, once `run` has returned
 
     def lead(self, address: str, port: int, token: bytes) -> None:
         """Serve the gang and the operator while this launcher runs."""
@@ -90,30 +90,34 @@ class Launcher:
         return StartAttempt(self._command.attempt, self._command.config, self._command.coordinator_port, left)
 
     @property
-    def message(self) -> str:
-        """The termination message of the last rank, '' if there was none."""
-        return self._message
-
-    @property
     def state(self) -> LauncherState:
         """What it wants and has."""
         return self._state
 
     async def run(self) -> int:
         """Start the first attempt's rank, and live until the container should end. Returns its exit code."""
-        if self._link is not None:
-            await self._link.start()
+        await self._connect()
         try:
             while True:
                 self._changed.clear()
                 action = self._state.next(time.monotonic())
                 if isinstance(action, Exit):
                     self._report()
+                    self.message = action.message
                     return action.code
                 await self._act(action)
         finally:
             if self._link is not None:
                 await self._link.close()
+
+    async def _connect(self) -> None:
+        """A launcher that nobody can reach still runs its rank; its gang restarts in new pods."""
+        try:
+            if self._link is not None:
+                await self._link.start()
+        except OSError as error:
+            log.warning("launcher: cannot listen, so ranks start again in new pods only: %s", error)
+            self._link = None
 
     async def _act(self, action: Start | Kill | Terminate | Wait) -> None:
         if isinstance(action, Start):
@@ -141,7 +145,6 @@ class Launcher:
         self._state.runs()
         self._report()
         exit_code, message = await rank.wait()
-        self._message = message
         self._state.ended(exit_code, message, time.time(), time.monotonic())
         self._rank = None
         self._report()

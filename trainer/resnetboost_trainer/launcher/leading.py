@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # A thousand ranks start within moments of each other: an operator gets their reports together.
 REPORT_SECONDS = 0.05
+# A greeting is short; whoever has not proved to know the token gets no room for more.
+HELLO_BYTES = 1024
 # Connections that have not said who they are; more are refused. A gang of a thousand connects within a second.
 STRANGERS = 64
 
@@ -102,6 +104,7 @@ class Leading:
         if self._strangers >= max(STRANGERS, self._size):
             writer.close()
             return
+        self._strangers += 1
         self._spawn(self._talk(Connection(reader, writer)))
 
     async def _talk(self, connection: Connection) -> None:
@@ -117,11 +120,10 @@ class Leading:
             connection.close()
 
     async def _greeted(self, connection: Connection) -> Message:
-        self._strangers += 1
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
                 await connection.greet(self._token, server=True)
-                return await connection.receive()
+                return await connection.receive(HELLO_BYTES)
         finally:
             self._strangers -= 1
 

@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from resnetboost_api import names
+from resnetboost_trainer.engine import early_signals
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +38,23 @@ def die_with(parent: int) -> None:
         os._exit(KILLED)
 
 
+class _Template(msgspec.Struct, frozen=True):
+    """A template process, and the socket to it."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message. Raises OSError if the process has ended."""
+        self.socket.send(json.dumps(message).encode())
+
+
 class RankProcess:
     """A rank forked by the template process."""
 
-    def __init__(self, template: socket.socket, message: Path) -> None:
+    def __init__(self, template: "_Template", message: Path) -> None:
         self._template, self._message = template, message
+        self._pidfd = -1
         self.forked = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -53,8 +67,12 @@ class RankProcess:
         return await self.ended, self._read_message()
 
     def terminate(self) -> None:
-        """Ask it to stop."""
-        self._send("terminate")
+        """Ask it to stop; one that does not exist yet never will: importing MindSpore takes seconds."""
+        if self.forked.is_set():
+            self._send("terminate")
+        else:
+            self.finish(early_signals.INTERRUPTED_EXIT_CODE)
+            self._template.process.kill()
 
     def kill(self) -> None:
         """Kill it and every process of its group."""
@@ -62,7 +80,35 @@ class RankProcess:
 
     def _send(self, word: str) -> None:
         with contextlib.suppress(OSError):  # the template has ended, and with it the rank
-            self._template.send(json.dumps({"do": word}).encode())
+            self._template.send({"do": word})
+
+    def exists(self, pid: int) -> None:
+        """Its process exists."""
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            self._pidfd = os.pidfd_open(pid)
+        self.forked.set()
+
+    def finish(self, exit_code: int) -> None:
+        """It was reaped, or never was."""
+        self.forked.set()
+        if not self.ended.done():
+            self.ended.set_result(exit_code)
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def orphaned(self) -> None:
+        """The template process has ended. The kernel kills the rank; it counts as ended when that has happened."""
+        if self._pidfd < 0:
+            self.finish(KILLED)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._gone)
+
+    def _gone(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self.finish(KILLED)
 
     def _read_message(self) -> str:
         try:
@@ -81,13 +127,12 @@ class RankProcesses:
     def __init__(self, environment: Mapping[str, str], arguments: list[str]) -> None:
         self._environment, self._arguments = dict(environment), arguments
         self.folder = Path(tempfile.mkdtemp(prefix="resnetboost-launcher-"))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._template: _Template | None = None
         self._rank: RankProcess | None = None
 
     async def start(self, attempt: int, config: Mapping[str, Any] | None, coordinator_port: int | None) -> RankProcess:
         """Have the rank of an attempt forked."""
-        template = self._template()
+        template = self._living_template()
         message = self.folder / f"termination-log-{attempt}"
         changed = {names.ENV_TERMINATION_LOG: str(message)}
         if config is not None:
@@ -96,22 +141,28 @@ class RankProcesses:
         if host and coordinator_port is not None:
             changed[names.ENV_COORDINATOR] = f"{host}:{coordinator_port}"
         self._rank = RankProcess(template, message)
-        template.send(json.dumps({"do": "start", "environment": changed}).encode())
+        try:
+            template.send({"do": "start", "environment": changed})
+        except OSError as error:
+            log.warning("launcher: the template process has ended: %s", error)
+            self._rank.finish(KILLED)
         return self._rank
 
     def close(self) -> None:
         """End the template process, and with it the rank."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self._template is not None:
+            self._template.process.kill()
+            self._template.process.wait()
 
     def reap(self) -> None:
         """Reap orphans, whose parent process 1 of a container becomes; not the template process."""
-        own = self._process.pid if self._process is not None else 0
+        living = self._template is not None and self._template.process.returncode is None
+        own = self._template.process.pid if self._template is not None and living else 0
         with contextlib.suppress(ChildProcessError):  # there is none left
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if found.si_pid == own:
-                    return
+                if found.si_pid == own and self._template is not None:
+                    self._template.process.poll()
+                    continue
                 os.waitpid(found.si_pid, os.WNOHANG)
 
     def _written(self, attempt: int, config: Mapping[str, Any]) -> Path:
@@ -119,34 +170,39 @@ class RankProcesses:
         path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
         return path
 
-    def _template(self) -> socket.socket:
-        """The socket to the template process, which is started if there is none."""
-        if self._socket is not None and self._process is not None and self._process.poll() is None:
-            return self._socket
+    def _living_template(self) -> _Template:
+        """The template process, started if there is none."""
+        if self._template is None or self._template.process.poll() is not None:
+            self._template = self._started_template()
+        return self._template
+
+    def _started_template(self) -> _Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**self._environment, ENV_TEMPLATE: "1"}
         environment.pop(names.ENV_LAUNCHER_TOKEN, None)
         command = [sys.executable, "-m", "resnetboost_trainer", *self._arguments]
-        self._process = subprocess.Popen(command, env=environment, stdin=theirs.fileno())
-        theirs.close()
+        with theirs:
+            template = _Template(subprocess.Popen(command, env=environment, stdin=theirs.fileno()), ours)
         ours.setblocking(False)
-        self._socket = ours
-        asyncio.get_running_loop().add_reader(ours, self._heard, ours)
-        return ours
+        asyncio.get_running_loop().add_reader(ours, self._heard, template)
+        return template
 
-    def _heard(self, template: socket.socket) -> None:
+    def _heard(self, template: _Template) -> None:
         """The template process says that the rank started, and how it ended; its own end is the rank's too."""
         try:
-            message = template.recv(_MESSAGE_BYTES)
+            text = template.socket.recv(_MESSAGE_BYTES)
         except OSError:
-            message = b""
-        if not message:
-            asyncio.get_running_loop().remove_reader(template)
-            template.close()
-            self._socket = None
-        if self._rank is None:
+            text = b""
+        rank = self._rank if template is self._template else None  # an earlier one has nothing to say of this rank
+        if not text:
+            asyncio.get_running_loop().remove_reader(template.socket)
+            template.socket.close()
+            template.process.kill()
+            if rank is not None:
+                rank.orphaned()
             return
-        self._rank.forked.set()
-        code = json.loads(message).get("exitCode") if message else KILLED
-        if code is not None and not self._rank.ended.done():
-            self._rank.ended.set_result(int(code))
+        message = json.loads(text)
+        if rank is not None and "started" in message:
+            rank.exists(message["started"])
+        if rank is not None and "exitCode" in message:
+            rank.finish(message["exitCode"])

@@ -33,9 +33,10 @@ class Terminate(msgspec.Struct, frozen=True):
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """End the container."""
+    """End the container with that exit code and termination message, '' if there is none."""
 
     code: int
+    message: str = ""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -113,7 +114,7 @@ class LauncherState:
 
     def _after_the_end(self, end: RankEnd, now: float) -> Action:
         if self._succeeded or self._stopping or now >= self._gives_up_at:
-            return Exit(end.exit_code)
+            return Exit(end.exit_code, end.message)
         return Wait(self._gives_up_at)
 
     @property
