@@ -53,8 +53,17 @@ _TRAINER = "trainer/resnetboost_trainer/{}.py"
 _UNIT, _INTEGRATION = "tests/unit/test_{}.py", "tests/integration/test_{}.py"
 AREAS = {
     "planning": Area(
-        _files(_OPERATOR, "planning/* planning/policies/* observed/failure failures"),
-        _files(_UNIT, "plan plan_on_kubernetes plan_of_rank_tables failure_policies job_metrics plan_properties"),
+        (*_files(_OPERATOR, "planning/* planning/policies/* observed/failure"), "api/resnetboost_api/failures.py"),
+        _files(_UNIT, "plan plan_on_kubernetes plan_of_rank_tables failure_policies job_metrics plan_properties")
+        + _files(_UNIT, "queue queue_properties queue_topology admissions gang_placement obsolete_groups"),
+    ),
+    "scheduling": Area(
+        _files(_OPERATOR, "scheduling/* scheduling/kueue/*"),
+        (
+            *_files(_UNIT, "gang_schedulers gang_placement queue queue_topology queue_properties operator_queue"),
+            *("tests/unit/test_admissions.py", "tests/golden/test_manifests.py"),
+        ),
+        count=30,
     ),
     "ranktable/check": Area(
         _files(_OPERATOR, "ranktable/check/* ranktable/tables ranktable/chips"),
@@ -63,7 +72,7 @@ AREAS = {
     "optim/kfac": Area(
         _files(_TRAINER, "optim/thor/blocks optim/thor/cost optim/thor/inverse")
         + _files(_TRAINER, "optim/thor/assignment optim/thor/trace_rule"),
-        _files(_UNIT, "thor_blocks thor_cost thor_inverse thor_placement thor_trace"),
+        _files(_UNIT, "thor_blocks thor_cost thor_inverse thor_assignment thor_trace"),
         count=18,
     ),
     "optim/subspace": Area(

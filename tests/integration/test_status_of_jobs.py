@@ -84,6 +84,12 @@ class Looker:
         )
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder_without_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`resnetboost status` also shows the local runs in ./runs, which this tree has after `make run`."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def looker(space: Space) -> Looker:
     return Looker(space)

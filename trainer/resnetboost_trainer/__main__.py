@@ -1,15 +1,23 @@
-"""Entry point of a rank: reads config and environment, trains, and writes the termination message and exit code."""
+"""Entry point of a rank: reads config and environment, trains, and writes the termination message and exit code.
+
+In a container with a launcher's token this is the launcher, which starts the rank as its child.
+"""
+
+import os
+import sys
 
 from resnetboost_trainer.engine import early_signals
 
 if __name__ == "__main__":
     early_signals.listen()  # the other imports take long enough to be asked to stop meanwhile
+    if "RESNETBOOST_TEMPLATE" in os.environ or "RESNETBOOST_LAUNCHER_TOKEN" in os.environ:
+        from resnetboost_trainer.launcher import main as launcher
+
+        launcher.main()  # returns in ranks alone
 
 import argparse
 import logging
-import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import NoReturn

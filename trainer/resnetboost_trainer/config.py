@@ -70,6 +70,8 @@ __all__ = [
     "recorded",
 ]
 
+# Set by whoever has started the coordinator already.
+COORDINATOR_RUNS = "RESNETBOOST_COORDINATOR_RUNS"
 # Training images as test images are.
 PLAIN = Augmentation(crop="Central", horizontal_flip=0)
 
@@ -78,8 +80,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """What differs from rank to rank, and where things are.
 
     `coordinator` is host:port; None for a single rank, and where the ranks meet by a table that comes into the folder
-    `rank_table`: until it has come `rank` is the pod's index. The rank of index 0 is the `leader`, who alone has the
-    checkpoints.
+    `rank_table`: until it has come `rank` is the pod's index. `coordinator_runs`: somebody else has started it. The
+    rank of index 0 is the `leader`, who alone has the checkpoints.
     """
 
     config: Path
@@ -89,6 +91,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     leader: int
     world_size: int
     coordinator: tuple[str, int] | None
+    coordinator_runs: bool = False
     rank_table: Path | None
     bind_address: str
     metrics_port: int
@@ -180,6 +183,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> Environment:
         leader=0,
         world_size=world_size,
         coordinator=_address(coordinator) if coordinator and world_size > 1 else None,
+        coordinator_runs=COORDINATOR_RUNS in variables,
         rank_table=rank_table,
         bind_address=variables.get("RESNETBOOST_BIND_ADDRESS", ""),
         metrics_port=_integer(variables, "RESNETBOOST_METRICS_PORT", 9400),

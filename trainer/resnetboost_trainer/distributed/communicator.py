@@ -43,19 +43,14 @@ class Rendezvous:
         self.process: subprocess.Popen[bytes] | None = None
         if environment.coordinator is None:
             return
-        host, port = environment.coordinator
-        variables = {
-            "MS_SCHED_HOST": resolve(host),
-            "MS_SCHED_PORT": str(port),
-            "MS_WORKER_NUM": str(environment.world_size),
-        }
+        variables = scheduler_variables(environment.coordinator, environment.world_size)
         os.environ.update(variables, MS_ROLE="MS_WORKER", MS_NODE_ID=str(environment.rank))
         for bound in ("LOWER", "UPPER"):  # MindSpore's own 3 to 5 s double the time a small gang takes to meet
             os.environ.setdefault(f"MS_RETRY_INTERVAL_{bound}", "1")
         # How late a rank may come to a collective. MindSpore's 30 s is less than a graph takes to compile on a busy
         # node; a dead rank is noticed by whoever started it, long before.
         os.environ.setdefault("MS_CPU_COMM_OP_TIMEOUT", "120")
-        if environment.rank == 0:
+        if environment.rank == 0 and not environment.coordinator_runs:
             self.process = coordinator.start(variables)
             atexit.register(self.close)
 
@@ -64,6 +59,12 @@ class Rendezvous:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+def scheduler_variables(address: tuple[str, int], world_size: int) -> dict[str, str]:
+    """MindSpore's variables for a gang that meets at that host and port. Raises CommunicationError as `resolve`."""
+    host, port = address
+    return {"MS_SCHED_HOST": resolve(host), "MS_SCHED_PORT": str(port), "MS_WORKER_NUM": str(world_size)}
 
 
 def resolve(host: str, timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS) -> str:

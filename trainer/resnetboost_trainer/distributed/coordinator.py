@@ -1,6 +1,7 @@
 """MindSpore's rendezvous process (MS_SCHED): a child process of rank 0 that ends with its parent.
 
-A child instead of a sidecar: one container per pod, and kubelet cannot restart it behind the gang's back.
+A child instead of a sidecar: one container per pod, and kubelet cannot restart it behind the gang's back. Where a
+launcher's template process forks rank 0, it forks the coordinator beside it and ends it with the rank.
 """
 
 import ctypes
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 
@@ -29,9 +31,25 @@ def _die_with(parent: int) -> None:
         sys.exit(0)  # it died before prctl took effect
 
 
+def run_forked(parent: int, variables: Mapping[str, str]) -> NoReturn:
+    """Be the coordinator, in a process forked by one that has imported MindSpore."""
+    _die_with(parent)
+    os.setpgid(0, 0)
+    os.environ.update(variables, MS_ROLE="MS_SCHED", OMP_NUM_THREADS="1")
+    os.environ.pop("MS_NODE_ID", None)
+    try:
+        _serve()
+    finally:
+        os._exit(1)
+
+
 def main() -> None:
     """Serve the rendezvous until rank 0 ends this process."""
     _die_with(int(sys.argv[1]))
+    _serve()
+
+
+def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     import mindspore
@@ -39,7 +57,8 @@ def main() -> None:
 
     mindspore.set_device("CPU")
     init()
-    signal.pause()
+    while True:
+        signal.pause()
 
 
 if __name__ == "__main__":
