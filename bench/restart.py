@@ -1,7 +1,8 @@
-"""From a rank's failure to the next attempt: in place against new pods, for 1000 played launchers and for real ranks.
+"""From a rank's failure to the next attempt: in place against new pods, for 1000 launchers and for real ranks.
 
-The launchers of a gang on a real API server with kwok nodes are played by this process; a failure with new pods
-follows in the same gang. It takes 5 minutes on 2 idle cores; RESTART_SIZE and RESTART_ROUNDS make it shorter.
+The launchers of a gang on a real API server with kwok nodes are the trainer's, all in this process; only their ranks
+are played. A failure with new pods follows in the same gang. It takes 5 minutes on 2 idle cores; RESTART_SIZE and
+RESTART_ROUNDS make it shorter.
 """
 
 import base64
@@ -14,10 +15,10 @@ import msgspec
 
 from beds.cluster import ControlPlane
 from beds.operator import Account, Operator
-from beds.operator.launchers import PlayedLaunchers
 from beds.operator.progress_server import ProgressPort
 from bench import restart_ranks, scale_jobs
 from bench.entries import Entry, figure, ratio, speedup
+from bench.restart_launchers import GangLaunchers
 from bench.scale_jobs import NAMESPACE, Gang
 from bench.scale_operator import Costs, Meter
 from bench.scale_pods import Pods
@@ -44,7 +45,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def measure() -> list[Entry]:
-    """The gang of played launchers first, then real ranks on this machine."""
+    """The gang of 1000 launchers first, then real ranks on this machine."""
     with ControlPlane(crds=[scale_jobs.CRD]) as plane:
         plane.add_kwok_nodes(NODES)
         scale_jobs.prepare(plane)
@@ -89,14 +90,14 @@ def _round(plane: ControlPlane, meter: Meter) -> Round:
     return Round(start, in_place, new_pods, costs)
 
 
-def _play(plane: ControlPlane, gang: Gang) -> tuple[PlayedLaunchers, ProgressPort]:
+def _play(plane: ControlPlane, gang: Gang) -> tuple[GangLaunchers, ProgressPort]:
     """Play the gang's launchers and rank 0's progress on an address that its pod gets."""
     job = gang.status(plane)
     leader = f"/api/v1/namespaces/{NAMESPACE}/pods/{job['metadata']['name']}-base-0-0"
     secret = names.launcher_secret(job["metadata"]["name"], job["metadata"]["uid"])
     found = json.loads(plane.client.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}"))
     token = base64.b64decode(found["data"][names.LAUNCHER_KEY])
-    launchers = PlayedLaunchers(ADDRESS, token, SIZE, 0)
+    launchers = GangLaunchers(ADDRESS, token, SIZE)
 
     def tell() -> bytes:
         progress = {"state": "Training", "stage": "base", "attempt": launchers.attempt, "step": 9, "heartbeat": 9}
@@ -108,7 +109,7 @@ def _play(plane: ControlPlane, gang: Gang) -> tuple[PlayedLaunchers, ProgressPor
     return launchers, port
 
 
-def _fail_rank(launchers: PlayedLaunchers) -> float:
+def _fail_rank(launchers: GangLaunchers) -> float:
     """Seconds from the end of a rank in the middle until all ranks of the next attempt have started."""
     began = time.monotonic()
     launchers.end(SIZE // 2, 137)
@@ -117,7 +118,7 @@ def _fail_rank(launchers: PlayedLaunchers) -> float:
         if time.monotonic() > deadline:
             raise TimeoutError("the ranks do not start again in place")
         time.sleep(0.005)
-    return max(moment for _, attempt, moment in launchers.starts if attempt == 1) - began
+    return max(moment for attempt, moment in launchers.starts if attempt == 1) - began
 
 
 def _fail_pod(gang: Gang, pods: Pods) -> float:
