@@ -118,7 +118,7 @@ def test_only_ends_that_a_rank_may_recover_from_restart_in_place(verdict: Failur
     state = observe(cluster.job, cluster.status, observation, cluster.now)
     failure = Failure(verdict, rank=1, node="node-1")
     record = attempts.record(failure, cluster.status, state.time)
-    assert (in_place.obstacle(state, failure, record) == "") is expected
+    assert (in_place.obstacle(state, cluster.status, failure, record) == "") is expected
 
 
 def test_what_is_about_nodes_devices_images_and_startups_never_restarts_in_place() -> None:
