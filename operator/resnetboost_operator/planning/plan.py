@@ -30,6 +30,7 @@ from resnetboost_operator.planning import (
     stages,
     start,
     suspend,
+    timekeeping,
     wakeup,
 )
 from resnetboost_operator.planning.actions import Event, Plan, sooner
@@ -39,9 +40,10 @@ from resnetboost_operator.planning.rank_assignment import RankAssignment
 def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan:
     """The next actions for a job. Planning again with their results changes nothing more."""
     state = observe(job, _begun(job, status, pods.timestamp(now)), observation, now)
-    state = reports.with_progress(admission.with_admission(state))
+    state = timekeeping.begun(reports.with_progress(admission.with_admission(state)))
     decided = queue.with_workload(status, state, _decide(state))
-    decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
+    kept = timekeeping.kept(state, decided.status)
+    decided = replace(decided, status=replace(kept, phase=conditions.phase(kept)))
     return replace(_with_warning(status, decided), obsolete_groups=obsolete_groups.obsolete(state, decided.status))
 
 
