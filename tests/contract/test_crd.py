@@ -112,7 +112,10 @@ class TestFields:
 
 def _always_there(items: Schema) -> set[str]:
     """Fields that the items of a list have in any case: a list's keys must be among them, or no API server takes it."""
-    return {*items.get("required", ()), *(name for name, node in items["properties"].items() if "default" in node)}
+    return {
+        *items.get("required", ()),
+        *(name for name, node in items.get("properties", {}).items() if "default" in node),
+    }
 
 
 def is_bounded(node: Schema) -> bool:
