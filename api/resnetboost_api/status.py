@@ -116,8 +116,6 @@ class Progress(Reported, frozen=True):
     """
     resumed_step: Count | None = None
     """Step that the attempt went on from, 0 if it began the stage."""
-    preflight_seconds: Amount | None = None
-    """How long the checks before training took, in seconds; left out without them."""
     top1: Ratio | None = None
     """Top-1 accuracy of the last evaluation on the test images, 0 to 1."""
     top5: Ratio | None = None
@@ -128,6 +126,8 @@ class Progress(Reported, frozen=True):
     """Rank that computed longest before the last reduction."""
     slowest_compute_seconds: Amount | None = None
     """How long that rank computed in a step, in seconds."""
+    preflight_seconds: Amount | None = None
+    """How long the attempt's preflight took, in seconds; left out if it had none."""
     skipped_images: Count = 0
     """Images that rank 0 skipped in this attempt because they cannot be used."""
     heartbeat: Count = 0
