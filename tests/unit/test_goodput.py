@@ -101,6 +101,44 @@ def test_back_off_counts_as_restart() -> None:
     assert lost(cluster)["Restart", "Killed"] == 40
 
 
+def test_the_back_off_of_ranks_that_start_again_in_place_counts_as_restart() -> None:
+    """Their attempt is decided on at once and begins later; until then they wait."""
+    cluster = begun()
+    at(cluster, 10)
+    trained(cluster, 10, 10)
+    before = cluster.status
+    cluster.exit(1, 137)
+    cluster.status = replace(cluster.plan().status, attempt_creation_time=timestamp(START + 25))
+    assert before.attempt < cluster.status.attempt
+    cluster.pods.clear()
+    at(cluster, 20)
+    cluster.settle()
+    assert ("Restart", "Killed") not in lost(cluster)
+    at(cluster, 31)
+    cluster.settle()
+    assert cluster.status.waiting_time is None
+    assert lost(cluster)["Restart", "Killed"] == 15
+    at(cluster, 40)
+    cluster.run_all()
+    cluster.exit(0, 15)
+    cluster.settle()
+    assert lost(cluster) == {("Restart", "Killed"): 15, ("Restart", "StorageError"): 15}
+
+
+def test_an_attempt_that_begins_knows_nothing_of_the_one_before() -> None:
+    """As after a run that is opened again, whose status still has the times of its last attempt."""
+    cluster = begun()
+    at(cluster, 20)
+    trained(cluster, 20, 20)
+    old = replace(cluster.status, attempt=1, attempt_creation_time=None, attempt_start_time=None)
+    cluster.status = replace(old, conditions=(), attempt_waited_seconds=7)
+    cluster.pods.clear()
+    at(cluster, 100)
+    cluster.settle()
+    assert cluster.status.attempt_creation_time == timestamp(START + 100)
+    assert (cluster.status.attempt_training_time, cluster.status.attempt_waited_seconds) == (None, 0)
+
+
 def test_a_start_that_fails_is_lost_to_its_own_failure() -> None:
     cluster = begun()
     at(cluster, 50)

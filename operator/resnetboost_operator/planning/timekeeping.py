@@ -30,12 +30,16 @@ def begun(state: ObservedState) -> ObservedState:
 def kept(state: ObservedState, after: Status) -> Status:
     """The decided status with its times. `state` is what it was decided from."""
     status = _with_wait(state, _with_dropped_attempt(state, after))
-    if status.attempt_creation_time is None or status.attempt != state.status.attempt:
+    if status.attempt_creation_time is None or _begin(status) != _begin(state.status):
         times = {"attempt_training_time": None, "attempt_waiting_time": None, "attempt_waited_seconds": 0}
         status = replace(status, **times)
     else:
         status = _with_training(state, _with_room(state, status))
     return _with_fault(state, status)
+
+
+def _begin(status: Status) -> tuple[int, str | None]:
+    return status.attempt, status.attempt_creation_time
 
 
 def _with_dropped_attempt(state: ObservedState, after: Status) -> Status:
