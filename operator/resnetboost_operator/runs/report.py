@@ -98,7 +98,7 @@ _DESCENT_ROWS = (
 
 # The colours of the job's dashboard.
 _PRODUCTIVE = "Steps that count"
-_COLOURS = {
+COLOURS = {
     _PRODUCTIVE: "#73bf69",
     lost_time.RESTART: "#ff9830",
     lost_time.REPLAY: "#c4162a",
@@ -221,7 +221,7 @@ def _time(found: Goodput | None) -> str:
         return ""
     found = lost_time.complete(found)
     parts = {_PRODUCTIVE: found.productive_device_seconds} | lost_time.by_cause(found)
-    known = [(cause, seconds, _COLOURS.get(cause, _OTHER_COLOUR)) for cause, seconds in parts.items() if seconds]
+    known = [(cause, seconds, COLOURS.get(cause, _OTHER_COLOUR)) for cause, seconds in parts.items() if seconds]
     bar = "".join(f'<span style="flex: {seconds}; background: {colour}"></span>' for _, seconds, colour in known)
     rows = "\n".join(_time_row(cause, seconds, colour, sum(parts.values())) for cause, seconds, colour in known)
     return f'<div class="bar">{bar}</div>\n<table>\n{rows}\n</table>'
