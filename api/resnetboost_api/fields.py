@@ -77,9 +77,9 @@ def as_schema(rule: Rule) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found.items() if text}
 
 
-def keyed(name: str) -> dict[str, Any]:
-    """A list keyed by one field of its items, as `extra_json_schema`."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [name]}
+def keyed(*names: str) -> dict[str, Any]:
+    """A list keyed by these fields of its items, as `extra_json_schema`. Each is required or has a default."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(names)}
 
 
 # A list that is replaced as a whole.

@@ -126,6 +126,8 @@ class Progress(Reported, frozen=True):
     """Rank that computed longest before the last reduction."""
     slowest_compute_seconds: Amount | None = None
     """How long that rank computed in a step, in seconds."""
+    preflight_seconds: Amount | None = None
+    """How long the attempt's preflight took, in seconds; left out if it had none."""
     skipped_images: Count = 0
     """Images that rank 0 skipped in this attempt because they cannot be used."""
     heartbeat: Count = 0
@@ -135,28 +137,40 @@ class Progress(Reported, frozen=True):
 
 
 class Loss(Reported, frozen=True, omit_defaults=False):
-    """One cause."""
+    """Time lost to one cause because of one failure class."""
 
     reason: Word
-    """Class of the failure; or Overhead, what an attempt that ended well spent beside its steps."""
+    """What the time went into. Detection: until a failure was noticed. Restart: from then until the next attempt had
+    finished a step. Replay: steps that had to be done again. Preflight: checks before training. Queueing: waiting for
+    admission or room. Overhead: the rest, such as the first start, evaluations and checkpoints. A failure class:
+    everything an older operator counted for it.
+    """
     device_seconds: Count
     """Pods times seconds."""
+    failure: Annotated[
+        str, Meta(max_length=64, pattern="^([A-Z][A-Za-z0-9]*)?$", extra_json_schema={"default": ""})
+    ] = ""
+    """Class of the failure that caused it, empty if none did."""
     REQUIRED: ClassVar[tuple[str, ...] | None] = ("reason",)
 
 
 class Goodput(Reported, frozen=True):
-    """What became of the time of all ended attempts. An estimate from the mean duration of a step."""
+    """What became of the time of all ended attempts and between them. An estimate from the mean duration of a step."""
 
     attempt_seconds: Count = 0
     """Seconds from creation to end, all ended attempts together."""
     productive_seconds: Count = 0
     """Seconds among them that went into steps that count."""
+    productive_device_seconds: Count = 0
+    """The same as pods times seconds. With everything in lost it is the pods' whole time, in attempts and between
+    them, except while the job was suspended.
+    """
     percent: Percent = 0
-    """Productive seconds in percent."""
+    """Productive device-seconds in percent of all device-seconds but those of Queueing."""
     repeated_steps: Count = 0
     """Steps that were done after the last checkpoint of an attempt that failed, and so done twice."""
-    lost: Annotated[tuple[Loss, ...], Meta(max_length=32, extra_json_schema=keyed("reason"))] = ()
-    """Device-seconds that ended in nothing, by what they were lost to."""
+    lost: Annotated[tuple[Loss, ...], Meta(max_length=256, extra_json_schema=keyed("reason", "failure"))] = ()
+    """Device-seconds that ended in nothing, by what they were lost to and the failure that caused it."""
 
 
 class Attempt(Reported, frozen=True):
@@ -237,6 +251,17 @@ class Status(Reported, frozen=True):
     """
     failure_time: Time | None = None
     """When a rank of the current attempt was first seen to blame another; whoever it was is awaited for a while."""
+    fault_time: Time | None = None
+    """When the first rank ended of those seen at failureTime; time is lost to detection from then on."""
+    attempt_training_time: Time | None = None
+    """When the current attempt began to train; what it took until then is its start."""
+    attempt_waiting_time: Time | None = None
+    """Since when there is no room for all pods of the current attempt; left out while there is."""
+    attempt_waited_seconds: Count = 0
+    """How long the current attempt waited for room before, in seconds."""
+    waiting_time: Time | None = None
+    """Since when the job waits for its next attempt, in its queue or between two attempts; goodput has the time before.
+    """
     ranks: Ranks = Ranks()
     observed_generation: Count = 0
     """Generation of the job that this status was decided for."""

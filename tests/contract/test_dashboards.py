@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from resnetboost_api.status import Attempt, Condition, Goodput, Loss, Progress, Status
+from resnetboost_operator import lost_time
 from resnetboost_operator.controller.job_series import FAMILIES
 from resnetboost_operator.controller.jobs import JobRecord
+from resnetboost_operator.runs import report
 from support import dashboardlint, exposedmetrics
 from support.exposedmetrics import Metric
 from support.simulation import job
@@ -87,6 +89,18 @@ def test_labels_of_job_series_match_the_linters() -> None:
         told = [set(labels) for labels, _ in family.samples(record)]
         assert told, f"{family.name} tells nothing"
         assert told == [exposedmetrics.OF_JOBS.get(family.name.removeprefix("resnetboost_job_"), set())] * len(told)
+
+
+def test_each_cause_of_lost_time_has_one_colour_in_the_dashboard_and_in_reports() -> None:
+    panel = next(found for found in dashboard("job")["panels"] if found["type"] == "barchart")
+    assert panel["options"]["stacking"] == "normal"
+    colours = {
+        override["matcher"]["options"]: override["properties"][0]["value"]["fixedColor"]
+        for override in panel["fieldConfig"]["overrides"]
+    }
+    assert colours.keys() == {*lost_time.CAUSES}
+    assert len({*colours.values()}) == len(colours)
+    assert colours.items() <= report.COLOURS.items()
 
 
 def _first_panel(found: Any) -> Any:

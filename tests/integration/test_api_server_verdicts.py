@@ -12,6 +12,8 @@ import pytest
 
 from beds.cluster import ClusterError, ControlPlane
 from beds.cluster.fixtures import CRD
+from resnetboost_api.status import Loss, Status
+from resnetboost_operator import status
 from resnetboost_operator.validation import jobfile, schema
 
 pytestmark = pytest.mark.slow
@@ -87,6 +89,23 @@ def test_the_documents_command_makes_labels_of_super_pods(control_plane: Control
     labelled = control_plane.kubectl("get", "nodes", "-l", "example.com/super-pod=7", "--output=name").split()
     with_label = control_plane.kubectl("get", "nodes", "-l", "example.com/super-pod", "--output=name").split()
     assert labelled == with_label == ["node/in-super-pod"]
+
+
+@pytest.mark.usefixtures("everything")
+def test_losses_of_an_older_operator_get_no_failure_and_stand_beside_newer_ones(control_plane: ControlPlane) -> None:
+    def written(*lost: dict[str, Any]) -> Status:
+        patch = json.dumps({"status": {"goodput": {"attemptSeconds": 9, "lost": lost}}})
+        named = ("resnetboostjob/everything", "--subresource=status", "--type=merge", "--output=json")
+        found = json.loads(control_plane.kubectl("patch", *named, f"--patch={patch}"))
+        return status.from_dict(found["status"])
+
+    before = written({"reason": "Killed", "deviceSeconds": 7}).goodput
+    assert before is not None
+    assert before.lost == (Loss("Killed", 7),)
+    newer = [{"reason": "Replay", "failure": failure, "deviceSeconds": 1} for failure in ("", "Hang", "Killed")]
+    after = written({"reason": "Killed", "failure": "", "deviceSeconds": 7}, *newer).goodput
+    assert after is not None
+    assert after.lost == (Loss("Killed", 7), Loss("Replay", 1), Loss("Replay", 1, "Hang"), Loss("Replay", 1, "Killed"))
 
 
 @files(CORPUS / "bad")

@@ -116,6 +116,32 @@ def test_a_killed_rank_restarts_the_gang_from_its_checkpoint(runner: Runner) -> 
     assert runner.steps() == list(range(1, 21))
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "detection"), [(137, "Killed", (0, 2)), (16, "Interrupted", (3, 9))], ids=["culprit", "victim"]
+)
+def test_a_run_tells_what_a_failure_cost(runner: Runner, code: int, reason: str, detection: tuple[int, int]) -> None:
+    """Rank 0 ends 8 steps of a quarter of a second after its checkpoint. A victim's culprit is awaited for 5 s."""
+    stub = f"{variable('STUB', f'0,0,18,{code}')}, {variable('STUB_STEP_SECONDS', '0.25')}"
+    ended = runner.run("stages[0].epochs=4", "failurePolicy.backoffSeconds=3", stub=stub)
+    status = runner.status()
+    assert (ended.returncode, status["restarts"]) == (0, 1)
+    found = status["goodput"]
+    lost = {(loss["reason"], loss["failure"]): loss["deviceSeconds"] / 2 for loss in found["lost"]}
+    first, last = detection
+    assert first <= lost.get(("Detection", reason), 0) <= last
+    assert 1 <= lost["Replay", reason] <= 4
+    assert lost["Restart", reason] >= 3
+    assert 6 <= found["productiveSeconds"] <= 10
+    active = datetime.fromisoformat(status["completionTime"]) - datetime.fromisoformat(status["startTime"])
+    assert found["productiveDeviceSeconds"] / 2 + sum(lost.values()) == active.total_seconds()
+    told = subprocess.run([RESNETBOOST, "status", f"{runner.folder}/"], capture_output=True, text=True, check=True)
+    for output in (ended.stdout, told.stdout):
+        assert re.search(rf"goodput +{found['percent']} % · lost \d+ %: restart \d+ %, replay \d+ %", output)
+    report = (runner.folder / "report.html").read_text()
+    assert "Steps that count" in report
+    assert "Restart" in report
+
+
 @pytest.mark.skipif(shutil.which("pkill") is None, reason="no pkill here, which the README's command needs")
 def test_the_readmes_command_kills_a_rank_of_that_run_and_of_no_other(tmp_path: Path) -> None:
     (command,) = re.findall(r"`(pkill [^`]+)`", (ROOT / "README.md").read_text())

@@ -25,7 +25,7 @@ OF_JOBS = {
     "ranks": {"state"},
     "recent_attempts": {"reason"},
     "attempt_end_timestamp_seconds": {"reason"},
-    "lost_device_seconds_total": {"reason"},
+    "lost_device_seconds_total": {"reason", "failure"},
 }
 _PARTS = {"histogram": ("_bucket", "_sum", "_count")}
 _ALGORITHMS: dict[str, Any] = {

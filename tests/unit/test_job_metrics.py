@@ -82,7 +82,12 @@ def test_the_cost_of_failures_is_counted_by_class() -> None:
     assert found["resnetboost_job_attempt_end_timestamp_seconds"] == {"StorageError": first_end, "Killed": cluster.now}
     assert found["resnetboost_job_attempt_seconds_total"] == {"": 100}
     assert found["resnetboost_job_goodput_ratio"] == {"": 0}
-    assert found["resnetboost_job_lost_device_seconds_total"] == {"StorageError": 80, "Killed": 120}
+    assert found["resnetboost_job_productive_device_seconds_total"] == {"": 0}
+    assert found["resnetboost_job_lost_device_seconds_total"] == {
+        "Detection StorageError": 80,
+        "Restart StorageError": 2 * 100,
+        "Detection Killed": 120,
+    }
     assert found["resnetboost_job_repeated_steps_total"] == {"": 2}
     assert "resnetboost_job_heartbeat_timestamp_seconds" not in found, "the heartbeat of a gang that is gone"
 

@@ -272,8 +272,15 @@ def test_the_page_of_one_job_has_every_field() -> None:
         goodput={
             "percent": 80,
             "attemptSeconds": 620,
+            "productiveSeconds": 496,
+            "productiveDeviceSeconds": 992,
             "repeatedSteps": 31,
-            "lost": [{"reason": "Overhead", "deviceSeconds": 44}, {"reason": "Killed", "deviceSeconds": 120}],
+            "lost": [
+                {"reason": "Overhead", "failure": "", "deviceSeconds": 44},
+                {"reason": "Replay", "failure": "Killed", "deviceSeconds": 124},
+                {"reason": "Detection", "failure": "Hang", "deviceSeconds": 80},
+                {"reason": "Queueing", "failure": "", "deviceSeconds": 600},
+            ],
         },
     )
     assert page(view(status)) == [
@@ -286,8 +293,10 @@ def test_the_page_of_one_job_has_every_field() -> None:
         "  slowest     rank 1, 41.2 ms to compute a step",
         "  heartbeat   0:07 ago, after 10:00 without one the gang restarts",
         "  restarts    1 (1 of maxRestarts: 5 used)",
-        "  goodput     80 % of 10:20 in attempts that ended · 31 steps done twice · device time lost to Killed 2:00, "
-        "starting, compiling and saving 0:44",
+        "  goodput     80 % of 10:20 in attempts that ended · lost 20 %: replay 10 %, detection 6 %, overhead 4 % · "
+        "31 steps done twice",
+        "  failures    cost device time: Killed 2:04, Hang 1:20",
+        "  queueing    10:00 of device time, beside goodput",
         "  attempt 0   base ended with Killed · rank 1 on node-b · exit code 137 · after step 131 · "
         "checkpoint of step 100 · 3:40 ago",
     ]

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from resnetboost_api.status import Attempt, Condition, Progress, StageStatus, Status
+from resnetboost_api.status import Attempt, Condition, Goodput, Loss, Progress, StageStatus, Status
 from resnetboost_operator.runs import report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.validation import jobfile, schema
@@ -64,6 +65,16 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+
+def test_a_report_tells_where_the_time_went(folder: RunFolder) -> None:
+    lost = (Loss("Restart", 30, "Killed"), Loss("Replay", 10, "Killed"))
+    spent = Goodput(attempt_seconds=100, productive_seconds=80, productive_device_seconds=160, percent=80, lost=lost)
+    begin(folder, replace(COMPLETE, goodput=spent))
+    report.write_report(folder)
+    lines = [line.strip() for line in Page(folder.report_html.read_text()).text.splitlines() if line.strip()]
+    told = lines[lines.index("Time") + 1 :][:3]
+    assert told == ["Steps that count2:4080.0 %", "Restart0:3015.0 %", "Replay0:105.0 %"]
 
 
 def test_a_report_is_one_page_with_its_picture_in_it(folder: RunFolder) -> None:

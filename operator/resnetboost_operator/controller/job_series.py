@@ -7,6 +7,7 @@ import msgspec
 
 from resnetboost_api.stage import Stage
 from resnetboost_api.status import Goodput
+from resnetboost_operator import lost_time
 from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.manifests import devices
@@ -101,12 +102,13 @@ def _goodput(samples: Callable[[Goodput], Samples]) -> Callable[[JobRecord], Sam
 
 
 def _ratio(found: Goodput) -> Samples:
-    if found.attempt_seconds:
-        yield {}, found.productive_seconds / found.attempt_seconds
+    found = lost_time.complete(found)
+    if found.attempt_seconds and (used := lost_time.used(found)):
+        yield {}, found.productive_device_seconds / used
 
 
 def _lost(found: Goodput) -> Samples:
-    return (({"reason": lost.reason}, lost.device_seconds) for lost in found.lost)
+    return (({"reason": lost.reason, "failure": lost.failure}, lost.device_seconds) for lost in found.lost)
 
 
 def _rank_table(record: JobRecord) -> Samples:
@@ -165,7 +167,12 @@ FAMILIES = (
         f"When an attempt last ended with that failure class, of the newest {ATTEMPTS_KEPT} attempts.",
         _attempt_ends,
     ),
-    Family(f"{PREFIX}_goodput_ratio", "gauge", "Share of productive seconds in attempt seconds.", _goodput(_ratio)),
+    Family(
+        f"{PREFIX}_goodput_ratio",
+        "gauge",
+        "Share of productive device-seconds in those of devices held.",
+        _goodput(_ratio),
+    ),
     Family(
         f"{PREFIX}_attempt_seconds_total",
         "counter",
@@ -179,9 +186,15 @@ FAMILIES = (
         _goodput(lambda found: [({}, found.productive_seconds)]),
     ),
     Family(
+        f"{PREFIX}_productive_device_seconds_total",
+        "counter",
+        "Device-seconds (ranks times seconds) that went into steps that count.",
+        _goodput(lambda found: [({}, lost_time.complete(found).productive_device_seconds)]),
+    ),
+    Family(
         f"{PREFIX}_lost_device_seconds_total",
         "counter",
-        "Device-seconds (ranks times seconds) that went into no step that counts, by cause.",
+        "Device-seconds (ranks times seconds) that went into no step that counts, by cause and failure class.",
         _goodput(_lost),
     ),
     Family(

@@ -56,7 +56,7 @@ def with_record(state: ObservedState, ended: Attempt) -> Status:
 
     Only the newest ATTEMPTS_KEPT records stay, so that the status stays small.
     """
-    account = goodput.account(state.status, state.time, state.count, ended.reason, ended.checkpoint_step)
+    account = goodput.account(state, ended.reason, ended.checkpoint_step)
     status = replace(state.status, goodput=account)
     saved = statuses.highest([ended.checkpoint_step, statuses.earlier_checkpoint_step(status)])
     status = statuses.with_stage(status, ended.stage, checkpoint_step=saved)

@@ -32,6 +32,7 @@ from resnetboost_operator.planning import (
     stages,
     start,
     suspend,
+    timekeeping,
     wakeup,
 )
 from resnetboost_operator.planning.actions import Event, Plan, sooner
@@ -41,9 +42,10 @@ from resnetboost_operator.planning.rank_assignment import RankAssignment
 def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan:
     """The next actions for a job. Planning again with their results changes nothing more."""
     state = observe(job, _begun(job, status, pods.timestamp(now)), observation, now)
-    state = reports.with_progress(admission.with_admission(state))
+    state = timekeeping.begun(reports.with_progress(admission.with_admission(state)))
     decided = queue.with_workload(status, state, _decide(state))
-    decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
+    kept = timekeeping.kept(state, decided.status)
+    decided = replace(decided, status=replace(kept, phase=conditions.phase(kept)))
     decided = replace(decided, events=(*decided.events, *exclusion.events(status, decided.status, now)))
     return replace(
         _with_warning(status, decided),

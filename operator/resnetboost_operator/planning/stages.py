@@ -31,7 +31,7 @@ def complete(state: ObservedState) -> Plan:
 def _with_result(state: ObservedState) -> Status:
     """The status with the stage's final evaluation, from rank 0's termination message."""
     last_step = state.progress.step if state.progress is not None else None
-    account = goodput.account(state.status, state.time, state.count, None, last_step)
+    account = goodput.account(state, None, last_step)
     status = replace(state.status, goodput=account)
     ended = next((pod.termination for pod in (*state.gang, *state.tombstones) if pod.index == 0), None)
     if ended is None:

@@ -6,8 +6,8 @@ from html import escape
 from string import Template
 from typing import Any, TypeVar
 
-from resnetboost_api.status import Attempt, StageStatus, Status
-from resnetboost_operator import readable, yamltext
+from resnetboost_api.status import Attempt, Goodput, StageStatus, Status
+from resnetboost_operator import lost_time, readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.observed import pods
@@ -43,6 +43,8 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0 }
 th, td { border-bottom: 1px solid #e6e6e6 }
 th { font-weight: 600; color: #555 }
 td { overflow-wrap: anywhere; white-space: pre-wrap }
+.bar { display: flex; height: 1.4rem; border-radius: 3px; overflow: hidden; margin: .5rem 0 }
+.bar span { display: block } .key { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px }
 </style>
 </head>
@@ -94,6 +96,19 @@ _DESCENT_ROWS = (
     "Share of the gradient in the subspace",
 )
 
+# The colours of the job's dashboard.
+_PRODUCTIVE = "Steps that count"
+COLOURS = {
+    _PRODUCTIVE: "#73bf69",
+    lost_time.RESTART: "#ff9830",
+    lost_time.REPLAY: "#c4162a",
+    lost_time.DETECTION: "#fade2a",
+    lost_time.PREFLIGHT: "#b877d9",
+    lost_time.OVERHEAD: "#5794f2",
+    lost_time.QUEUEING: "#9fa7b3",
+}
+_OTHER_COLOUR = "#555555"
+
 
 def write_report(folder: RunFolder) -> None:
     """Write both files. Without a measured step there is no picture."""
@@ -138,6 +153,7 @@ def page(
         _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, did.updates, _curvature_cells)),
         _section("Adaptive sums", _by_stage(_SUMS_ROWS, did.sums, _sums_cells)),
         _section("Descent in a subspace", _by_stage(_DESCENT_ROWS, did.descents, _descent_cells)),
+        _section("Time", _time(status.goodput)),
         _section("Failed attempts", _table(_ATTEMPT_COLUMNS, map(_attempt_cells, status.attempts))),
         _section("Job", f"<pre>{escape(yamltext.dump(dict(job)))}</pre>"),
         _section("Environment", _table((), environment.items())),
@@ -197,6 +213,24 @@ def _attempt_cells(attempt: Attempt) -> Sequence[object]:
         readable.duration(ran) if ran is not None else None,
         attempt.message,
     )
+
+
+def _time(found: Goodput | None) -> str:
+    """A bar of the devices' time: what counts, and what was lost by cause; then a row for each."""
+    if found is None or not found.attempt_seconds:
+        return ""
+    found = lost_time.complete(found)
+    parts = {_PRODUCTIVE: found.productive_device_seconds} | lost_time.by_cause(found)
+    known = [(cause, seconds, COLOURS.get(cause, _OTHER_COLOUR)) for cause, seconds in parts.items() if seconds]
+    bar = "".join(f'<span style="flex: {seconds}; background: {colour}"></span>' for _, seconds, colour in known)
+    rows = "\n".join(_time_row(cause, seconds, colour, sum(parts.values())) for cause, seconds, colour in known)
+    return f'<div class="bar">{bar}</div>\n<table>\n{rows}\n</table>'
+
+
+def _time_row(cause: str, seconds: int, colour: str, whole: int) -> str:
+    key = f'<span class="key" style="background: {colour}"></span>'
+    cells = (escape(text) for text in (cause, readable.duration(seconds), readable.share(seconds / whole)))
+    return f"<tr><td>{key} " + "</td><td>".join(cells) + "</td></tr>"
 
 
 def _by_stage(rows: Sequence[str], stages: Sequence[_Found], cells: Callable[[_Found], Cells]) -> str:

@@ -92,6 +92,7 @@ def reopened(status: Status, stages: Sequence[str], attempts_on_disk: int = 0) -
         attempt_creation_time=None,
         attempt_start_time=None,
         failure_time=None,
+        waiting_time=None,
         restart_time=None,
         restarts_count_towards_max=0,
         ranks=Ranks(desired=status.ranks.desired),

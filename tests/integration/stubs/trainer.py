@@ -27,7 +27,7 @@ class Trainer:
     """One rank. Only rank 0 has a checkpoint folder."""
 
     def __init__(self) -> None:
-        self.step = 0
+        self.step = self.first = 0
         self.stopping = False
         signal.signal(signal.SIGTERM, self.stop)
         if os.environ.get("STUB_STUBBORN"):
@@ -40,6 +40,7 @@ class Trainer:
         stage = Path(os.environ.get("RESNETBOOST_CHECKPOINTS", "nowhere"), CONFIG["job"]["uid"], CONFIG["stage"])
         own = stage / f"attempt-{CONFIG['attempt']}"
         self.step = max((int(path.name.removeprefix("step-")) for path in stage.glob("*/step-*")), default=0)
+        self.first = self.step
         if RANK == 0:
             own.mkdir(parents=True)
             (own / "metrics.csv").write_text(COLUMNS + "\n")
@@ -90,6 +91,9 @@ class Trainer:
             "epoch": self.step / 10,
             "totalEpochs": CONFIG["epochs"],
             "loss": 0.5,
+            "stepSeconds": STEP_SECONDS,
+            "resumedStep": self.first,
+            "checkpointStep": self.step // 10 * 10 or None,
             "heartbeat": self.step,
         }
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from resnetboost_api import names
 from resnetboost_api.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
-from resnetboost_operator import readable
+from resnetboost_operator import lost_time, readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.status import job_view
 from resnetboost_operator.cli.status.job_view import JobView
@@ -12,7 +12,6 @@ from resnetboost_operator.cli.view import text
 from resnetboost_operator.job import Job
 from resnetboost_operator.kubeclient.reader import Event
 from resnetboost_operator.observed import pods
-from resnetboost_operator.planning.goodput import OVERHEAD
 from resnetboost_operator.planning.pending import PASSING, UNHEARD, UNHEARD_TRAINING
 
 Fact = tuple[str, str]
@@ -38,7 +37,7 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
     if not view.is_over:
         yield from _excluded(status, now)
     if status.goodput is not None:
-        yield "goodput", _goodput(status.goodput)
+        yield from _goodput(status.goodput)
     yield from attempts(status.attempts, now)
 
 
@@ -127,16 +126,17 @@ def _excluded(status: Status, now: float) -> Iterator[Fact]:
             yield "avoids", f"{found.node} for {readable.duration(left)}: {' '.join(found.reason.split())}"
 
 
-def _goodput(found: Goodput) -> str:
-    spent = f"{found.percent} % of {readable.duration(found.attempt_seconds)} in attempts that ended"
-    again = [f"{readable.plural(found.repeated_steps, 'step')} done twice"] if found.repeated_steps else []
-    worst = sorted(found.lost, key=lambda loss: -loss.device_seconds)
-    lost = ", ".join(f"{_cause(loss.reason)} {readable.duration(loss.device_seconds)}" for loss in worst)
-    return text.SEPARATOR.join([spent, *again, *([f"device time lost to {lost}"] if lost else [])])
-
-
-def _cause(reason: str) -> str:
-    return "starting, compiling and saving" if reason == OVERHEAD else reason
+def _goodput(found: Goodput) -> Iterator[Fact]:
+    """The share of time that went into steps that count, and what the rest was lost to: by cause, then by failure."""
+    if found.attempt_seconds:
+        spent = f"{found.percent} % of {readable.duration(found.attempt_seconds)} in attempts that ended"
+        again = f"{readable.plural(found.repeated_steps, 'step')} done twice" if found.repeated_steps else ""
+        yield "goodput", text.SEPARATOR.join(filter(None, [spent, lost_time.summary(found), again]))
+    if failures := lost_time.by_failure(found):
+        cost = ", ".join(f"{failure} {readable.duration(seconds)}" for failure, seconds in failures.items())
+        yield "failures", f"cost device time: {cost}"
+    if waited := lost_time.by_cause(found).get(lost_time.QUEUEING):
+        yield "queueing", f"{readable.duration(waited)} of device time, beside goodput"
 
 
 def attempts(found: Sequence[Attempt], now: float) -> Iterator[Fact]:

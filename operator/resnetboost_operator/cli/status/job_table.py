@@ -195,7 +195,8 @@ def _percent(job: JobView, now: float) -> str:
 
 
 def _goodput(job: JobView, now: float) -> str:
-    return f"{job.status.goodput.percent} %" if job.status.goodput is not None else ""
+    found = job.status.goodput
+    return f"{found.percent} %" if found is not None and found.attempt_seconds else ""
 
 
 def _age(job: JobView, now: float) -> str:

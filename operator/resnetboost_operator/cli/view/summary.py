@@ -5,7 +5,7 @@ from pathlib import Path
 
 from resnetboost_api import failures
 from resnetboost_api.status import Status
-from resnetboost_operator import readable
+from resnetboost_operator import lost_time, readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.view import text
 from resnetboost_operator.observed import pods
@@ -36,6 +36,8 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
     job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
     yield f"{job['metadata']['name']} {_outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
+    if status.restarts and (spent := goodput(status)):
+        yield _line("goodput", spent)
     for stage in status.stages:
         for skipped in text.skipped(stage):
             yield _line("data", f"{stage.name}: {skipped}; {folder.logs} names each")
@@ -119,10 +121,20 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
         phrases = [stage.state, *phrases, *text.skipped(stage)]
         yield _line(f"stage {stage.name}", text.SEPARATOR.join(phrases))
     yield _line("restarts", status.restarts)
+    if spent := goodput(status):
+        yield _line("goodput", spent)
     for attempt in status.attempts:
         yield _line(f"attempt {attempt.attempt}", text.attempt(attempt))
     if status.start_time is not None:
         yield _line("active", readable.duration(active_seconds(status, now)))
+
+
+def goodput(status: Status) -> str:
+    """The share of time that went into steps that count, and what the rest was lost to; '' before an attempt ended."""
+    found = status.goodput
+    if found is None or not found.attempt_seconds:
+        return ""
+    return text.SEPARATOR.join(filter(None, [f"{found.percent} %", lost_time.summary(found)]))
 
 
 def is_at_rest(status: Status) -> bool:
