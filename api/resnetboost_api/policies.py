@@ -7,6 +7,7 @@ from msgspec import Meta
 from resnetboost_api.fields import Block, ObjectName, Rule
 
 Resume = Literal["Never", "IfPresent", "Required"]
+DivergenceAction = Literal["RollBack", "Fail"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 
 
@@ -69,6 +70,60 @@ class RunPolicy(Block, frozen=True, kw_only=True):
     """
 
 
+class LossLimit(Block, frozen=True, kw_only=True):
+    """When a loss counts as diverged: what the trainer gets too."""
+
+    loss_above: Annotated[float, Meta(le=1000000)] = 3.0
+    """Limit of a step's loss, as a multiple of the running median of the losses before it, above 1. The median is that
+    of the latest 100 losses that were not above the limit themselves.
+    """
+    for_steps: Annotated[int, Meta(ge=1, le=1000000)] = 50
+    """How many steps in a row the loss must be above that limit. A roll-back goes back at least as many steps."""
+
+
+class Divergence(LossLimit, frozen=True, kw_only=True):
+    """What happens when a loss or a gradient is not finite, or the loss stays above its limit. Steps that overflow at
+    their loss scale are left out and are no divergence.
+    """
+
+    action: DivergenceAction = "RollBack"
+    """RollBack: start the gang again from a checkpoint before the trouble, as the other fields say. Fail: end the
+    job.
+    """
+    max_roll_backs: Annotated[int, Meta(ge=1, le=10)] = 2
+    """How often the job may go back; the next divergence ends it. They do not count towards maxRestarts."""
+    learning_rate_factor: Annotated[float, Meta(le=1)] = 0.5
+    """What the learning rate is multiplied by for the rest of the stage, by each roll-back once more; above 0, at most
+    1. Where a line search finds the length of a step, there is no rate to lower.
+    """
+    skip_batches: bool = True
+    """Whether the batches from the checkpoint to the fault are left out: the stage goes on with those after the fault,
+    and still makes all its steps. A batch that is itself corrupt is never met again.
+    """
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.lossAbove > 1.0",
+            """
+            every second loss is above the median itself; use a lossAbove above 1, such as 3
+            """,
+            field_path=".lossAbove",
+        ),
+        Rule(
+            "self.learningRateFactor > 0.0",
+            "a stage learns nothing at the learning rate 0; use a learningRateFactor above 0, such as 0.5",
+            field_path=".learningRateFactor",
+        ),
+        Rule(
+            "self.skipBatches || self.learningRateFactor < 1.0 || self.action == 'Fail'",
+            """
+            a roll-back with the same batches and the same learning rate would diverge in the same way; use skipBatches:
+            true or a learningRateFactor below 1
+            """,
+            field_path=".learningRateFactor",
+        ),
+    )
+
+
 class FailurePolicy(Block, frozen=True, kw_only=True):
     """What happens when a rank fails. Only maxRestarts may change once the job exists."""
 
@@ -86,3 +141,5 @@ class FailurePolicy(Block, frozen=True, kw_only=True):
     """
     hang_timeout_seconds: Annotated[int, Meta(ge=10, le=31536000)] = 600
     """Seconds without a finished step after which a running gang counts as hung and is started again."""
+    divergence: Divergence | None = None
+    """Left out, a loss or gradient that is not finite ends the job, and no other loss does."""

@@ -190,7 +190,28 @@ class Attempt(Reported, frozen=True):
     """Mean duration of its recent steps, in seconds."""
     message: Annotated[str, Meta(max_length=4096)] = ""
     """What the rank said, or the end of its log."""
+    rolled_back: bool = False
+    """Whether the next attempt went back to a checkpoint before the failure; see rollBacks."""
     REQUIRED: ClassVar[tuple[str, ...] | None] = ("attempt",)
+
+
+class RollBack(Reported, frozen=True):
+    """One time that the training went back because it had diverged. The trainers of all later attempts get it too."""
+
+    attempt: Count
+    """Number of the attempt that diverged."""
+    stage: NameOfStage
+    """Stage it ran."""
+    from_step: Count
+    """The step that was found to have diverged, counted from 1; it never counted as done."""
+    learning_rate_factor: Annotated[float, Meta(ge=0, le=1)]
+    """What the learning rate is multiplied by from then on, beside the factors of earlier roll-backs of the stage."""
+    at_most_step: Count
+    """The newest checkpoint of that attempt or earlier ones that may still be used: forSteps before the fault."""
+    skip_to_batch: Count | None = None
+    """Batches of the stage's data order that count as used, up to that of the fault; left out without skipBatches."""
+    to_step: Count | None = None
+    """Step the training went back to, once the next attempt has reported it; 0 if it began the stage anew."""
 
 
 class Status(Reported, frozen=True):
@@ -237,3 +258,5 @@ class Status(Reported, frozen=True):
     goodput: Goodput | None = None
     attempts: Annotated[tuple[Attempt, ...], Meta(max_length=20, extra_json_schema=keyed("attempt"))] = ()
     """The newest 20 attempts that ended, with what ended them."""
+    roll_backs: Annotated[tuple[RollBack, ...], Meta(max_length=10, extra_json_schema=keyed("attempt"))] = ()
+    """What the training went back for, by failurePolicy.divergence; never more than its maxRollBacks."""

@@ -1,9 +1,11 @@
 """All objects of one attempt."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from resnetboost_api import names
 from resnetboost_api.stage import Stage
+from resnetboost_api.status import RollBack
 from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.config_map import config_map
@@ -18,11 +20,11 @@ def gang(job: Job, stage: Stage, attempt: int) -> tuple[Manifest, ...]:
     return shared(job, stage, attempt) + tuple(pod(job, stage, attempt, index) for index in range(stage.device_count))
 
 
-def shared(job: Job, stage: Stage, attempt: int) -> tuple[Manifest, ...]:
+def shared(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[RollBack] = ()) -> tuple[Manifest, ...]:
     """The objects that the pods of an attempt refer to, to be created before them."""
     if stage.device_count == 1 or devices.needs_rank_table(job.spec.device, stage):
-        return (config_map(job, stage, attempt),)
-    return (config_map(job, stage, attempt), service(job, stage, attempt))
+        return (config_map(job, stage, attempt, roll_backs),)
+    return (config_map(job, stage, attempt, roll_backs), service(job, stage, attempt))
 
 
 def obsolete_selector(job: Job, attempt: int) -> str:

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -12,6 +12,13 @@ from resnetboost_operator.ranktable import annotations
 from resnetboost_operator.status import Marks
 
 Manifest = Mapping[str, Any]
+
+
+class Fault(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a training diverged: the step, counted from 1, and how many batches of the data order were used by then."""
+
+    step: Annotated[Count, msgspec.Meta(ge=1)]
+    batch: Count
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,6 +36,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     accuracy: Ratio | None = None
     resumed_step: Count | None = None
     skipped: Marks = ()
+    fault: Fault | None = None
 
 
 class Termination(msgspec.Struct, frozen=True):

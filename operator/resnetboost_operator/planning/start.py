@@ -49,6 +49,9 @@ def _missing_objects(state: ObservedState) -> tuple[Manifest, ...]:
     taken = {pod.index for pod in state.stale}
     indexes = [index for index in state.missing if index not in taken]
     job, stage, attempt = state.job, state.stage, state.status.attempt
-    shared = () if state.gang or not indexes else (*placement.missing_group(state), *gang.shared(job, stage, attempt))
+    shared: tuple[Manifest, ...] = ()
+    if indexes and not state.gang:
+        referred = gang.shared(job, stage, attempt, state.status.roll_backs)
+        shared = (*placement.missing_group(state), *referred)
     placed = placement.placement(state)
     return (*shared, *(pod(job, stage, attempt, index, placed) for index in indexes))

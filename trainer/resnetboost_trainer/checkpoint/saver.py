@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from resnetboost_trainer.checkpoint import snapshots, store
-from resnetboost_trainer.checkpoint.store import Arrays, Kind, Manifest
+from resnetboost_trainer.checkpoint.store import Arrays, Kind, Manifest, Retention
 
 Saved = Callable[[Manifest, int, float], None]
 Pending = concurrent.futures.Future[None]
@@ -25,9 +25,9 @@ PRUNE = {"step": store.prune, "snapshot": snapshots.prune}
 
 
 class Keeping(msgspec.Struct, frozen=True):
-    """Retention of one kind: `keep` the newest; the writer thread calls `saved(manifest, bytes, seconds)` for each."""
+    """Retention of one kind; the writer thread calls `saved(manifest, bytes, seconds)` for each."""
 
-    keep: int
+    retention: Retention
     saved: Saved
 
 
@@ -73,4 +73,4 @@ class Saver:
         keeping, of = self._keeping[kind], (manifest.job_uid, manifest.stage, manifest.attempt)
         written, size = store.write(store.attempt_directory(self._root, *of), manifest, contents, kind)
         keeping.saved(manifest, size, time.monotonic() - started)
-        PRUNE[kind](self._root, *of, keeping.keep, written)
+        PRUNE[kind](self._root, *of, keeping.retention, written)

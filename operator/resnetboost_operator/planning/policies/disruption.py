@@ -12,3 +12,6 @@ class Disruption:
 
     def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
         """Return None: a disruption is always retried."""
+
+    def roll_back(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
+        """Return None: the next attempt resumes from the newest checkpoint."""

@@ -14,3 +14,6 @@ class Fail:
     def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> Refusal:
         """The failure class itself is the reason."""
         return Refusal(failure.failure_class.name, "a restart would end the same way")
+
+    def roll_back(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
+        """Return None: the next attempt resumes from the newest checkpoint."""

@@ -7,11 +7,13 @@ from resnetboost_operator.planning.policies.disruption import Disruption
 from resnetboost_operator.planning.policies.fail import Fail
 from resnetboost_operator.planning.policies.policy import Policy
 from resnetboost_operator.planning.policies.restart import Restart
+from resnetboost_operator.planning.policies.roll_back import RollBackOrFail
 
 POLICIES: Mapping[failures.Policy, Policy] = {
     "fail": Fail(),
     "restart": Restart(),
     "disruption": Disruption(),
+    "roll_back": RollBackOrFail(),
 }
 
 
