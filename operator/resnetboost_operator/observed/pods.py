@@ -17,7 +17,7 @@ Manifest = Mapping[str, Any]
 class Fault(msgspec.Struct, frozen=True, rename="camel"):
     """Where a training diverged: the step, counted from 1, and how many batches of the data order were used by then."""
 
-    step: Annotated[Count, msgspec.Meta(ge=1)]
+    step: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     batch: Count
 
 

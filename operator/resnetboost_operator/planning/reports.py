@@ -91,6 +91,7 @@ def _with_arrival(status: Status, progress: Progress) -> Status:
     last = status.roll_backs[-1] if status.roll_backs else None
     if last is None or last.to_step is not None or last.stage != status.stage or progress.resumed_step is None:
         return status
+    status = statuses.with_stage(status, last.stage, checkpoint_step=progress.resumed_step or None)
     return replace(status, roll_backs=(*status.roll_backs[:-1], replace(last, to_step=progress.resumed_step)))
 
 

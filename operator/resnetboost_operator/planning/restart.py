@@ -35,7 +35,7 @@ def _roll_back(state: ObservedState, record: Attempt, back: RollBack) -> Plan:
     status = statuses.with_stage(status, record.stage, checkpoint_step=usable)
     status = replace(status, roll_backs=(*status.roll_backs, back), restart_time=state.time)
     message = f"{attempts.describe(record)}; {roll_back.described(back, status, rule)}{_loss(state, record)}"
-    status = not_running(status, "RolledBack", message, state.time)
+    status = not_running(status, "Restarting", message, state.time)
     event = Event("Warning", "RolledBack", message)
     wake = sooner(0.0, wakeup.node_wake_seconds(state))
     return Plan(status, delete=deletions.delete(state, status, state.gang), events=(event,), wake_seconds=wake)

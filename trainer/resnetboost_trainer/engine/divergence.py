@@ -5,6 +5,7 @@ The watch is part of a checkpoint: a resumed run decides as an undisturbed one.
 """
 
 import collections
+import math
 import statistics
 from collections.abc import Mapping
 
@@ -17,31 +18,41 @@ from resnetboost_trainer.failures import Diverged
 
 # Losses in the median. Those above the limit are left out: a long divergence must not become its own measure.
 WINDOW = 100
-# No limit before so many losses: the first steps of a network are no measure.
+# There is no median before so many losses.
 LEAST = 10
 
 FILE = "losses.safetensors"
 
 
 class LossWatch:
-    """Compares each step's loss to the median of those before it."""
+    """Compares each step's loss to the median of those before it, or to an untrained network's where that is lower.
 
-    def __init__(self, limit: LossLimit, communicator: Communicator) -> None:
-        self.limit, self.communicator = limit, communicator
+    Without this bound a training that is ruined from its first steps on would never be above its own median.
+    """
+
+    def __init__(self, limit: LossLimit, classes: int, communicator: Communicator) -> None:
+        self.limit, self.untrained, self.communicator = limit, math.log(classes), communicator
         self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._above = 0
 
+    @property
+    def usual(self) -> float:
+        """What the next loss is compared to."""
+        median = statistics.median(self._losses) if len(self._losses) >= LEAST else math.inf
+        return min(median, self.untrained)
+
     def check(self, step: int, loss: float, remedy: str) -> None:
         """Take the finite loss of a step, counted from 1. Raises Diverged."""
-        median = statistics.median(self._losses) if len(self._losses) >= LEAST else None
-        if median is None or loss <= self.limit.loss_above * median:
+        usual = self.usual
+        if loss <= self.limit.loss_above * usual:
             self._losses.append(loss)
             self._above = 0
             return
         self._above += 1
         if self._above >= self.limit.for_steps:
-            seen = f"the loss of step {step} is {loss:.4g}, and {self._above} steps in a row were above lossAbove"
-            raise Diverged(f"{seen}: {self.limit.loss_above:g} times the median {median:.4g} of those before {remedy}")
+            which = "an untrained network's" if usual == self.untrained else "the running median"
+            limit = f"lossAbove: {self.limit.loss_above:g} times {which} {usual:.4g}"
+            raise Diverged(f"the loss is {loss:.4g}, for {self._above} steps in a row above {limit}, {remedy}")
 
     def snapshot(self) -> dict[str, Arrays]:
         """Return the watch's file of a checkpoint on the leader, none on other ranks."""

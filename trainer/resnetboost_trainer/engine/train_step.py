@@ -51,7 +51,7 @@ class Program:
             self.state.average = self.average
         self.watch: LossWatch | None = None
         if config.divergence is not None:
-            self.watch = self.state.watch = LossWatch(config.divergence, communicator)
+            self.watch = self.state.watch = LossWatch(config.divergence, self.classes, communicator)
         self.scaler = grad_scaler.of(config)
         self.statistics = None if self.scaler is None else Statistics(network)
         self.state.add([] if self.scaler is None else self.scaler.parameters)
