@@ -73,7 +73,7 @@ class RunPolicy(Block, frozen=True, kw_only=True):
 class LossLimit(Block, frozen=True, kw_only=True):
     """When a loss counts as diverged: what the trainer gets too."""
 
-    loss_above: Annotated[float, Meta(le=1000000)] = 3.0
+    loss_above: Annotated[float, Meta(ge=0, le=1000000)] = 3.0
     """Limit of a step's loss, as a multiple of the running median of the losses before it, above 1. The median is that
     of the latest 100 losses that were not above the limit themselves, and at most ln(numClasses), the loss of an
     untrained network.
@@ -93,7 +93,7 @@ class Divergence(LossLimit, frozen=True, kw_only=True):
     """
     max_roll_backs: Annotated[int, Meta(ge=1, le=10)] = 2
     """How often the job may go back; the next divergence ends it. They do not count towards maxRestarts."""
-    learning_rate_factor: Annotated[float, Meta(le=1)] = 0.5
+    learning_rate_factor: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """What the learning rate is multiplied by for the rest of the stage, by each roll-back once more; above 0, at most
     1. Where a line search finds the length of a step, there is no rate to lower.
     """

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import store
-from resnetboost_trainer.checkpoint.store import Arrays, Damaged, File, Kind, Manifest, Retention
+from resnetboost_trainer.checkpoint.store import Arrays, Damaged, File, Kind, Manifest
 from resnetboost_trainer.failures import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _check_same(path: Path, manifest: Manifest, last: Manifest) -> None:
             )
 
 
-def prune(root: Path, job_uid: str, stage: str, attempt: int, retention: Retention, written: Path) -> None:
+def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written: Path) -> None:
     """Delete all but `keep` snapshots of this and older attempts: keep `written` (the newest) and those before it.
 
     An older attempt's snapshots of later steps do not count: this attempt replaces them or never gets so far.
@@ -139,7 +139,7 @@ def prune(root: Path, job_uid: str, stage: str, attempt: int, retention: Retenti
     steps = [list(same) for _, same in itertools.groupby(paths, operator.attrgetter("name"))]
     replaced = [path for same in steps for path in same[1:]]
     reached = [same[0] for same in steps if _step(same[0]) <= _step(written)]
-    store.remove(replaced + reached[retention.keep :])
+    store.remove(replaced + reached[keep:])
     store.sweep(root, job_uid, stage, attempt)
 
 

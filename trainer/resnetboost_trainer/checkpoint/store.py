@@ -302,26 +302,26 @@ def read(path: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
     return arrays
 
 
-class Retention(msgspec.Struct, frozen=True):
-    """Which checkpoints stay: the `keep` newest and, with `back_steps`, one that is at least so many steps older.
-
-    Those that are not `usable` are of a branch that was abandoned: none of them stays.
-    """
-
-    keep: int
-    back_steps: int | None = None
-    usable: Usable = every
-
-
-def prune(root: Path, job_uid: str, stage: str, attempt: int, retention: Retention, written: Path) -> None:
-    """Delete checkpoints of this and older attempts: all but `written` (the newest), the furthest others and old ones.
+def prune(
+    root: Path,
+    job_uid: str,
+    stage: str,
+    attempt: int,
+    keep: int,
+    written: Path,
+    back_steps: int | None = None,
+    usable: Usable = every,
+) -> None:
+    """Delete all but `keep` checkpoints of this and older attempts: `written` (the newest) and the furthest others.
 
     A checkpoint further than the newest was skipped as damaged when this attempt started: it must not displace it.
+    With `back_steps`, one that is at least so many steps before the next step stays too. Those that are not `usable`
+    are of a branch that was abandoned: none of them stays.
     """
-    left = candidates(root, job_uid, stage, attempt + 1, usable=retention.usable)
-    stay = {written, *[path for path in left if path != written][: retention.keep - 1]}
-    if retention.back_steps is not None:
-        stay |= set(_old(left, step_of(written) + 1 - retention.back_steps))
+    left = candidates(root, job_uid, stage, attempt + 1, usable=usable)
+    stay = {written, *[path for path in left if path != written][: keep - 1]}
+    if back_steps is not None:
+        stay |= set(_old(left, step_of(written) + 1 - back_steps))
     remove([path for path in candidates(root, job_uid, stage, attempt + 1) if path not in stay])
     sweep(root, job_uid, stage, attempt)
 

@@ -11,7 +11,7 @@ from mindspore import Tensor
 from resnetboost_trainer.checkpoint import arrays, pretrained, resume, snapshots, store, versions
 from resnetboost_trainer.checkpoint.branch import Branch
 from resnetboost_trainer.checkpoint.saver import Keeping, Saved, Saver
-from resnetboost_trainer.checkpoint.store import Kind, Manifest, Retention
+from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import checks, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
@@ -263,10 +263,11 @@ class Training:
             return None
         config = self.config
         limit, usable = config.divergence, Branch(config.roll_backs).of(config.stage).usable
-        retention = Retention(config.checkpoint.keep, limit.for_steps if limit is not None else None, usable)
-        keeping: dict[Kind, Keeping] = {"step": Keeping(retention, _by_step(self.logger.saved))}
+        back_steps = limit.for_steps if limit is not None else None
+        step = Keeping(config.checkpoint.keep, _by_step(self.logger.saved), back_steps, usable)
+        keeping: dict[Kind, Keeping] = {"step": step}
         if config.snapshots is not None:
-            keeping["snapshot"] = Keeping(Retention(config.snapshots.keep), _by_step(self.logger.snapshot_saved))
+            keeping["snapshot"] = Keeping(config.snapshots.keep, _by_step(self.logger.snapshot_saved))
         return Saver(root, keeping)
 
     def _prepare(self) -> object:
