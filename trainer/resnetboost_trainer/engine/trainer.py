@@ -18,7 +18,7 @@ from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import DataLoader
 from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.engine import fault, schedule_change
+from resnetboost_trainer.engine import schedule_change
 from resnetboost_trainer.engine.compile_cache import Graphs
 from resnetboost_trainer.engine.evaluator import Evaluation
 from resnetboost_trainer.engine.signals import StopRequest
@@ -34,6 +34,9 @@ from resnetboost_trainer.metrics.server import Server
 from resnetboost_trainer.models import amp, resnet
 from resnetboost_trainer.optim import registry, schedule
 from resnetboost_trainer.optim.algorithm import PrepareContext
+
+# Images of a batch that diverged, which a rank names in its log.
+IMAGES_NAMED = 16
 
 log = logging.getLogger(__name__)
 
@@ -152,19 +155,16 @@ class Training:
         return record
 
     def _fault(self, error: NumericsError | Diverged, step: int, learning_rate: float | None) -> TrainingError:
-        """The same failure with its place: step, batch, and images that are not finite themselves. A collective."""
+        """The same failure with its place: the step, and the batch that it had."""
         batch = step + self.skipped
         epoch, place = divmod(batch - 1, self.per_epoch)
-        found = fault.Place(step, epoch + 1, place + 1, self._corrupt_images(batch))
+        own = [index for part in self.share.steps(batch - 1, batch) for index in part.whole[part.first :][: part.size]]
+        names = ", ".join(self.dataset.train.name(int(index)) for index in own[:IMAGES_NAMED])
+        log.error("this rank's part of that batch: %d images: %s ...", len(own), names)
         self.logger.diverged(step, learning_rate)
-        located = type(error)(f"{found}: {error}")
+        located = type(error)(f"step {step}, batch {place + 1} of epoch {epoch + 1} of the data: {error}")
         located.fault = Fault(step, batch)
         return located
-
-    def _corrupt_images(self, batch: int) -> list[str]:
-        """Names of images of that batch of the data order that are not finite. A collective."""
-        own = fault.corrupt(self.feed.batches(self.share.steps(batch - 1, batch)), self.share.steps(batch - 1, batch))
-        return [self.dataset.train.name(index) for index in fault.of_all(own, self.communicator)]
 
     def _report_roll_backs(self, new: bool) -> None:
         branch = Branch(self.config.roll_backs).of(self.config.stage)
