@@ -176,7 +176,9 @@ def test_a_state_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
     ruined = training(tmp_path, 0, corrupt=None, every=1)
     velocity = next(iter(ruined.program.state.optimizer.values()))
     velocity.set_data(Tensor(np.full(velocity.shape, np.nan, np.float32)))
-    with pytest.raises(NumericsError, match="step 1, batch 1 of epoch 1 .* a weight or a number of the optimizer") as e:
+    with pytest.raises(
+        NumericsError, match=r"step 1, batch 1 of epoch 1 .* a weight or a number of the optimizer"
+    ) as e:
         ruined.run()
     assert e.value.fault is not None
     assert e.value.fault.step == 1

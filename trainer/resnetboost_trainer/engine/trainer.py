@@ -168,7 +168,7 @@ class Training:
 
     def _report_roll_backs(self, new: bool) -> None:
         branch = Branch(self.config.roll_backs).of(self.config.stage)
-        self.logger.skips(self.skipped, len(branch.roll_backs))
+        self.logger.skips(self.skipped)
         if new:
             self.logger.rolled_back(branch.roll_backs[-1].from_step, self.step)
 

@@ -47,10 +47,9 @@ class MetricLogger:
         """Report the step after which training starts."""
         self.progress.update(step=step, resumed_step=step, epoch=self._epoch(step), percent=self._percent(step))
 
-    def skips(self, batches: int, roll_backs: int) -> None:
-        """Report the stage's roll-backs so far, and by how many batches they put the data order ahead of the steps."""
+    def skips(self, batches: int) -> None:
+        """Report by how many batches roll-backs put the data order ahead of the steps."""
         self.skipped_batches = batches
-        self.metrics.observe_roll_backs(batches, roll_backs)
 
     def rolled_back(self, from_step: int, step: int) -> None:
         """Report that the next step is the first one since a roll-back from that step."""

@@ -63,10 +63,6 @@ class Metrics:
         self._algorithms = {each.REPORT: each(series) for each in algorithms if each.applies(config)}
         if config.ema is not None:
             self._ema()
-        self._goes_back = config.divergence is not None
-        if self._goes_back:
-            self.roll_backs = series.gauge("roll_backs", "How often the stage went back because it had diverged.")
-            self.skipped_batches = series.gauge("skipped_batches", "Batches of the data order that roll-backs skipped.")
         self._takes_snapshots = config.snapshots is not None
         if self._takes_snapshots:
             self.snapshot_seconds = series.late_histogram("snapshot_seconds", "Writing a snapshot, in the background.")
@@ -125,12 +121,6 @@ class Metrics:
         self.ema_top1.set(result.top1)
         self.ema_top5.set(result.top5)
         self.ema_loss.set(result.loss)
-
-    def observe_roll_backs(self, skipped_batches: int, roll_backs: int) -> None:
-        """Observe what the stage went back for, in a job that may."""
-        if self._goes_back:
-            self.roll_backs.set(roll_backs)
-            self.skipped_batches.set(skipped_batches)
 
     def saves(self, step: int, every_steps: int) -> None:
         """Expose the checkpoint series, on the rank that writes them; a restart would resume from that step."""
