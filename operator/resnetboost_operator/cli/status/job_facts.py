@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from resnetboost_api import names
-from resnetboost_api.status import Attempt, Condition, Goodput, Progress, RollBack, StageStatus, Status
+from resnetboost_api.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.status import job_view
@@ -36,7 +36,7 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
         yield "rank table", _rank_table(table)
     yield "restarts", _restarts(status, view.job)
     for back in status.roll_backs:
-        yield "went back", _roll_back(back)
+        yield "went back", text.roll_back(back)
     if status.goodput is not None:
         yield "goodput", _goodput(status.goodput)
     yield from attempts(status.attempts, now)
@@ -117,14 +117,6 @@ def _restarts(status: Status, job: Job | None) -> str:
         return str(status.restarts)
     used, limit = status.restarts_count_towards_max, job.spec.failure_policy.max_restarts
     return f"{status.restarts} ({used} of maxRestarts: {limit} used)"
-
-
-def _roll_back(found: RollBack) -> str:
-    to = "" if found.to_step is None else f" to step {found.to_step}" if found.to_step else " to its start"
-    parts = [f"{found.stage} diverged at step {found.from_step} of attempt {found.attempt}, back{to or ' before it'}"]
-    if found.skip_to_batch is not None:
-        parts.append("without the batches in between")
-    return text.SEPARATOR.join([*parts, f"learning rate x {found.learning_rate_factor:g}"])
 
 
 def _goodput(found: Goodput) -> str:

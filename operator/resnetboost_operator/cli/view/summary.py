@@ -119,6 +119,8 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
         phrases = [stage.state, *phrases, *text.skipped(stage)]
         yield _line(f"stage {stage.name}", text.SEPARATOR.join(phrases))
     yield _line("restarts", status.restarts)
+    for back in status.roll_backs:
+        yield _line("went back", text.roll_back(back))
     for attempt in status.attempts:
         yield _line(f"attempt {attempt.attempt}", text.attempt(attempt))
     if status.start_time is not None:
