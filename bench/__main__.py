@@ -21,6 +21,7 @@ SUITES = {
     "pca": "principal components of 60 snapshots of ResNet-18's size against scikit-learn's, seconds and memory",
     "twostage": "accuracy of a run stopped early and finished in its principal subspace against ordinary ones",
     "data": "photographs decoded, cropped and flipped for training, images/s against torchvision's and Pillow's",
+    "rollback": "accuracy of runs that diverge and go back, against runs at a well-tuned learning rate",
     "ranktables": "from the last annotation of a device plugin until gangs of 16 to 1024 pods know their ranks",
     "scale": "gangs of up to 1000 pods on a real API server against Indexed Jobs",
     "restart": "from a failed rank to the next attempt and the next step: in place against new pods",

@@ -7,18 +7,24 @@ from typing import Literal
 
 import msgspec
 
-Policy = Literal["fail", "restart", "disruption"]
+Policy = Literal["fail", "restart", "disruption", "roll_back"]
 # What failurePolicy.rules may ask for.
-Action = Literal["Restart", "RestartUncounted", "Fail", "ExcludeNode"]
+Action = Literal["Restart", "RestartUncounted", "RollBack", "Fail", "ExcludeNode"]
 # What follows from a failure that no rule matches.
-DEFAULT_ACTIONS: dict[Policy, Action] = {"fail": "Fail", "restart": "Restart", "disruption": "RestartUncounted"}
+DEFAULT_ACTIONS: dict[Policy, Action] = {
+    "fail": "Fail",
+    "restart": "Restart",
+    "disruption": "RestartUncounted",
+    "roll_back": "RollBack",
+}
 
 
 class FailureClass(msgspec.Struct, frozen=True):
     """One failure class.
 
     `policy`: `fail` ends the job at once (a retry would fail the same way), `restart` restarts the gang and uses the
-    budget, `disruption` restarts it without using the budget (nobody's fault: an eviction, a deleted pod).
+    budget, `disruption` restarts it without using the budget (nobody's fault: an eviction, a deleted pod), `roll_back`
+    restarts it from a checkpoint before the failure if failurePolicy.divergence says so, and else ends the job.
     `culprit_order` ranks the failures of one gang: the lowest explains the others (a communication error is a victim).
     """
 
@@ -32,11 +38,12 @@ SUCCEEDED = FailureClass("Succeeded", 0, "restart", 99)
 INTERNAL_ERROR = FailureClass("InternalError", 1, "restart", 5)
 CONFIG_ERROR = FailureClass("ConfigError", 10, "fail", 0)
 DATA_ERROR = FailureClass("DataError", 11, "fail", 0)
-NUMERICS_ERROR = FailureClass("NumericsError", 12, "fail", 1)
+NUMERICS_ERROR = FailureClass("NumericsError", 12, "roll_back", 1)
 OUT_OF_MEMORY = FailureClass("OutOfMemory", 13, "restart", 2)
 COMMUNICATION_ERROR = FailureClass("CommunicationError", 14, "restart", 8)
 STORAGE_ERROR = FailureClass("StorageError", 15, "restart", 3)
 INTERRUPTED = FailureClass("Interrupted", 16, "restart", 9)
+DIVERGED = FailureClass("Diverged", 17, "roll_back", 1)
 # Classes a trainer cannot report about itself.
 KILLED = FailureClass("Killed", None, "restart", 4)
 DISRUPTED = FailureClass("Disrupted", None, "disruption", 4)
@@ -65,6 +72,7 @@ ALL = (
     COMMUNICATION_ERROR,
     STORAGE_ERROR,
     INTERRUPTED,
+    DIVERGED,
     KILLED,
     DISRUPTED,
     POD_LOST,
@@ -87,7 +95,8 @@ STOPPED = (SUSPENDED, EVICTED)
 # Why a job fails where the same error comes at the same step twice.
 REPEATED = "RepeatedFailure"
 # What makes a job fail that would end the same way again, unless somebody mends something first.
-FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy == "fail" and verdict is not DEADLINE))
+_ENDING = ("fail", "roll_back")
+FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy in _ENDING and verdict is not DEADLINE))
 # Those that a gang may be started again for.
 RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, *STOPPED))
 # Failures that rules may name: of these alone it is open what follows. What Kubernetes disrupts is no failure of the
@@ -98,6 +107,7 @@ RuledClass = Literal[
     "ConfigError",
     "DataError",
     "NumericsError",
+    "Diverged",
     "OutOfMemory",
     "CommunicationError",
     "StorageError",

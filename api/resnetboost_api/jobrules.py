@@ -11,7 +11,9 @@ ACROSS_PARTS = (
         self.failurePolicy.backoffSeconds == oldSelf.failurePolicy.backoffSeconds &&
         self.failurePolicy.maxBackoffSeconds == oldSelf.failurePolicy.maxBackoffSeconds &&
         self.failurePolicy.stableAfterSeconds == oldSelf.failurePolicy.stableAfterSeconds &&
-        self.failurePolicy.hangTimeoutSeconds == oldSelf.failurePolicy.hangTimeoutSeconds
+        self.failurePolicy.hangTimeoutSeconds == oldSelf.failurePolicy.hangTimeoutSeconds &&
+        has(self.failurePolicy.divergence) == has(oldSelf.failurePolicy.divergence) &&
+        (!has(self.failurePolicy.divergence) || self.failurePolicy.divergence == oldSelf.failurePolicy.divergence)
         """,
         """
         of failurePolicy only maxRestarts, rules and nodeExclusion can change once the job exists; take back the

@@ -8,6 +8,7 @@ from resnetboost_api import failurerules, failures
 from resnetboost_api.fields import ATOMIC, Block, ObjectName, Rule, rules
 
 Resume = Literal["Never", "IfPresent", "Required"]
+DivergenceAction = Literal["RollBack", "Fail"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 RestartIn = Literal["Pod", "NewPod"]
 
@@ -103,8 +104,9 @@ class FailureRule(Block, frozen=True, kw_only=True):
     """Exit codes of the rank that failed first; any when left out, also none."""
     action: failures.Action
     """Restart: start the gang again and count it towards maxRestarts; the same error at the same step twice fails the
-    job. RestartUncounted: start it again however often, never without a wait. Fail: end the job at once.
-    ExcludeNode: as Restart, and the next attempts avoid the node of the rank that failed first, after this one failure.
+    job. RestartUncounted: start it again however often, never without a wait. RollBack: go back to a checkpoint before
+    the failure, as divergence says (its defaults, if it is left out). Fail: end the job at once. ExcludeNode: as
+    Restart, and the next attempts avoid the node of the rank that failed first, after this one failure.
     """
     RULES: ClassVar[tuple[Rule, ...]] = failurerules.ON_ONE
 
@@ -132,6 +134,61 @@ class NodeExclusion(Block, frozen=True, kw_only=True):
     """Seconds in which a node loses half of its points."""
 
 
+class LossLimit(Block, frozen=True, kw_only=True):
+    """When a loss counts as diverged: what the trainer gets too."""
+
+    loss_above: Annotated[float, Meta(ge=0, le=1000000)] = 3.0
+    """Limit of a step's loss, as a multiple of the running median of the losses before it, above 1. The median is that
+    of the latest 100 losses that were not above the limit themselves, and at most ln(numClasses), the loss of an
+    untrained network.
+    """
+    for_steps: Annotated[int, Meta(ge=1, le=1000000)] = 50
+    """How many steps in a row the loss must be above that limit. A roll-back goes back at least as many steps."""
+
+
+class Divergence(LossLimit, frozen=True, kw_only=True):
+    """What happens when a loss or a gradient is not finite, or the loss stays above its limit. Steps that overflow at
+    their loss scale are left out and are no divergence.
+    """
+
+    action: DivergenceAction = "RollBack"
+    """RollBack: start the gang again from a checkpoint before the trouble, as the other fields say. Fail: end the
+    job.
+    """
+    max_roll_backs: Annotated[int, Meta(ge=1, le=10)] = 2
+    """How often the job may go back; the next divergence ends it. They do not count towards maxRestarts."""
+    learning_rate_factor: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """What the learning rate is multiplied by for the rest of the stage, by each roll-back once more; above 0, at most
+    1. Where a line search finds the length of a step, there is no rate to lower.
+    """
+    skip_batches: bool = True
+    """Whether the batches from the checkpoint to the fault are left out: the stage goes on with those after the fault,
+    and still makes all its steps. A batch that is itself corrupt is never met again.
+    """
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.lossAbove > 1.0",
+            """
+            every second loss is above the median itself; use a lossAbove above 1, such as 3
+            """,
+            field_path=".lossAbove",
+        ),
+        Rule(
+            "self.learningRateFactor > 0.0",
+            "a stage learns nothing at the learning rate 0; use a learningRateFactor above 0, such as 0.5",
+            field_path=".learningRateFactor",
+        ),
+        Rule(
+            "self.skipBatches || self.learningRateFactor < 1.0 || self.action == 'Fail'",
+            """
+            a roll-back with the same batches and the same learning rate would diverge in the same way; use skipBatches:
+            true or a learningRateFactor below 1
+            """,
+            field_path=".learningRateFactor",
+        ),
+    )
+
+
 class FailurePolicy(Block, frozen=True, kw_only=True):
     """What happens when a rank fails. maxRestarts, rules and nodeExclusion may change at any time and hold from the
     next failure on; the rest cannot change once the job exists.
@@ -157,3 +214,5 @@ class FailurePolicy(Block, frozen=True, kw_only=True):
     """Seconds without a finished step after which a running gang counts as hung and is started again."""
     rules: FailureRules = ()
     node_exclusion: NodeExclusion | None = None
+    divergence: Divergence | None = None
+    """Left out, a loss or gradient that is not finite ends the job, and no other loss does."""

@@ -206,6 +206,8 @@ class Attempt(Reported, frozen=True):
     """The rule of failurePolicy.rules that decided what followed; left out where none matched."""
     message: Annotated[str, Meta(max_length=4096)] = ""
     """What the rank said, or the end of its log."""
+    rolled_back: bool = False
+    """Whether the next attempt went back to a checkpoint before the failure; see rollBacks."""
     REQUIRED: ClassVar[tuple[str, ...] | None] = ("attempt",)
 
 
@@ -222,6 +224,25 @@ class ExcludedNode(Reported, frozen=True):
     """When half of the points that exclude a node are left, and the node is used again."""
     reason: Annotated[str, Meta(max_length=1024)] = ""
     """Why, as a sentence for people."""
+
+
+class RollBack(Reported, frozen=True):
+    """One time that the training went back because it had diverged. The trainers of all later attempts get it too."""
+
+    attempt: Count
+    """Number of the attempt that diverged."""
+    stage: NameOfStage
+    """Stage it ran."""
+    from_step: Count
+    """The step that was found to have diverged, counted from 1; it never counted as done."""
+    learning_rate_factor: Annotated[float, Meta(ge=0, le=1)]
+    """What the learning rate is multiplied by from then on, beside the factors of earlier roll-backs of the stage."""
+    at_most_step: Count
+    """The newest checkpoint of that attempt or earlier ones that may still be used: forSteps before the fault."""
+    skip_to_batch: Count | None = None
+    """Batches of the stage's data order that count as used, up to that of the fault; left out without skipBatches."""
+    to_step: Count | None = None
+    """Step the training went back to, once the next attempt has reported it; 0 if it began the stage anew."""
 
 
 class Status(Reported, frozen=True):
@@ -287,3 +308,5 @@ class Status(Reported, frozen=True):
     """The newest 20 attempts that ended, with what ended them."""
     excluded_nodes: Annotated[tuple[ExcludedNode, ...], Meta(max_length=32, extra_json_schema=keyed("node"))] = ()
     """Nodes that the next attempts avoid, by failurePolicy.nodeExclusion or a rule's action ExcludeNode."""
+    roll_backs: Annotated[tuple[RollBack, ...], Meta(max_length=10, extra_json_schema=keyed("attempt"))] = ()
+    """What the training went back for, by failurePolicy.divergence; never more than its maxRollBacks."""

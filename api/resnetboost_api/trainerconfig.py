@@ -13,7 +13,7 @@ from resnetboost_api.fields import Block, Seed, StageName
 from resnetboost_api.job import JitLevel
 from resnetboost_api.model import Model
 from resnetboost_api.optimizers import Summing
-from resnetboost_api.policies import Checkpointing
+from resnetboost_api.policies import Checkpointing, LossLimit
 from resnetboost_api.stage import Training
 
 
@@ -35,6 +35,23 @@ class RankAdasum(Summing, frozen=True, kw_only=True):
     """How many neighbouring ranks take the mean of their gradients before Adasum sums."""
 
 
+class RollBack(Block, frozen=True, kw_only=True):
+    """One time that the job went back because its training had diverged."""
+
+    attempt: Annotated[int, Meta(ge=0, le=2**53)]
+    """Number of the attempt that diverged."""
+    stage: StageName
+    """Name of its stage."""
+    from_step: Annotated[int, Meta(ge=1, le=2**53)]
+    """The step that diverged, counted from 1."""
+    at_most_step: Annotated[int, Meta(ge=0, le=2**53)]
+    """The newest checkpoint of that attempt and earlier ones that may be used."""
+    learning_rate_factor: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Factor on the learning rate of all steps since then."""
+    skip_to_batch: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Batches of the stage's data order that count as used."""
+
+
 class TrainerConfig(Training, frozen=True, kw_only=True):
     """One attempt of one stage."""
 
@@ -52,3 +69,7 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     dataset: Dataset
     checkpoint: Checkpointing = Checkpointing()
     adasum: RankAdasum | None = None
+    divergence: LossLimit | None = None
+    """When a loss counts as diverged; never, where it is left out."""
+    roll_backs: Annotated[tuple[RollBack, ...], Meta(max_length=10)] = ()
+    """The job's roll-backs so far, the earliest first."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from resnetboost_api.status import (
+    Attempt,
     Condition,
     Progress,
     Ranks,
@@ -98,7 +99,15 @@ def earlier_checkpoint_step(status: Status) -> int | None:
     """Step of the newest checkpoint known from the current stage's ended attempts."""
     kept = [stage.checkpoint_step for stage in status.stages if stage.name == status.stage]
     # An older operator wrote it to the records alone.
-    return highest([*kept, *(record.checkpoint_step for record in status.attempts if record.stage == status.stage)])
+    return highest([*kept, *(_usable(status, record) for record in status.attempts if record.stage == status.stage)])
+
+
+def _usable(status: Status, record: Attempt) -> int | None:
+    """The newest checkpoint of an ended attempt that no roll-back has abandoned since."""
+    since = [back for back in status.roll_backs if back.stage == record.stage and back.attempt >= record.attempt]
+    if record.checkpoint_step is None:
+        return None
+    return min(record.checkpoint_step, *(back.at_most_step for back in since), record.checkpoint_step)
 
 
 def highest(steps: Sequence[int | None]) -> int | None:

@@ -55,6 +55,7 @@ FREE_TEXT = {
     "status.stages[].name",
     "status.progress.stage",
     "status.attempts[].stage",
+    "status.rollBacks[].stage",
     "status.attempts[].node",
     "status.attempts[].message",
     "status.excludedNodes[].node",

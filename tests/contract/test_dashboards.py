@@ -80,7 +80,7 @@ def test_labels_of_job_series_match_the_linters() -> None:
         phase="Queued",
         stage="base",
         conditions=conditions,
-        attempts=(Attempt(0, "base", "Killed", TIME),),
+        attempts=(Attempt(attempt=0, stage="base", reason="Killed", end_time=TIME, rolled_back=True),),
         goodput=Goodput(attempt_seconds=10, lost=(Loss("Killed", 20),)),
         progress=Progress(stage="base", heartbeat=1, heartbeat_time=TIME),
     )

@@ -25,6 +25,7 @@ OF_JOBS = {
     "ranks": {"state"},
     "recent_attempts": {"reason"},
     "attempt_end_timestamp_seconds": {"reason"},
+    "roll_back_timestamp_seconds": {"stage"},
     "lost_device_seconds_total": {"reason", "failure"},
 }
 _PARTS = {"histogram": ("_bucket", "_sum", "_count")}

@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
+from resnetboost_api.status import RollBack
 from resnetboost_operator.cli.status import job_facts, job_table, job_view, silence
 from resnetboost_operator.cli.status.job_page import JobPage
 from resnetboost_operator.cli.status.job_table import JobTable
 from resnetboost_operator.cli.status.job_view import JobView
+from resnetboost_operator.cli.view import text
 from resnetboost_operator.kubeclient import lease as leases
 from resnetboost_operator.kubeclient.lease import Lease
 from resnetboost_operator.kubeclient.reader import Event
@@ -421,3 +423,17 @@ def test_a_change_is_a_line_without_clocks() -> None:
         "team-a/digits  Running  base  epoch 13/20  step 264/440  loss 0.512  accuracy 97.8 %  1234 images/s  ETA 0:42"
     )
     assert line == job_table.change(view(running(), age=9000), namespaces=True)
+
+
+def test_a_roll_back_is_told_in_a_line() -> None:
+    back = RollBack(
+        attempt=0,
+        stage="base",
+        from_step=181,
+        at_most_step=131,
+        learning_rate_factor=0.5,
+        skip_to_batch=181,
+        to_step=120,
+    )
+    line = "base diverged at step 181 of attempt 0 and went back to step 120 · the batches in between are skipped"
+    assert text.roll_back(back) == f"{line} · learning rate x 0.5"

@@ -38,7 +38,7 @@ EPILOG = f"""Commands: {", ".join(commands.ALL)}; `python -m resnetboost_trainer
 To train, the config file is named by RESNETBOOST_CONFIG or the argument; RESNETBOOST_RANK, RESNETBOOST_WORLD_SIZE and
 RESNETBOOST_COORDINATOR (host:port) place this process in its gang, or RESNETBOOST_INDEX and RESNETBOOST_RANK_TABLE (the
 folder that a rank table will come into). Exit codes: 0 done, 1 internal error,
-10 configuration, 11 data, 12 numerics, 13 out of memory, 14 communication, 15 storage, 16 interrupted."""
+10 configuration, 11 data, 12 numerics, 13 out of memory, 14 communication, 15 storage, 16 interrupted, 17 diverged."""
 
 
 def main() -> NoReturn:
@@ -82,6 +82,7 @@ def _rank(environment: Environment) -> int:
             log.exception("internal error")
         log.error("%s: %s", failure.name, failure)
         last = _verdict(environment, progress, failure.name, str(failure), failure.exit_code)
+        last = msgspec.structs.replace(last, fault=failure.fault)
     failures.write(last, environment.termination_log)
     return last.exit_code
 

@@ -17,6 +17,7 @@ from resnetboost_api.device import DeviceKind as Device
 from resnetboost_api.model import Init, Model, Weights
 from resnetboost_api.optimizers import Damping, Lars, LineSearch, Momentum, Pca, Residual, Thor, TraceRule
 from resnetboost_api.policies import Checkpointing as Checkpoint
+from resnetboost_api.policies import LossLimit
 from resnetboost_api.stage import (
     AllReduceFusion,
     DynamicLossScale,
@@ -29,6 +30,7 @@ from resnetboost_api.stage import (
 )
 from resnetboost_api.trainerconfig import JobReference as Job
 from resnetboost_api.trainerconfig import RankAdasum as Adasum
+from resnetboost_api.trainerconfig import RollBack
 from resnetboost_api.trainerconfig import TrainerConfig as Config
 from resnetboost_api.wording import Schema
 from resnetboost_api.writing import without_nulls
@@ -53,11 +55,13 @@ __all__ = [
     "Lars",
     "LearningRate",
     "LineSearch",
+    "LossLimit",
     "Model",
     "Momentum",
     "Pca",
     "Precision",
     "Residual",
+    "RollBack",
     "SmoothedOver",
     "Snapshots",
     "StartFrom",

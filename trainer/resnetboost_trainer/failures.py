@@ -17,9 +17,17 @@ from resnetboost_api.failures import FailureClass
 MESSAGE_LIMIT_BYTES = 2048
 
 
-class TrainingError(Exception):
-    """A failure with a class of its own; subclasses are the documented ones."""
+class Fault(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a training diverged: the step, counted from 1, and how many batches of the data order were used by then."""
 
+    step: int
+    batch: int
+
+
+class TrainingError(Exception):
+    """A failure with a class of its own; subclasses are the documented ones. `fault`: where training diverged."""
+
+    fault: Fault | None = None
     exit_code: ClassVar[int] = 1
     name: ClassVar[str] = "InternalError"
 
@@ -39,6 +47,10 @@ class DataError(TrainingError, failure=failures.DATA_ERROR):
 
 class NumericsError(TrainingError, failure=failures.NUMERICS_ERROR):
     """Loss or gradients are not finite."""
+
+
+class Diverged(TrainingError, failure=failures.DIVERGED):
+    """The loss was far above its running median for too long."""
 
 
 class OutOfMemoryError(TrainingError, failure=failures.OUT_OF_MEMORY):
@@ -77,6 +89,7 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     accuracy: float | None = None
     resumed_step: int | None = None
     skipped: tuple[str, ...] = ()
+    fault: Fault | None = None
 
 
 def classify(error: BaseException) -> TrainingError:

@@ -96,6 +96,11 @@ def _attempt_ends(record: JobRecord) -> Samples:
     return (({"reason": reason}, pods.seconds(time)) for reason, time in newest.items())
 
 
+def _roll_backs(record: JobRecord) -> Samples:
+    newest = {found.stage: found.end_time for found in record.status.attempts if found.rolled_back}
+    return (({"stage": stage}, pods.seconds(time)) for stage, time in newest.items())
+
+
 def _goodput(samples: Callable[[Goodput], Samples]) -> Callable[[JobRecord], Samples]:
     """Samples of the goodput, which is known once an attempt has ended."""
     return lambda record: () if record.status.goodput is None else samples(record.status.goodput)
@@ -166,6 +171,12 @@ FAMILIES = (
         "gauge",
         f"When an attempt last ended with that failure class, of the newest {ATTEMPTS_KEPT} attempts.",
         _attempt_ends,
+    ),
+    Family(
+        f"{PREFIX}_roll_back_timestamp_seconds",
+        "gauge",
+        "When a stage last went back because its training had diverged.",
+        _roll_backs,
     ),
     Family(
         f"{PREFIX}_goodput_ratio",

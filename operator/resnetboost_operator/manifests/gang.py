@@ -1,9 +1,11 @@
 """All objects of one attempt."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from resnetboost_api import names
 from resnetboost_api.stage import Stage
+from resnetboost_api.status import RollBack
 from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.config_map import config_map
@@ -19,10 +21,10 @@ def gang(job: Job, stage: Stage, attempt: int) -> tuple[Manifest, ...]:
     return shared(job, stage, attempt) + tuple(pod(job, stage, attempt, index) for index in range(stage.device_count))
 
 
-def shared(job: Job, stage: Stage, attempt: int) -> tuple[Manifest, ...]:
+def shared(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[RollBack] = ()) -> tuple[Manifest, ...]:
     """The objects that the pods of an attempt refer to, to be created before them."""
     built = [launcher_secret(job)] if job.has_launchers else []
-    built.append(config_map(job, stage, attempt))
+    built.append(config_map(job, stage, attempt, roll_backs))
     by_table = devices.needs_rank_table(job.spec.device, stage)
     if stage.device_count > 1 and (job.has_launchers or not by_table):
         built.append(service(job, stage, attempt))

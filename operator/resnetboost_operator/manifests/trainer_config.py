@@ -1,11 +1,14 @@
 """The trainer's configuration of one attempt, built from the job."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from resnetboost_api import trainerconfig
 from resnetboost_api.device import DeviceKind
 from resnetboost_api.fields import Block
-from resnetboost_api.policies import Checkpointing
+from resnetboost_api.policies import Checkpointing, LossLimit
 from resnetboost_api.stage import Stage, StartFrom, Training
+from resnetboost_api.status import RollBack
 from resnetboost_api.trainerconfig import JobReference, RankAdasum, TrainerConfig
 from resnetboost_api.writing import without_defaults
 from resnetboost_operator.job import Job, ranks_per_summand
@@ -14,10 +17,12 @@ Manifest = dict[str, Any]
 Part = TypeVar("Part", bound=Block)
 
 
-def trainer_config(job: Job, stage: Stage, attempt: int) -> Manifest:
+def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[RollBack] = ()) -> Manifest:
     """The stage's configuration without defaults, with the job's field names and without anything of Kubernetes.
 
     Of nodes the trainer knows only how many ranks Adasum averages before it sums. Its rank comes from the environment.
+    `roll_backs` are those of the job's status: an attempt never sees another list than the one it was decided with,
+    because each of them begins a new attempt.
     """
     spec, start_from, adasum = job.spec, stage.start_from, None
     if start_from is None and stage != spec.stages[0]:
@@ -25,6 +30,7 @@ def trainer_config(job: Job, stage: Stage, attempt: int) -> Manifest:
     if stage.adasum is not None:
         averaged = ranks_per_summand(spec.device, stage)
         adasum = RankAdasum(reduce=stage.adasum.reduce, ranks_per_node=averaged)
+    rule = spec.failure_policy.divergence
     config = TrainerConfig(
         job=JobReference(name=job.name, namespace=job.namespace, uid=job.uid),
         stage=stage.name,
@@ -36,10 +42,23 @@ def trainer_config(job: Job, stage: Stage, attempt: int) -> Manifest:
         dataset=spec.dataset,
         checkpoint=_part(Checkpointing, spec.checkpoint),
         adasum=adasum,
+        divergence=_part(LossLimit, rule) if rule is not None else None,
+        roll_backs=tuple(_roll_back(found) for found in roll_backs),
         **{**_fields(Training, stage), "start_from": start_from},
     )
     found, of_stage = without_defaults(config), _encoded(Training)
     return {name: found[name] for name in sorted(found, key=lambda name: name in of_stage)}  # the job's fields first
+
+
+def _roll_back(found: RollBack) -> trainerconfig.RollBack:
+    return trainerconfig.RollBack(
+        attempt=found.attempt,
+        stage=found.stage,
+        from_step=found.from_step,
+        at_most_step=found.at_most_step,
+        learning_rate_factor=found.learning_rate_factor,
+        skip_to_batch=found.skip_to_batch,
+    )
 
 
 def _encoded(kind: type[Block]) -> set[str]:

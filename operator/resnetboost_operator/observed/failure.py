@@ -7,7 +7,7 @@ import msgspec
 from resnetboost_api import failures
 from resnetboost_api.failures import FailureClass
 from resnetboost_operator.observed.classify import classify
-from resnetboost_operator.observed.pods import PodView
+from resnetboost_operator.observed.pods import Fault, PodView
 
 LOST_MESSAGE = "the pod is gone and left no exit code: it was deleted, or its node was"
 DELETED_MESSAGE = "the pod was deleted"
@@ -23,6 +23,7 @@ class Failure(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     message: str = ""
     step: int | None = None
+    fault: Fault | None = None
 
 
 def first_culprit(
@@ -80,9 +81,9 @@ def _failure(pod: PodView, stopping: bool) -> Failure:
     report = ended.report
     failure_class, message = classify(ended.exit_code, ended.reason, report.failure_class), report.message
     disruption = pod.disruption or (DELETED_MESSAGE if pod.deleting and not stopping else "")
-    if disruption and failure_class.policy != "fail":  # the exit code is a consequence of it
+    if disruption and failure_class.policy not in ("fail", "roll_back"):  # the exit code is a consequence of it
         failure_class, message = failures.DISRUPTED, f"{disruption}: {message}".rstrip(": ")
-    return Failure(failure_class, pod.index, pod.node, ended.exit_code, message, report.step)
+    return Failure(failure_class, pod.index, pod.node, ended.exit_code, message, report.step, report.fault)
 
 
 def _finished(pod: PodView) -> float:

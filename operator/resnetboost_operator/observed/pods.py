@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,6 +14,13 @@ from resnetboost_operator.status import Marks
 Manifest = Mapping[str, Any]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+class Fault(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a training diverged: the step, counted from 1, and how many batches of the data order were used by then."""
+
+    step: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    batch: Count
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
@@ -31,6 +38,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     accuracy: Ratio | None = None
     resumed_step: Count | None = None
     skipped: Marks = ()
+    fault: Fault | None = None
 
 
 class Termination(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ HEALED = (
     failures.CONFIG_ERROR,
     failures.DATA_ERROR,
     failures.NUMERICS_ERROR,
+    failures.DIVERGED,
     failures.OUT_OF_MEMORY,
     failures.COMMUNICATION_ERROR,
     failures.STORAGE_ERROR,
@@ -77,7 +78,7 @@ def command(state: ObservedState, status: Status) -> StartAttempt | None:
         return None
     return StartAttempt(
         attempt=status.attempt,
-        config=trainer_config(state.job, state.stage, status.attempt),
+        config=trainer_config(state.job, state.stage, status.attempt, status.roll_backs),
         coordinator_port=coordinator_port(status),
         delay_seconds=max(0.0, pods.seconds(status.restart_time) - state.now),
     )

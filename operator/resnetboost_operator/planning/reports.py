@@ -27,6 +27,8 @@ def with_progress(state: ObservedState) -> ObservedState:
     keeps = state.keeps_checkpoints or statuses.is_in_place(status)
     if progress is not None and statuses.is_current(progress, status) and keeps:
         status = _with_resumption(status, progress, state.count)
+    if progress is not None and statuses.is_current(progress, status):
+        status = _with_arrival(status, progress)
     stages = _with_skipped(status, progress, ended)
     return replace(state, status=replace(status, ranks=_ranks(state), progress=progress, stages=stages))
 
@@ -88,6 +90,15 @@ def _with_resumption(status: Status, progress: Progress, count: int) -> Status:
     if progress.resumed_step is None or (known is not None and known.resumed_step is not None):
         return status
     return goodput.corrected(status, progress.resumed_step, count)
+
+
+def _with_arrival(status: Status, progress: Progress) -> Status:
+    """Record, once, which step the last roll-back went back to."""
+    last = status.roll_backs[-1] if status.roll_backs else None
+    if last is None or last.to_step is not None or last.stage != status.stage or progress.resumed_step is None:
+        return status
+    status = statuses.with_stage(status, last.stage, checkpoint_step=progress.resumed_step or None)
+    return replace(status, roll_backs=(*status.roll_backs[:-1], replace(last, to_step=progress.resumed_step)))
 
 
 def _with_skipped(status: Status, progress: Progress | None, gang: Sequence[PodView]) -> tuple[StageStatus, ...]:

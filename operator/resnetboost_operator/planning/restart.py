@@ -1,10 +1,12 @@
 """Restart the whole gang after a failure, in place or with new pods; or fail the job where the policy refuses it."""
 
+import msgspec
 from msgspec.structs import replace
 
 from resnetboost_api import failures
-from resnetboost_api.status import Attempt, Ranks, Status
+from resnetboost_api.status import Attempt, Ranks, RollBack, Status
 from resnetboost_operator import readable
+from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
@@ -20,7 +22,7 @@ from resnetboost_operator.planning import (
 )
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.conditions import not_running
-from resnetboost_operator.planning.policies import registry
+from resnetboost_operator.planning.policies import registry, roll_back
 from resnetboost_operator.planning.policies.policy import Policy
 
 
@@ -31,43 +33,73 @@ def restart_or_fail(state: ObservedState, failure: Failure) -> Plan:
     policy = registry.POLICIES[decision.action]
     if refusal := policy.refusal(state, failure, record):
         return finish.fail(state, refusal.reason, f"{attempts.describe(record)}; {refusal.message}", record)
-    delay = backoff.delay_seconds(state.job.spec.failure_policy, state.status.stage, (*state.status.attempts, record))
-    status = _counted(state, record, policy, delay)
-    by_rule = _by_rule(record, policy)
+    back = policy.roll_back(state, failure, record)
+    record = replace(record, rolled_back=back is not None)
+    restart = _Restart(record, _delay(state, record, back), "GangRestart", _by_rule(record, policy))
+    status = _counted(state, restart, policy, uses_budget=policy.uses_budget and back is None)
+    if back is not None:
+        status, restart = _with_roll_back(state, status, restart, back)
     if why := in_place.obstacle(state, status, failure, record):
-        return _with_new_pods(state, status, record, delay, by_rule, why)
-    return _in_place(state, status, record, delay, by_rule)
+        return _with_new_pods(state, status, restart, why)
+    return _in_place(state, status, restart)
 
 
-def _counted(state: ObservedState, record: Attempt, policy: Policy, delay: int) -> Status:
+class _Restart(msgspec.Struct, frozen=True):
+    """What people are told of a restart: the record, the wait in seconds, the event's reason, and what else is done."""
+
+    record: Attempt
+    delay: int
+    event: str
+    note: str
+
+
+def _delay(state: ObservedState, record: Attempt, back: RollBack | None) -> int:
+    """Seconds to wait before the next attempt; none before a roll-back: a wait would heal nothing."""
+    if back is not None:
+        return 0
+    return backoff.delay_seconds(state.job.spec.failure_policy, state.status.stage, (*state.status.attempts, record))
+
+
+def _counted(state: ObservedState, restart: _Restart, policy: Policy, *, uses_budget: bool) -> Status:
     """The status with the record, one restart more, the nodes to avoid, and the time of the next attempt."""
-    status = attempts.with_record(state, record)
+    status = attempts.with_record(state, restart.record)
     return replace(
-        _with_exclusion(state, status, record, policy),
+        _with_exclusion(state, status, restart.record, policy),
         restarts=status.restarts + 1,
-        restarts_count_towards_max=status.restarts_count_towards_max + policy.uses_budget,
-        restart_time=pods.timestamp(state.now + delay),
+        restarts_count_towards_max=status.restarts_count_towards_max + uses_budget,
+        restart_time=pods.timestamp(state.now + restart.delay),
         ranks=Ranks(desired=state.count),
     )
 
 
-def _in_place(state: ObservedState, status: Status, record: Attempt, delay: int, by_rule: str) -> Plan:
+def _with_roll_back(state: ObservedState, status: Status, restart: _Restart, back: RollBack) -> tuple[Status, _Restart]:
+    """The status with the roll-back: checkpoints after it count no more."""
+    saved = statuses.stage_status(status, back.stage).checkpoint_step
+    usable = None if saved is None else min(saved, back.at_most_step)
+    status = statuses.with_stage(status, back.stage, checkpoint_step=usable)
+    status = replace(status, roll_backs=(*status.roll_backs, back))
+    note = f"{restart.note}; {roll_back.described(back, status, roll_back.settings(state, restart.record))}"
+    return status, replace(restart, event="RolledBack", note=note)
+
+
+def _in_place(state: ObservedState, status: Status, restart: _Restart) -> Plan:
     """Start every rank again in the pod it has. The launchers are told once the status is written."""
-    message = f"{attempts.describe(record)}; the gang restarts in place in {delay} s{by_rule}"
+    message = f"{attempts.describe(restart.record)}; the gang restarts in place in {restart.delay} s{restart.note}"
     status = in_place.with_next_attempt(status, status.restart_time or state.time)
     status = not_running(status, "Restarting", message, state.time)
-    wake = wakeup.wake_seconds(replace(state, status=status))
-    return Plan(status, events=(Event("Warning", "GangRestart", message),), wake_seconds=sooner(float(delay), wake))
+    wake = sooner(float(restart.delay), wakeup.wake_seconds(replace(state, status=status)))
+    return Plan(status, events=(Event("Warning", restart.event, message),), wake_seconds=wake)
 
 
-def _with_new_pods(state: ObservedState, status: Status, record: Attempt, delay: int, by_rule: str, why: str) -> Plan:
+def _with_new_pods(state: ObservedState, status: Status, restart: _Restart, why: str) -> Plan:
     """Delete the whole gang; the next one is created after the back-off."""
     status = attempts.with_next_attempt(status, state.time)
     reason = f"; it gets new pods because {why}" if state.job.has_launchers else ""
-    message = f"{attempts.describe(record)}; the gang restarts in {delay} s{by_rule}{_loss(state, record)}{reason}"
+    ended = f"{attempts.describe(restart.record)}; the gang restarts in {restart.delay} s"
+    message = f"{ended}{restart.note}{_loss(state, restart.record)}{reason}"
     status = not_running(status, "Restarting", message, state.time)
-    event = Event("Warning", "GangRestart", message)
-    wake = sooner(float(delay), wakeup.node_wake_seconds(state))
+    event = Event("Warning", restart.event, message)
+    wake = sooner(float(restart.delay), wakeup.node_wake_seconds(state))
     return Plan(status, delete=deletions.delete(state, status, state.gang), events=(event,), wake_seconds=wake)
 
 

@@ -57,7 +57,9 @@ def _missing_objects(state: ObservedState) -> tuple[Manifest, ...]:
     taken = {pod.index for pod in state.stale}
     indexes = [index for index in state.missing if index not in taken]
     job, stage, attempt = state.job, state.stage, state.pods_attempt
-    shared = (*placement.missing_group(state), *gang.shared(job, stage, attempt)) if indexes else ()
+    shared = (
+        (*placement.missing_group(state), *gang.shared(job, stage, attempt, state.status.roll_backs)) if indexes else ()
+    )
     if state.gang:
         shared = _missing_from_older(shared)
     placed = placement.placement(state)

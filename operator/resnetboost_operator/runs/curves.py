@@ -25,6 +25,7 @@ _PARTS = (
     ("collective_seconds", "collective", "#E69F00"),
     ("data_wait_seconds", "data wait", "#009E73"),
 )
+_BACK = "#D55E00"
 _OTHER = "#CCCCCC"
 _DECISIONS = {"updated": "#56B4E9", "kept": "#DDDDDD", "stopped": "#999999", "failed": "#D55E00"}
 _DAMPING = "#CC79A7"
@@ -281,19 +282,24 @@ def _bin_size(values: Sequence[float]) -> int:
 def _mark_attempts(axes: "Axes", measured: Measured, labelled: bool) -> None:
     """A line where another attempt or stage takes over; labels of close lines go below each other."""
     row, last = 0, -len(measured.steps)
-    for step, text in _takeovers(measured):
-        axes.axvline(step - 0.5, color=_MARK, linestyle="--", linewidth=1)
+    for step, text, went_back in _takeovers(measured):
+        axes.axvline(step - 0.5, color=_BACK if went_back else _MARK, linestyle="--", linewidth=1 + went_back)
         row = row + 1 if step - last < 0.12 * len(measured.steps) else 0
         last = step
         if labelled:
             _label_line(axes, step, row, text)
 
 
-def _takeovers(measured: Measured) -> Iterator[tuple[int, str]]:
+def _takeovers(measured: Measured) -> Iterator[tuple[int, str, bool]]:
+    """(step, label, whether it went back because it had diverged)."""
     before: tuple[str, int] | None = None
-    for step, stage, attempt in zip(measured.steps, measured.stages, measured.attempts, strict=True):
-        if before is not None and (stage, attempt) != before:
-            yield step, f"attempt {attempt}" if stage == before[0] else f"stage {stage}"
+    faults = measured.column("rolled_back_from")
+    for step, stage, attempt, fault in zip(measured.steps, measured.stages, measured.attempts, faults, strict=True):
+        went_back = fault == fault
+        if went_back or (before is not None and (stage, attempt) != before):
+            begun = before is None or stage == before[0]
+            label = f"attempt {attempt}" if begun else f"stage {stage}"
+            yield step, f"{label}, back from step {fault:.0f}" if went_back else label, went_back
         before = (stage, attempt)
 
 

@@ -65,6 +65,11 @@ def mean(rows: Sequence[Floats] | Floats) -> Floats:
     return found
 
 
+def all_finite(files: Mapping[str, Mapping[str, Any]]) -> bool:
+    """True if every number of a checkpoint's contents is finite."""
+    return all(bool(np.isfinite(array).all()) for arrays in files.values() for array in arrays.values())
+
+
 def _concatenated(pieces: Sequence[Floats]) -> Floats:
     return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)  # all of BN may be frozen
 

@@ -8,6 +8,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,13 +32,15 @@ class Job(msgspec.Struct, frozen=True):
     name: str
 
 
-def newest(root: Path, job: Job, stage: str, needed: Sequence[str], but: str, arrays: bool = True) -> Found | None:
+def newest(
+    root: Path, job: Job, stage: str, needed: Sequence[str], but: str, arrays: bool = True, at_most: float = math.inf
+) -> Found | None:
     """Return a stage's furthest intact checkpoint, by the job of that name that saved last; skip the uid `but`.
 
-    `arrays` as in `store.newest`. Raises OSError.
+    It is of step `at_most` or before. `arrays` as in `store.newest`. Raises OSError.
     """
     for _, uid in sorted(_jobs(root, job, stage, but), reverse=True):
-        found = store.newest(root, uid, stage, needed, arrays=arrays)
+        found = store.newest(root, uid, stage, needed, arrays=arrays, usable=lambda step, _: step <= at_most)
         if found is not None:
             return found
     return None

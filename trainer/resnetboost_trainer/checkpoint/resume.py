@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from resnetboost_trainer.checkpoint import lookup, snapshots, state, store
-from resnetboost_trainer.checkpoint.arrays import Arrays
+from resnetboost_trainer.checkpoint.arrays import Arrays, all_finite
+from resnetboost_trainer.checkpoint.branch import Branch
 from resnetboost_trainer.checkpoint.pretrained import Read
 from resnetboost_trainer.checkpoint.state import State
 from resnetboost_trainer.checkpoint.store import Found, Kind, Manifest
@@ -35,8 +36,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where a stage can start from: the checkpoints' `root` (None without checkpoints) and this attempt's manifest.
 
     `rule` is `checkpoint.resume`, for an earlier job's checkpoints; `total` is the stage's number of steps. `weights`
-    reads pretrained weights from a file, for a first stage that has them. `taking_over(theirs, ours)` is called on the
-    leader if the stage continues from an earlier job's checkpoint.
+    reads pretrained weights from a file, for a first stage that has them. `branch` has the job's roll-backs.
+    `taking_over(theirs, ours)` is called on the leader if the stage continues from an earlier job's checkpoint.
     """
 
     root: Path | None
@@ -45,18 +46,22 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     start_from: StartFrom | None
     total: int
     weights: Callable[[], Read] | None = None
+    branch: Branch = Branch()
     taking_over: Callable[[Manifest, Manifest], None] = lambda theirs, ours: None
 
 
 class Begun(NamedTuple):
     """The stage's completed steps, and the lineage of its batches (see data/rng.py).
 
-    `weights` is, on the leader, the fingerprint of the file that the run's first weights came from.
+    `weights` is, on the leader, the fingerprint of the file that the run's first weights came from. The data order is
+    `skipped` batches ahead of the steps. `rolled_back`: the next step is the first one since a roll-back.
     """
 
     step: int
     lineage: int
     weights: str = ""
+    skipped: int = 0
+    rolled_back: bool = False
 
 
 def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
@@ -66,8 +71,12 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
     that does not fit or is required and missing, StorageError if the stage to start from left no checkpoint.
     """
     found = _furthest(source) if communicator.leads else None
-    goes_on, step, lineage = communicator.broadcast_integers(
-        [0, 0, 0] if found is None else [1, found.manifest.step, found.manifest.lineage]
+    manifest = None if found is None else found.manifest
+    skipped, rolled_back = _skipped(source, manifest)
+    goes_on, step, lineage, skipped, rolled_back = communicator.broadcast_integers(
+        [0, 0, 0, skipped, rolled_back]
+        if manifest is None
+        else [1, manifest.step, manifest.lineage, skipped, rolled_back]
     )
     if goes_on:
         state_.restore(None if found is None else found.contents)
@@ -75,7 +84,7 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
         if found is not None and found.manifest.job_uid != source.ours.job_uid:
             source.taking_over(found.manifest, source.ours)
         _adopt(source, found)
-        return Begun(step, lineage, source.ours.weights)
+        return Begun(step, lineage, source.ours.weights, skipped, bool(rolled_back))
     first = _first(source) if communicator.leads else None
     if first is not None:
         _log_origin(source.ours, first.manifest)
@@ -85,10 +94,17 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
     if read is not None:
         model = state_.completed(read.arrays)
     state_.warm_start(model)
-    begun = Begun(0, lineage, "" if read is None else read.fingerprint)
+    begun = Begun(0, lineage, "" if read is None else read.fingerprint, skipped, bool(rolled_back))
     if source.weights is not None or (source.start_from is not None and source.start_from.job_name is not None):
         _save(source, state_.snapshot(), begun)
     return begun
+
+
+def _skipped(source: Source, manifest: Manifest | None) -> tuple[int, int]:
+    """Batches to skip after that checkpoint, and 1 if a roll-back leads to it, else 0."""
+    branch, ours = source.branch.of(source.ours.stage), source.ours.job_uid
+    attempt = manifest.attempt if manifest is not None and manifest.job_uid == ours else -1
+    return branch.skipped_batches(manifest, ours), int(bool(branch.ahead(attempt)))
 
 
 def _lineage(ours: Manifest, first: Found | None, read: Read | None) -> int:
@@ -114,7 +130,8 @@ def _furthest(source: Source, arrays: bool = True) -> Found | None:
     ours = source.ours
     if source.root is None:
         return _of_earlier_job(source, arrays)
-    found = store.newest(source.root, ours.job_uid, ours.stage, NEEDED, ours.attempt, arrays)
+    usable = source.branch.of(ours.stage).usable
+    found = store.newest(source.root, ours.job_uid, ours.stage, NEEDED, ours.attempt, arrays, usable)
     if found is None:
         return _of_earlier_job(source, arrays)
     difference = _difference(found.manifest, source)
@@ -128,7 +145,9 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
     if rule == "Never":
         return None
     job = f"{ours.job_namespace}/{ours.job_name}"
-    found = None if source.root is None else _by_name(source.root, ours, ours.job_name, ours.stage, NEEDED, arrays)
+    branch, found = source.branch.of(ours.stage), None
+    if source.root is not None:
+        found = _by_name(source.root, ours, ours.job_name, ours.stage, NEEDED, arrays, branch.at_most_step)
     if found is not None:
         theirs = f"{found.path.name} of the earlier job {job} ({found.manifest.job_uid})"
         difference = _difference(found.manifest, source)
@@ -136,7 +155,7 @@ def _of_earlier_job(source: Source, arrays: bool) -> Found | None:
             remedy = "restore that setting, or set checkpoint.resume to Never to start over"
             raise ConfigError(f"checkpoint.resume is {rule}, but {theirs} does not fit: {difference}; {remedy}")
         log.info("resuming from %s", theirs)
-    elif rule == "Required" and source.start_from is None:
+    elif rule == "Required" and source.start_from is None and not branch.roll_backs:
         reason = f"no earlier job {job} left a complete checkpoint of stage {ours.stage} on this volume"
         remedy = "set checkpoint.claimName to the claim it used, or checkpoint.resume to IfPresent"
         raise ConfigError(f"checkpoint.resume is Required, but {reason}; {remedy}")
@@ -175,9 +194,17 @@ def _batch(manifest: Manifest) -> str:
     return f"{whole} ({ranks} x localBatchSize {manifest.local_batch_size}{accumulated})"
 
 
-def _by_name(root: Path, ours: Manifest, name: str, stage: str, needed: tuple[str, ...], arrays: bool) -> Found | None:
+def _by_name(
+    root: Path,
+    ours: Manifest,
+    name: str,
+    stage: str,
+    needed: tuple[str, ...],
+    arrays: bool,
+    at_most: float = math.inf,
+) -> Found | None:
     """Find a checkpoint by another job in our namespace, which may be an earlier job of our name."""
-    return lookup.newest(root, lookup.Job(ours.job_namespace, name), stage, needed, ours.job_uid, arrays)
+    return lookup.newest(root, lookup.Job(ours.job_namespace, name), stage, needed, ours.job_uid, arrays, at_most)
 
 
 def _adopt(source: Source, found: Found | None) -> None:
@@ -192,18 +219,25 @@ def _adopt(source: Source, found: Found | None) -> None:
     for kind, last_step in reached.items():
         left = snapshots.find(source.root, theirs.job_uid, theirs.stage, last_step, kind)
         snapshots.adopt(source.root, left, source.ours, kind)
-    ours = msgspec.structs.replace(source.ours, step=theirs.step, basis=theirs.basis, lineage=theirs.lineage)
+    skipped, _ = _skipped(source, theirs)
+    ours = msgspec.structs.replace(
+        source.ours, step=theirs.step, basis=theirs.basis, lineage=theirs.lineage, skipped_batches=skipped
+    )
     _write(source.root, ours, found.contents)
 
 
 def _save(source: Source, contents: dict[str, Arrays] | None, begun: Begun) -> None:
     """Save the first weights if they come from another job or a file, which may change before the next attempt."""
     if source.root is not None and contents is not None:
-        ours = msgspec.structs.replace(source.ours, lineage=begun.lineage, weights=begun.weights)
+        ours = msgspec.structs.replace(
+            source.ours, lineage=begun.lineage, weights=begun.weights, skipped_batches=begun.skipped
+        )
         _write(source.root, ours, contents)
 
 
 def _write(root: Path, ours: Manifest, contents: dict[str, Arrays]) -> None:
+    if not all_finite(contents):
+        raise ConfigError("the weights that the stage begins with are not finite; start it from another checkpoint")
     store.write(store.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt), ours, contents)
 
 
@@ -225,7 +259,8 @@ def _log_origin(ours: Manifest, theirs: Manifest) -> None:
 def _of_other_stage(source: Source, stage: str, arrays: bool) -> Found:
     ours, found = source.ours, None
     if source.root is not None:
-        found = store.newest(source.root, ours.job_uid, stage, (state.MODEL,), ours.attempt, arrays)
+        usable = source.branch.of(stage).usable
+        found = store.newest(source.root, ours.job_uid, stage, (state.MODEL,), ours.attempt, arrays, usable)
     if found is None:
         reason = f"stage {ours.stage} begins where stage {stage} ended, which left no usable checkpoint"
         raise StorageError(f"{reason}; restore its folder, or train that stage again by a new job")

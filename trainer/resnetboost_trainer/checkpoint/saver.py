@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from resnetboost_trainer.checkpoint import snapshots, store
-from resnetboost_trainer.checkpoint.store import Arrays, Kind, Manifest
+from resnetboost_trainer.checkpoint.store import Arrays, Kind, Manifest, Usable, every
 
 Saved = Callable[[Manifest, int, float], None]
 Pending = concurrent.futures.Future[None]
@@ -21,14 +21,17 @@ Pending = concurrent.futures.Future[None]
 # Enough for a snapshot and the checkpoint of the same step; a third save blocks training until one is written.
 MAX_PENDING = 2
 
-PRUNE = {"step": store.prune, "snapshot": snapshots.prune}
-
 
 class Keeping(msgspec.Struct, frozen=True):
-    """Retention of one kind: `keep` the newest; the writer thread calls `saved(manifest, bytes, seconds)` for each."""
+    """Retention of one kind: `keep` the newest; the writer thread calls `saved(manifest, bytes, seconds)` for each.
+
+    `back_steps` and `usable` are for checkpoints, as in `store.prune`.
+    """
 
     keep: int
     saved: Saved
+    back_steps: int | None = None
+    usable: Usable = every
 
 
 class Saver:
@@ -73,4 +76,7 @@ class Saver:
         keeping, of = self._keeping[kind], (manifest.job_uid, manifest.stage, manifest.attempt)
         written, size = store.write(store.attempt_directory(self._root, *of), manifest, contents, kind)
         keeping.saved(manifest, size, time.monotonic() - started)
-        PRUNE[kind](self._root, *of, keeping.keep, written)
+        if kind == "snapshot":
+            snapshots.prune(self._root, *of, keeping.keep, written)
+        else:
+            store.prune(self._root, *of, keeping.keep, written, keeping.back_steps, keeping.usable)

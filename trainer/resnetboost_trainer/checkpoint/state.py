@@ -46,6 +46,18 @@ class Average(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """What watches the losses, as part of the state."""
+
+    def snapshot(self) -> dict[str, Arrays]:
+        """Return the watch's files of a checkpoint on the leader, none on other ranks."""
+        ...
+
+    def restore(self, contents: Mapping[str, Arrays] | None) -> None:
+        """Restore the watch from a checkpoint; only the leader has `contents`. A collective."""
+        ...
+
+
 class State:
     """All parameters of a training program by their names in a checkpoint."""
 
@@ -67,6 +79,7 @@ class State:
         self.later: dict[str, Parameter] = {}
         self.communicator, self.ranks_per_node = communicator, ranks_per_node
         self.average: Average | None = None
+        self.watch: Watch | None = None
 
     def add(self, parameters: Sequence[Parameter]) -> None:
         """Add optional parameters: a checkpoint without them (older trainer, other loss scale) keeps their values."""
@@ -87,7 +100,7 @@ class State:
         }
         contents |= {node_shard(node): arrays.unflatten(row, self.of_node) for node, row in enumerate(nodes)}
         contents |= {shard(rank): arrays.unflatten(row, self.statistics) for rank, row in enumerate(every)}
-        return contents | averaged
+        return contents | averaged | (self.watch.snapshot() if self.watch is not None else {})
 
     def _of_nodes(self) -> Iterator[Floats]:
         """Yield each node's values on the leader, one node at a time: each may be as large as the model."""
@@ -120,6 +133,8 @@ class State:
         arrays.assign_flat(self.communicator.broadcast(statistics)[self.communicator.rank], self.statistics)
         if self.average is not None:
             self.average.restore(contents)
+        if self.watch is not None:
+            self.watch.restore(contents)
 
     def _restore_nodes(self, contents: Mapping[str, Arrays] | None) -> None:
         """Restore this node's values; a gang with another number of nodes starts from their mean."""

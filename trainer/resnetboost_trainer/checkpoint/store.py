@@ -53,7 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     Random numbers are counter-based: seed, lineage, step and batch sizes determine them and the data order completely
     (data/rng.py). Old checkpoints without a job namespace and name are found by uid only. `written` is in Unix seconds.
     `layout` describes a snapshot's flat vector; `basis` identifies the subspace of a PCA state; `weights` is the
-    fingerprint of the file that the run's first weights came from."""
+    fingerprint of the file that the run's first weights came from. The step after this one takes the batch
+    `step + skipped_batches` of the data order: roll-backs skip some."""
 
     format: int = FORMAT
     job_uid: str
@@ -73,6 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     layout: str = ""
     basis: str = ""
     weights: str = ""
+    skipped_batches: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     preparation: Preparation | None = None
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
@@ -85,6 +87,9 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         found = self.config.get("accumulationSteps")
         return found if isinstance(found, int) else None
 
+
+# Whether a checkpoint of (step, attempt) may be used.
+Usable = Callable[[int, int], bool]
 
 # Writes files to a directory and syncs them to disk.
 Fill = Callable[[Path], dict[str, File]]
@@ -157,17 +162,28 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def every(step: int, attempt: int) -> bool:
+    """Use every checkpoint."""
+    return True
+
+
 def candidates(
-    root: Path, job_uid: str, stage: str, before_attempt: float = math.inf, kind: Kind = "step"
+    root: Path,
+    job_uid: str,
+    stage: str,
+    before_attempt: float = math.inf,
+    kind: Kind = "step",
+    usable: Usable = every,
 ) -> list[Path]:
     """List a stage's checkpoints by attempts before `before_attempt`: furthest step first, then latest attempt.
 
-    Raises OSError.
+    Only those of which `usable(step, attempt)` is true. Raises OSError.
     """
     found = []
     for attempt, directory in _numbered(root / job_uid / stage, _ATTEMPT):
         if attempt < before_attempt:
-            found += [(step, attempt, path) for step, path in _numbered(directory, _PLACES[kind])]
+            numbered = _numbered(directory, _PLACES[kind])
+            found += [(step, attempt, path) for step, path in numbered if usable(step, attempt)]
     return [path for _, _, path in sorted(found, reverse=True)]
 
 
@@ -194,14 +210,17 @@ def newest(
     needed: Sequence[str],
     before_attempt: float = math.inf,
     arrays: bool = True,
+    usable: Usable = every,
 ) -> Found | None:
     """Read the furthest intact checkpoint that has the needed files; log damaged ones and skip them.
 
-    Without `arrays`, `contents` is empty. The directory is listed again after each damaged checkpoint, since a stale
-    gang may prune checkpoints during the read and write newer ones.
+    Without `arrays`, `contents` is empty. `usable` as in `candidates`. The directory is listed again after each damaged
+    checkpoint, since a stale gang may prune checkpoints during the read and write newer ones.
     """
     passed_over: set[Path] = set()
-    while left := [path for path in candidates(root, job_uid, stage, before_attempt) if path not in passed_over]:
+    while left := [
+        path for path in candidates(root, job_uid, stage, before_attempt, usable=usable) if path not in passed_over
+    ]:
         path = left[0]
         try:
             manifest = verify(path, needed)
@@ -283,14 +302,42 @@ def read(path: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
     return arrays
 
 
-def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written: Path) -> None:
+def prune(
+    root: Path,
+    job_uid: str,
+    stage: str,
+    attempt: int,
+    keep: int,
+    written: Path,
+    back_steps: int | None = None,
+    usable: Usable = every,
+) -> None:
     """Delete all but `keep` checkpoints of this and older attempts: `written` (the newest) and the furthest others.
 
     A checkpoint further than the newest was skipped as damaged when this attempt started: it must not displace it.
+    With `back_steps`, one that is at least so many steps before the next step stays too. Those that are not `usable`
+    are of a branch that was abandoned: none of them stays.
     """
-    others = [path for path in candidates(root, job_uid, stage, attempt + 1) if path != written]
-    remove(others[keep - 1 :])
+    left = candidates(root, job_uid, stage, attempt + 1, usable=usable)
+    stay = {written, *[path for path in left if path != written][: keep - 1]}
+    if back_steps is not None:
+        stay |= set(_old(left, step_of(written) + 1 - back_steps))
+    remove([path for path in candidates(root, job_uid, stage, attempt + 1) if path not in stay])
     sweep(root, job_uid, stage, attempt)
+
+
+def _old(paths: Sequence[Path], at_most: int) -> list[Path]:
+    """The furthest checkpoint up to that step, and the next one after it, which will replace it.
+
+    Without the second one, the first would stay for ever where the newest `keep` span fewer steps than that.
+    """
+    old = [path for path in paths if step_of(path) <= at_most][:1]
+    return old + [path for path in paths if step_of(path) > at_most][-1:]
+
+
+def step_of(path: Path) -> int:
+    """The step that a checkpoint's folder names."""
+    return int(path.name.rpartition("-")[2])
 
 
 def sweep(root: Path, job_uid: str, stage: str, attempt: int) -> None:

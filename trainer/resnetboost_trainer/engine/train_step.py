@@ -13,6 +13,7 @@ from resnetboost_trainer.distributed.communicator import Communicator, Floats, l
 from resnetboost_trainer.distributed.reduction import ACCURACY, LOSS, NORM_SQUARED, TAIL
 from resnetboost_trainer.engine import loss
 from resnetboost_trainer.engine.accumulation import Accumulation
+from resnetboost_trainer.engine.divergence import LossWatch
 from resnetboost_trainer.engine.gradient import Gradient
 from resnetboost_trainer.failures import NumericsError
 from resnetboost_trainer.metrics.record import StepRecord
@@ -48,6 +49,9 @@ class Program:
         if config.ema is not None:
             self.average = ModelEma(self.state.weights, self.state.statistics, config.ema.decay, communicator)
             self.state.average = self.average
+        self.watch: LossWatch | None = None
+        if config.divergence is not None:
+            self.watch = self.state.watch = LossWatch(config.divergence, self.classes, communicator)
         self.scaler = grad_scaler.of(config)
         self.statistics = None if self.scaler is None else Statistics(network)
         self.state.add([] if self.scaler is None else self.scaler.parameters)
@@ -85,7 +89,8 @@ class Program:
 
         The whole step began at `started` (of `time.perf_counter`) and waited so long for its batches. A step that is
         left out changes the loss scale alone, and postpones an update of the curvature to the next one.
-        Raises NumericsError before a bad gradient can reach the weights, CommunicationError when the gang is broken.
+        Raises NumericsError or Diverged before a bad gradient can reach the weights, CommunicationError when the gang
+        is broken.
         """
         begun = time.perf_counter() - self._accumulated_seconds
         due = self.curvature is not None and self.curvature.due(now.step)
@@ -102,6 +107,8 @@ class Program:
             self._undo(due)
         else:
             _check_numbers(scalars, self.classes, self._advice(now))
+            if self.watch is not None:
+                self.watch.check(now.step + 1, float(scalars[LOSS]), self._advice(now))
             if self.curvature is not None and due:
                 curvature = self.curvature.update(captured, flat, len(images), scale, now.damping)
             batch = Batch(images, labels, float(scalars[LOSS]))

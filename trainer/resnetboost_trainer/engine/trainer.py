@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 from mindspore import Tensor
 
-from resnetboost_trainer.checkpoint import pretrained, resume, snapshots, store, versions
+from resnetboost_trainer.checkpoint import arrays, pretrained, resume, snapshots, store, versions
+from resnetboost_trainer.checkpoint.branch import Branch
 from resnetboost_trainer.checkpoint.saver import Keeping, Saved, Saver
 from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
@@ -23,7 +24,7 @@ from resnetboost_trainer.engine.evaluator import Evaluation
 from resnetboost_trainer.engine.signals import StopRequest
 from resnetboost_trainer.engine.startup import StartupTimes
 from resnetboost_trainer.engine.train_step import Program
-from resnetboost_trainer.failures import Interrupted
+from resnetboost_trainer.failures import Diverged, Fault, Interrupted, NumericsError, TrainingError
 from resnetboost_trainer.metrics.csv_log import CsvLog
 from resnetboost_trainer.metrics.logger import MetricLogger
 from resnetboost_trainer.metrics.progress import ProgressState
@@ -33,6 +34,9 @@ from resnetboost_trainer.metrics.server import Server
 from resnetboost_trainer.models import amp, resnet
 from resnetboost_trainer.optim import registry, schedule
 from resnetboost_trainer.optim.algorithm import PrepareContext
+
+# Images of a batch that diverged, which a rank names in its log.
+IMAGES_NAMED = 16
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +75,7 @@ class Training:
         network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
         self.weights = list(network.trainable_params())
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
-        self.step = 0
+        self.step = self.skipped = 0
         self.weights_fingerprint = self._first_weights()
         self.program = Program(config, network, self.communicator, self._prepare())
         corrupt = Corrupt(dataset.max_corrupt_images)
@@ -90,9 +94,12 @@ class Training:
 
     def run(self) -> EvaluationRecord:
         """Train to the end and return the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""
-        first, lineage, weights = resume.begin(self._source(), self.program.state, self.communicator)
+        begun = resume.begin(self._source(), self.program.state, self.communicator)
+        first, lineage, weights = begun.step, begun.lineage, begun.weights
         self.step, self.share, self.weights_fingerprint = first, self.share._replace(lineage=lineage), weights
+        self.skipped = begun.skipped
         self.logger.resumed(first)
+        self._report_roll_backs(begun.rolled_back)
         self.startup.done("checkpoint")
         if self.saver is not None:
             self.logger.saves(first, self.config.checkpoint.every_steps)
@@ -118,9 +125,10 @@ class Training:
     def _batches(self, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Yield (images, labels, seconds waited) for each micro batch after `first` steps.
 
-        Their content depends on seed, lineage and step alone.
+        Their content depends on seed, lineage and their place in the data order alone, which is that of the step and
+        of the batches that roll-backs have skipped; after the last epoch's come those of further ones.
         """
-        batches = self.feed.batches(self.share.steps(first, self.total))
+        batches = self.feed.batches(self.share.steps(first + self.skipped, self.total + self.skipped))
         for _ in range((self.total - first) * self.share.parts):
             started = time.perf_counter()
             batch = next(batches)
@@ -136,12 +144,33 @@ class Training:
             self.logger.progress.beat()
             images, labels, seconds = next(batches)
             waited += seconds
-        record = self.program.step(images, labels, now, bool(self.stop), started, waited)
+        try:
+            record = self.program.step(images, labels, now, bool(self.stop), started, waited)
+        except (NumericsError, Diverged) as error:
+            raise self._fault(error, self.step + 1, now.learning_rate) from error
         self.step = record.step
         self.logger.step(record)
         if self.saver is not None:
             self.saver.check()
         return record
+
+    def _fault(self, error: NumericsError | Diverged, step: int, learning_rate: float | None) -> TrainingError:
+        """The same failure with its place: the step, and the batch that it had."""
+        batch = step + self.skipped
+        epoch, place = divmod(batch - 1, self.per_epoch)
+        own = [index for part in self.share.steps(batch - 1, batch) for index in part.whole[part.first :][: part.size]]
+        names = ", ".join(self.dataset.train.name(int(index)) for index in own[:IMAGES_NAMED])
+        log.error("this rank's part of that batch: %d images: %s ...", len(own), names)
+        self.logger.diverged(step, learning_rate)
+        located = type(error)(f"step {step}, batch {place + 1} of epoch {epoch + 1} of the data: {error}")
+        located.fault = Fault(step, batch)
+        return located
+
+    def _report_roll_backs(self, new: bool) -> None:
+        branch = Branch(self.config.roll_backs).of(self.config.stage)
+        self.logger.skips(self.skipped)
+        if new:
+            self.logger.rolled_back(branch.roll_backs[-1].from_step, self.step)
 
     def _advise(self) -> None:
         for advice in (amp.advice(self.config), checks.advice(self.dataset)):
@@ -180,14 +209,24 @@ class Training:
         if self.saver is None or rule is None or not snapshots.due(rule, self.step, self.per_epoch):
             return
         started = time.perf_counter()
+        contents = snapshots.contents(snapshots.vector(self.weights))
+        if not arrays.all_finite(contents):
+            return  # the checkpoint of this step, or the next step, ends the training
         manifest = msgspec.structs.replace(self._manifest(), layout=self.layout)
-        self.saver.save(manifest, snapshots.contents(snapshots.vector(self.weights)), "snapshot")
+        self.saver.save(manifest, contents, "snapshot")
         self.logger.stalled(time.perf_counter() - started)
 
     def _save(self) -> None:
-        """Copy the state now and write it in the background. A collective: the leader gathers all shards."""
+        """Copy the state now and write it in the background. A collective: the leader gathers all shards.
+
+        Raises NumericsError on every rank for a state that is not finite: a run resumed from it could only fail.
+        """
         started = time.perf_counter()
         contents = self.program.state.snapshot()
+        (finite,) = self.communicator.broadcast_integers([int(contents is None or arrays.all_finite(contents))])
+        if not finite:
+            error = NumericsError("a weight or a number of the optimizer is not finite; lower learningRate.peak")
+            raise self._fault(error, self.step, None)
         self.logger.settle()
         if self.saver is not None and contents is not None:
             self.saver.save(self._manifest(), contents)
@@ -222,9 +261,13 @@ class Training:
         root = self.environment.checkpoints
         if not self.communicator.leads or root is None:
             return None
-        keeping: dict[Kind, Keeping] = {"step": Keeping(self.config.checkpoint.keep, _by_step(self.logger.saved))}
-        if self.config.snapshots is not None:
-            keeping["snapshot"] = Keeping(self.config.snapshots.keep, _by_step(self.logger.snapshot_saved))
+        config = self.config
+        limit, usable = config.divergence, Branch(config.roll_backs).of(config.stage).usable
+        back_steps = limit.for_steps if limit is not None else None
+        step = Keeping(config.checkpoint.keep, _by_step(self.logger.saved), back_steps, usable)
+        keeping: dict[Kind, Keeping] = {"step": step}
+        if config.snapshots is not None:
+            keeping["snapshot"] = Keeping(config.snapshots.keep, _by_step(self.logger.snapshot_saved))
         return Saver(root, keeping)
 
     def _prepare(self) -> object:
@@ -249,6 +292,7 @@ class Training:
             start_from=before,
             total=self.total,
             weights=read,
+            branch=Branch(self.config.roll_backs),
             taking_over=schedule_change.warn,
         )
 
@@ -283,6 +327,7 @@ class Training:
             algorithm=registry.state_of(config),
             basis=self.basis_digest,
             weights=self.weights_fingerprint,
+            skipped_batches=self.skipped,
             preparation=self.dataset.preparation,
             config=msgspec.to_builtins(config),
             versions=versions.installed(),

@@ -17,6 +17,9 @@ STEP_COLUMNS = (
     "images_per_second",
     "loss_scale",
     "left_out",
+    "skipped_batches",
+    "rolled_back_from",
+    "diverged",
 )
 EVALUATION_COLUMNS = ("top1", "top5", "test_loss", "ema_top1", "ema_top5", "ema_test_loss")
 

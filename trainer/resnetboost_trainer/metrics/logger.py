@@ -33,6 +33,8 @@ class MetricLogger:
         self.total, self.per_epoch, self.batch, self.ranks = total, per_epoch, batch, ranks
         self._window, self._durations = Window(min(WINDOW_STEPS, per_epoch)), Window(min(WINDOW_STEPS, per_epoch))
         self._row: Row = {}
+        self._marks: Row = {}  # of the next row alone
+        self.skipped_batches = 0
         self._logged = -math.inf  # log the first step at once: users wait to see that it runs
         metrics.total_steps.set(total)
         progress.update(total_steps=total)
@@ -44,6 +46,26 @@ class MetricLogger:
     def resumed(self, step: int) -> None:
         """Report the step after which training starts."""
         self.progress.update(step=step, resumed_step=step, epoch=self._epoch(step), percent=self._percent(step))
+
+    def skips(self, batches: int) -> None:
+        """Report by how many batches roll-backs put the data order ahead of the steps."""
+        self.skipped_batches = batches
+
+    def rolled_back(self, from_step: int, step: int) -> None:
+        """Report that the next step is the first one since a roll-back from that step."""
+        self._marks = {"rolled_back_from": from_step}
+        text = "went back from step %d to step %d; the data order is %d batches ahead of the steps from here on"
+        log.warning(text, from_step, step, self.skipped_batches)
+
+    def diverged(self, step: int, learning_rate: float | None) -> None:
+        """Mark the row of a step that diverged; if its update was not made, it has none yet."""
+        if self._row.get("step") == step:
+            self._row |= {"diverged": 1}
+            self.settle()
+            return
+        self.settle()
+        here: Row = {"epoch": step / self.per_epoch, "time": round(time.time(), 3), "learning_rate": learning_rate}
+        self.csv_log.add(step=step, loss=math.nan, diverged=1, skipped_batches=self.skipped_batches, **here)
 
     def saves(self, step: int, every_steps: int) -> None:
         """Report that this rank writes the checkpoints; a restart would resume from that step."""
@@ -131,7 +153,9 @@ class MetricLogger:
     def _csv(self, step: StepRecord) -> Row:
         epoch, speed = step.step / self.per_epoch, self.batch / step.step_seconds
         here: Row = {"epoch": epoch, "time": round(time.time(), 3), "images_per_second": speed}
-        return step.row() | self.metrics.row(step) | here
+        here |= {"skipped_batches": self.skipped_batches}
+        marks, self._marks = self._marks, {}
+        return step.row() | self.metrics.row(step) | here | marks
 
     def _log(self, step: StepRecord) -> None:
         self._logged = time.monotonic()

@@ -70,12 +70,16 @@ def first_other_rate(ours: Config, theirs: Config, steps: int, steps_per_epoch: 
 
 
 def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
-    """Learning rate of a step, 0-based within the stage; after scheduleEpochs it stays at the end value."""
+    """Learning rate of a step, 0-based within the stage; after scheduleEpochs it stays at the end value.
+
+    Each roll-back of the stage multiplies it by its factor, for all steps that are made since.
+    """
     rate = config.learning_rate
     total = (rate.schedule_epochs or config.epochs) * steps_per_epoch
     warmup = rate.warmup_epochs * steps_per_epoch
     factor = min(1.0, (step + 1) / warmup) if warmup else 1.0
-    return SCHEDULES[rate.schedule](rate, factor, Position(step, steps_per_epoch, warmup, total))
+    scheduled = SCHEDULES[rate.schedule](rate, factor, Position(step, steps_per_epoch, warmup, total))
+    return scheduled * math.prod(back.learning_rate_factor for back in config.roll_backs if back.stage == config.stage)
 
 
 def damping(config: Config, step: int, steps_per_epoch: int) -> float:

@@ -36,6 +36,8 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
     yield "restarts", _restarts(status, view.job)
     if not view.is_over:
         yield from _excluded(status, now)
+    for back in status.roll_backs:
+        yield "went back", text.roll_back(back)
     if status.goodput is not None:
         yield from _goodput(status.goodput)
     yield from attempts(status.attempts, now)

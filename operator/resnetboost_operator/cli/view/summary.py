@@ -123,6 +123,8 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
     yield _line("restarts", status.restarts)
     if spent := goodput(status):
         yield _line("goodput", spent)
+    for back in status.roll_backs:
+        yield _line("went back", text.roll_back(back))
     for attempt in status.attempts:
         yield _line(f"attempt {attempt.attempt}", text.attempt(attempt))
     if status.start_time is not None:

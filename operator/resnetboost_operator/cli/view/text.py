@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from resnetboost_api import failures
-from resnetboost_api.status import Attempt, Progress, StageStatus, Status
+from resnetboost_api.status import Attempt, Progress, RollBack, StageStatus, Status
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
@@ -136,6 +136,15 @@ def attempt(ended: Attempt) -> str:
     # The end of a killed rank's log says what it did, not why it ended.
     words = [] if killed else ended.message.strip().splitlines()[-1:]
     return SEPARATOR.join(filter(None, [f"{ended.stage} ended with {ended.reason}", who, code, step, rule, *words]))
+
+
+def roll_back(found: RollBack) -> str:
+    """Where a stage diverged, and what was done about it."""
+    to = "" if found.to_step is None else f" to step {found.to_step}" if found.to_step else " to its start"
+    parts = [f"{found.stage} diverged at step {found.from_step} of attempt {found.attempt} and went back{to}"]
+    if found.skip_to_batch is not None:
+        parts.append("the batches in between are skipped")
+    return SEPARATOR.join([*parts, f"learning rate x {found.learning_rate_factor:g}"])
 
 
 def progress_of(stage: StageStatus, status: Status) -> Progress | None:

@@ -16,3 +16,6 @@ class Fail:
         """The failure class itself is the reason."""
         by_rule = f"rule {record.rule} of failurePolicy.rules says Fail"
         return Refusal(failure.failure_class.name, by_rule if record.rule else "a restart would end the same way")
+
+    def roll_back(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
+        """Return None: the next attempt resumes from the newest checkpoint."""

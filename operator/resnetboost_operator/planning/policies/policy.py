@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from resnetboost_api.status import Attempt
+from resnetboost_api.status import Attempt, RollBack
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
 
@@ -28,4 +28,8 @@ class Policy(Protocol):
 
     def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> Refusal | None:
         """Why the gang is not restarted; None if it is. `record` is that of the ended attempt."""
+        ...
+
+    def roll_back(self, state: ObservedState, failure: Failure, record: Attempt) -> RollBack | None:
+        """How the next attempt goes back to before the failure; None if it resumes as usual."""
         ...

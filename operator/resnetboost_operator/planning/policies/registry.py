@@ -8,10 +8,12 @@ from resnetboost_operator.planning.policies.fail import Fail
 from resnetboost_operator.planning.policies.policy import Policy
 from resnetboost_operator.planning.policies.restart import Restart
 from resnetboost_operator.planning.policies.restart_uncounted import RestartUncounted
+from resnetboost_operator.planning.policies.roll_back import RollBackOrFail
 
 POLICIES: Mapping[failures.Action, Policy] = {
     "Restart": Restart(),
     "RestartUncounted": RestartUncounted(),
+    "RollBack": RollBackOrFail(),
     "Fail": Fail(),
     "ExcludeNode": ExcludeNode(),
 }

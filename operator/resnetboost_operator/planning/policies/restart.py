@@ -34,6 +34,9 @@ class Restart:
             return None
         return Refusal("MaxRestartsExceeded", f"maxRestarts: {limit} is used up")
 
+    def roll_back(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
+        """Return None: the next attempt resumes from the newest checkpoint."""
+
 
 def _is_repetition(failure: Failure, record: Attempt, attempts: Sequence[Attempt]) -> bool:
     """The same error at the same step twice: a bug or a bad sample, which no restart heals."""

@@ -13,3 +13,6 @@ class RestartUncounted:
 
     def refusal(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
         """Return None: the gang is always restarted. The back-off keeps it from doing so in a loop."""
+
+    def roll_back(self, state: ObservedState, failure: Failure, record: Attempt) -> None:
+        """Return None: the next attempt resumes from the newest checkpoint."""
