@@ -1,5 +1,6 @@
 """An operator that taints nodes which fail, under the rights of the chart's files/rbac-taints.yaml."""
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +44,7 @@ def test_a_node_is_tainted_after_two_failures_and_freed_in_time(
     job["spec"]["failurePolicy"] = {"backoffSeconds": 1}
     gangs.create(job)
     for attempt in (0, 1):
-        gangs.until_running("a", lambda status, attempt=attempt: status["attempt"] == attempt)
+        gangs.until_running("a", functools.partial(is_attempt, attempt))
         (pod,) = (found for found in gangs.pods_of("a") if found["spec"].get("nodeName") == bad)
         gangs.exit(pod["metadata"]["name"], 1)
     eventually(lambda: taints(gangs, path), lambda found: TAINT in found, "the node is tainted", 90)
@@ -54,6 +55,10 @@ def test_a_node_is_tainted_after_two_failures_and_freed_in_time(
     gang_operator.start()
     eventually(lambda: taints(gangs, path), lambda found: found == [FOREIGN], "only its own taint is gone", 90)
     assert names.ANNOTATION_FAILING_UNTIL not in read(gangs, path)["metadata"].get("annotations", {})
+
+
+def is_attempt(number: int, status: dict[str, Any]) -> bool:
+    return bool(status["attempt"] == number)
 
 
 def read(gangs: Gangs, path: str) -> dict[str, Any]:
