@@ -13,7 +13,7 @@ from resnetboost_api.fields import Block, Seed, StageName
 from resnetboost_api.job import JitLevel
 from resnetboost_api.model import Model
 from resnetboost_api.optimizers import Summing
-from resnetboost_api.policies import Checkpointing
+from resnetboost_api.policies import Checkpointing, Factor
 from resnetboost_api.stage import Training
 
 
@@ -52,3 +52,5 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     dataset: Dataset
     checkpoint: Checkpointing = Checkpointing()
     adasum: RankAdasum | None = None
+    straggler_factor: Factor = 1.5
+    """A rank is slow if its median compute time exceeds the gang's by this factor."""

@@ -79,7 +79,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     `coordinator` is host:port; None for a single rank, and where the ranks meet by a table that comes into the folder
     `rank_table`: until it has come `rank` is the pod's index. The rank of index 0 is the `leader`, who alone has the
-    checkpoints.
+    checkpoints. `indexes` are those of the ranks' pods, by rank, where a table has placed them otherwise than in order.
     """
 
     config: Path
@@ -93,6 +93,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     bind_address: str
     metrics_port: int
     termination_log: Path | None
+    indexes: tuple[int, ...] = ()
 
 
 def load(path: Path) -> Config:

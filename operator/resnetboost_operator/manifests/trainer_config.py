@@ -36,6 +36,7 @@ def trainer_config(job: Job, stage: Stage, attempt: int) -> Manifest:
         dataset=spec.dataset,
         checkpoint=_part(Checkpointing, spec.checkpoint),
         adasum=adasum,
+        straggler_factor=spec.failure_policy.straggler.factor,
         **{**_fields(Training, stage), "start_from": start_from},
     )
     found, of_stage = without_defaults(config), _encoded(Training)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from resnetboost_api import failures
-from resnetboost_api.status import Attempt, Progress, StageStatus, Status
+from resnetboost_api.status import Attempt, Progress, StageStatus, Status, Straggler
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
@@ -135,6 +135,26 @@ def attempt(ended: Attempt) -> str:
     # The end of a killed rank's log says what it did, not why it ended.
     words = [] if killed else ended.message.strip().splitlines()[-1:]
     return SEPARATOR.join(filter(None, [f"{ended.stage} ended with {ended.reason}", who, code, step, *words]))
+
+
+def slow(found: Straggler, now: float) -> str:
+    """A slow rank: where it is, how slow, and since when."""
+    pod = f"pod {found.index}" if found.index != found.rank else ""
+    place = f"on {found.node}" if found.node else ""
+    device = f"device {found.device}" if found.device is not None else ""
+    ratio = f"{found.seconds / found.median:.1f} times the gang's median" if found.median else ""
+    return SEPARATOR.join(
+        filter(
+            None,
+            [
+                " ".join(filter(None, [f"rank {found.rank}", f"({pod})" if pod else "", place])),
+                device,
+                f"{readable.quantity(1000 * found.seconds)} ms to compute a step",
+                ratio,
+                f"for {readable.duration(now - pods.seconds(found.since))}" if found.since else "",
+            ],
+        )
+    )
 
 
 def progress_of(stage: StageStatus, status: Status) -> Progress | None:
