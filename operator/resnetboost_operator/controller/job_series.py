@@ -110,7 +110,8 @@ def _lost(found: Goodput) -> Samples:
 
 
 def _straggling(record: JobRecord) -> Samples:
-    if record.status.phase == "Running" and record.status.ranks.desired > 1:
+    stage = _stage(record)
+    if stage is not None and stage.device_count > 1 and record.status.phase not in AT_REST:
         yield {}, statuses.is_true(record.status, STRAGGLING)
 
 
@@ -199,7 +200,7 @@ FAMILIES = (
     Family(
         f"{PREFIX}_straggling",
         "gauge",
-        "Whether a rank of a running gang has been slow for straggler.forSeconds.",
+        "Whether a rank has been slow for failurePolicy.straggler.forSeconds.",
         _straggling,
     ),
     Family(
