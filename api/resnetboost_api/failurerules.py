@@ -8,6 +8,7 @@ MOST_RULES = 10
 _CODES = {verdict.name: failures.exit_codes(verdict) for verdict in failures.RULED}
 _ONE_CODE = {name: min(codes) for name, codes in _CODES.items() if len(codes) == 1}
 _ANY_CODE = [name for name, codes in _CODES.items() if len(codes) == 255]
+_WITH_CODES = [name for name, codes in _CODES.items() if codes]
 _CODES_OF_OTHERS = sorted(set(range(1, 129)) - _CODES[failures.INTERNAL_ERROR.name])
 # Whether class c can end with exit code e.
 _CAN_END = f"""
@@ -25,12 +26,9 @@ _ONLY_CODE_TAKEN = f"""
 """
 # Whether the rules before the one at i take all that it could match.
 _NEVER = f"""
-(size(self[i].onClasses) == 0 ?
-size(self[i].onExitCodes) > 0 && self[i].onExitCodes.all(e,
-{_PLACES}.exists(j, j < i && size(self[j].onClasses) == 0 && e in self[j].onExitCodes)) :
-size(self[i].onExitCodes) == 0 ?
+(size(self[i].onExitCodes) == 0 ? size(self[i].onClasses) > 0 &&
 self[i].onClasses.all(c, {_PLACES}.exists(j, j < i && {_CLASS_TAKEN} && {_ONLY_CODE_TAKEN})) :
-self[i].onClasses.all(c, self[i].onExitCodes.all(e, !{_CAN_END} ||
+(size(self[i].onClasses) == 0 ? {_WITH_CODES} : self[i].onClasses).all(c, self[i].onExitCodes.all(e, !{_CAN_END} ||
 {_PLACES}.exists(j, j < i && {_CLASS_TAKEN} && {_CODE_TAKEN}))))
 """
 

@@ -293,6 +293,28 @@ def test_the_page_of_one_job_has_every_field() -> None:
     ]
 
 
+def test_a_job_names_the_rule_that_decided_and_the_nodes_it_avoids() -> None:
+    attempt = {
+        "attempt": 0,
+        "stage": "base",
+        "reason": "Killed",
+        "endTime": pods.timestamp(NOW - 220),
+        "rank": 1,
+        "node": "node-b",
+        "rule": "xid",
+    }
+    entry = {"node": "node-b", "points": 2, "since": pods.timestamp(NOW - 220), "until": pods.timestamp(NOW + 3380)}
+    excluded = [
+        {**entry, "reason": "rank 1 ended there"},
+        {**entry, "node": "node-a", "until": pods.timestamp(NOW - 1)},
+    ]
+    lines = page(view(running(attempts=[attempt], excludedNodes=excluded)))
+    assert "  avoids      node-b for 56:20: rank 1 ended there" in lines
+    assert "  attempt 0   base ended with Killed · rank 1 on node-b · by rule xid · 3:40 ago" in lines
+    assert not any("node-a" in line for line in lines), "its time is over"
+    assert not any("avoids" in line for line in page(view(complete() | {"excludedNodes": excluded})))
+
+
 def test_a_terminal_gets_a_bar_for_each_stage() -> None:
     lines = page(view(running()), 100)
     assert any("━━━━" in line and line.endswith("epoch 13/20  step 264/440") for line in lines)

@@ -4,13 +4,20 @@ from pathlib import Path
 
 import click
 
+from resnetboost_api import failures
 from resnetboost_operator import readable
 from resnetboost_operator.cli import job_file
 from resnetboost_operator.validation import data_notes
 from resnetboost_operator.validation.notes import notes, of_cluster
 
 
-@click.command()
+def _defaults() -> str:
+    """What follows from each failure without a rule, for the help text."""
+    lines = [f"{action}: {', '.join(names)}" for action, names in failures.default_rules().items()]
+    return "\n\n".join(["Without a match in failurePolicy.rules, what follows from a failure is:", *lines])
+
+
+@click.command(epilog=_defaults())
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 def validate(files: tuple[Path, ...]) -> None:
     """Check job files against the API, without a cluster.

@@ -1,7 +1,8 @@
 """The operator's own metrics. Those of jobs are appended (see `job_metrics`)."""
 
+import itertools
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -21,6 +22,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Without the `_created` series of each counter and histogram.
 disable_created_metrics()
 
+# Series of nodes that failed: how many at most, and from how many points on.
+MOST_NODES = 100
+LEAST_POINTS = 0.1
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _WAITS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 168 * 3600)
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
@@ -96,6 +100,10 @@ class Metrics:
         """Count jobs by phase at each scrape; `phases` returns the phase of each job."""
         self.registry.register(_Phases(phases))
 
+    def watch_nodes(self, points: Callable[[], Mapping[str, float]]) -> None:
+        """Report the points of nodes at each scrape; `points` returns them by node, the highest first."""
+        self.registry.register(_NodePoints(points))
+
     def append(self, text: Callable[[], bytes]) -> None:
         """Append this text, in Prometheus' format, to each scrape."""
         self._appended.append(text)
@@ -103,6 +111,26 @@ class Metrics:
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return b"".join((generate_latest(self.registry), *(text() for text in self._appended)))
+
+
+class _NodePoints(Collector):
+    """Points of the nodes that failed most, computed at each scrape, so that a series ends when its points decay."""
+
+    def __init__(self, points: Callable[[], Mapping[str, float]]) -> None:
+        self._points = points
+
+    def collect(self) -> Iterator[Metric]:
+        """One series for each node with points to speak of, at most MOST_NODES."""
+        family = GaugeMetricFamily(
+            f"{PREFIX}_node_failure_points",
+            "Failures of all jobs that are blamed on a node; they lose half of their weight every hour.",
+            labels=["node_name"],
+        )
+        worst = itertools.islice(self._points().items(), MOST_NODES)
+        for node, points in worst:
+            if points >= LEAST_POINTS:
+                family.add_metric([node], points)
+        yield family
 
 
 class _Phases(Collector):

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import aiohttp
 
 from resnetboost_api import names
+from resnetboost_api.policies import NodeExclusion
 from resnetboost_operator import readable
 from resnetboost_operator.controller import reexec
 from resnetboost_operator.controller.health import Health
@@ -17,6 +18,7 @@ from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.kueue_lookups import KueueLookups
 from resnetboost_operator.controller.leaderelection import LeaderElector, LeaseLost
 from resnetboost_operator.controller.metrics import Metrics
+from resnetboost_operator.controller.node_taints import NodeTaints
 from resnetboost_operator.controller.optional_watches import OptionalWatches
 from resnetboost_operator.controller.options import Options
 from resnetboost_operator.controller.progress_poller import ProgressPoller
@@ -32,6 +34,7 @@ from resnetboost_operator.kubeclient.errors import ApiError, NotFound, Refused
 from resnetboost_operator.kubeclient.reflector import Reflector
 from resnetboost_operator.kubeclient.resources import JOBS, NODES, PODS
 from resnetboost_operator.observed.capabilities import Capabilities
+from resnetboost_operator.planning import exclusion
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Operator:
         enabled = Capabilities(gangs_enabled=options.gang_scheduling, kueue_enabled=options.kueue)
         self._store = Store(options.namespaces, self._changed, options.images, enabled)
         self._metrics.watch_phases(lambda: [job.status.phase for job in self._store.jobs])
+        self._metrics.watch_nodes(self._node_points)
         self._metrics.append(JobMetrics(self._jobs_led).text)
         self._polling = ProgressPoller(self._changed)
         self._cluster = Cluster(self._client, self._store, options.identity, self._changed)
@@ -89,6 +93,9 @@ class Operator:
         self._begin(self._node_reflector.run())
         self._watch_pods()
         self._optional.start()
+        if (effect := self._options.taint_nodes) is not None:
+            leads = self._elector.is_leading
+            self._begin(NodeTaints(self._client, self._store, leads, self._node_points, effect).run())
         self._begin(self._resync.run())
         self._begin(self._lead())
         await asyncio.sleep(0)  # let each task start
@@ -123,6 +130,11 @@ class Operator:
     def _jobs_led(self) -> Iterable[JobRecord]:
         """All jobs, or none while another process leads: sums over both processes would count each job twice."""
         return self._store.jobs if self._elector.is_leading() else ()
+
+    def _node_points(self) -> dict[str, float]:
+        """The points of nodes by the failures of all jobs, none while another process leads."""
+        half_life = NodeExclusion().half_life_seconds
+        return exclusion.points_by_node((job.status.attempts for job in self._jobs_led()), half_life, time.time())
 
     def _label(self, uid: str) -> str:
         record = self._store.jobs.get(uid)

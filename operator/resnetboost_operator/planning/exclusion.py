@@ -5,7 +5,8 @@ there. An exclusion ends when its points have decayed, or when pods cannot be sc
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -79,6 +80,15 @@ def points_of(node: str, attempts: Sequence[Attempt], half_life_seconds: int, no
     """The points of a node: 1 for each failure that is blamed on it, halved every half-life since."""
     blamed = (ended for ended in attempts if ended.node == node and is_blamed(ended))
     return math.fsum(math.exp2(min(0.0, pods.seconds(ended.end_time) - now) / half_life_seconds) for ended in blamed)
+
+
+def points_by_node(jobs: Iterable[Sequence[Attempt]], half_life_seconds: int, now: float) -> dict[str, float]:
+    """The points of all nodes that the attempts of these jobs blame, the highest first."""
+    found: dict[str, float] = defaultdict(float)
+    for attempts in jobs:
+        for node in {ended.node for ended in attempts if ended.node and is_blamed(ended)}:
+            found[node] += points_of(node, attempts, half_life_seconds, now)
+    return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def is_blamed(ended: Attempt) -> bool:

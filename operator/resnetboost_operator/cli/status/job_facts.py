@@ -35,6 +35,8 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
     if (table := statuses.condition(status, statuses.RANK_TABLE_READY)) is not None and not view.is_over:
         yield "rank table", _rank_table(table)
     yield "restarts", _restarts(status, view.job)
+    if not view.is_over:
+        yield from _excluded(status, now)
     if status.goodput is not None:
         yield "goodput", _goodput(status.goodput)
     yield from attempts(status.attempts, now)
@@ -116,6 +118,14 @@ def _restarts(status: Status, job: Job | None) -> str:
         return str(status.restarts)
     used, limit = status.restarts_count_towards_max, job.spec.failure_policy.max_restarts
     return f"{status.restarts} ({used} of maxRestarts: {limit} used)"
+
+
+def _excluded(status: Status, now: float) -> Iterator[Fact]:
+    """Each node that the next attempts avoid, for how long and why."""
+    for found in status.excluded_nodes:
+        left = pods.seconds(found.until) - now
+        if left > 0:
+            yield "avoids", f"{found.node} for {readable.duration(left)}: {' '.join(found.reason.split())}"
 
 
 def _goodput(found: Goodput) -> str:

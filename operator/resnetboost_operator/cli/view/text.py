@@ -131,10 +131,11 @@ def attempt(ended: Attempt) -> str:
     who = f"rank {ended.rank}{f' on {ended.node}' if ended.node else ''}" if ended.rank is not None else None
     code = f"exit code {ended.exit_code}" if ended.exit_code is not None else None
     step = f"after step {ended.last_step}" if ended.last_step is not None else None
+    rule = f"by rule {ended.rule}" if ended.rule is not None else None
     killed = (ended.exit_code or 0) > 128 and ended.reason != failures.OUT_OF_MEMORY.name
     # The end of a killed rank's log says what it did, not why it ended.
     words = [] if killed else ended.message.strip().splitlines()[-1:]
-    return SEPARATOR.join(filter(None, [f"{ended.stage} ended with {ended.reason}", who, code, step, *words]))
+    return SEPARATOR.join(filter(None, [f"{ended.stage} ended with {ended.reason}", who, code, step, rule, *words]))
 
 
 def slow(found: Straggler, now: float) -> str:
