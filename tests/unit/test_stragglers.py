@@ -1,6 +1,10 @@
 """Slow ranks as the trainer finds them: medians over windows, two thresholds, and what is reported."""
 
+import hashlib
+import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -9,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from resnetboost_trainer.config import Config
+from resnetboost_trainer.config import Config, environment
+from resnetboost_trainer.distributed import ranktable
 from resnetboost_trainer.metrics.csv_log import CsvLog
 from resnetboost_trainer.metrics.logger import MetricLogger
 from resnetboost_trainer.metrics.progress import Progress, ProgressState
@@ -174,3 +179,18 @@ def record(step: int, times: Sequence[float] | None) -> StepRecord:
         curvature=None,
         update=None,
     )
+
+
+def test_a_rank_table_says_which_pod_a_rank_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods 0, 1 and 2 have ranks 2, 0 and 1: so ranks 0, 1 and 2 are of pods 1, 2 and 0."""
+    table = b'{"version":"1.0","status":"completed"}'
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    (tmp_path / ranktable.TABLE).write_bytes(table)
+    told = {"sha256": hashlib.sha256(table).hexdigest(), "ranks": [2, 0, 1]}
+    (tmp_path / ranktable.RANKS).write_text(json.dumps(told))
+    variables = {"RESNETBOOST_INDEX": "1", "RESNETBOOST_WORLD_SIZE": "3", "RESNETBOOST_RANK_TABLE": str(tmp_path)}
+    placed = ranktable.place(environment({"RESNETBOOST_CONFIG": "/config", **variables}))
+    assert (placed.rank, placed.leader, placed.indexes) == (0, 2, (1, 2, 0))
+    found = Stragglers(FACTOR, placed.indexes)
+    judged(found, [0.1, 0.1, 0.3])
+    assert (found.found[0].rank, found.found[0].index) == (2, 0)

@@ -140,22 +140,15 @@ def attempt(ended: Attempt) -> str:
 
 def slow(found: Straggler, now: float) -> str:
     """A slow rank: where it is, how slow, and since when."""
-    pod = f"pod {found.index}" if found.index != found.rank else ""
-    place = f"on {found.node}" if found.node else ""
-    device = f"device {found.device}" if found.device is not None else ""
-    ratio = f"{found.seconds / found.median:.1f} times the gang's median" if found.median else ""
-    return SEPARATOR.join(
-        filter(
-            None,
-            [
-                " ".join(filter(None, [f"rank {found.rank}", f"({pod})" if pod else "", place])),
-                device,
-                f"{readable.quantity(1000 * found.seconds)} ms to compute a step",
-                ratio,
-                f"for {readable.duration(now - pods.seconds(found.since))}" if found.since else "",
-            ],
-        )
-    )
+    pod = f" (pod {found.index})" if found.index != found.rank else ""
+    node = f" on {found.node}" if found.node else ""
+    device = f", device {found.device}" if found.device is not None else ""
+    parts = [f"rank {found.rank}{pod}{node}{device}", f"{readable.quantity(1000 * found.seconds)} ms to compute a step"]
+    if found.median:
+        parts.append(f"{found.seconds / found.median:.1f} times the gang's median")
+    if found.since is not None:
+        parts.append(f"for {readable.duration(now - pods.seconds(found.since))}")
+    return SEPARATOR.join(parts)
 
 
 def progress_of(stage: StageStatus, status: Status) -> Progress | None:
