@@ -98,7 +98,6 @@ class Straggler(Reported, frozen=True):
     """The node it runs on."""
     device: Count | None = None
     """Number of its device on that node, where the device plugin says it."""
-    REQUIRED: ClassVar[tuple[str, ...] | None] = ("rank",)
 
 
 class Progress(Reported, frozen=True):

@@ -85,6 +85,7 @@ class TestCondition:
         cluster = gang()
         train(cluster, 3 * FOR_SECONDS, slow(1))
         assert cluster.events.count("Straggling") == 1
+        cluster.job = replace(cluster.job, generation=2)
         train(cluster, FOR_SECONDS, slow(1), slow(2))
         train(cluster, FOR_SECONDS, slow(1), slow(2))
         assert cluster.events.count("Straggling") == 2, "another rank is slow too"
@@ -157,13 +158,13 @@ class TestReplace:
 
     def test_the_gang_starts_again_without_the_node_of_the_slowest_rank(self) -> None:
         cluster = gang(action="Replace")
-        train(cluster, FOR_SECONDS + 15, slow(2, ratio=1.6), slow(1, ratio=3.0))
+        train(cluster, FOR_SECONDS + 15, slow(1, ratio=1.6), slow(2, ratio=3.0))
         (record,) = cluster.status.attempts
-        assert (record.reason, record.rank, record.node, record.exit_code) == ("Straggler", 1, "node-1", None)
-        assert "rank 1 (digits-base-0-1 on node-1) is slow since" in record.message
-        assert record.message.endswith("300 ms to compute a step, 3.00 times the gang's median; node-1 is replaced")
+        assert (record.reason, record.rank, record.node, record.exit_code) == ("Straggler", 2, "node-2", None)
+        assert "rank 2 (digits-base-0-2 on node-2) is slow since" in record.message
+        assert record.message.endswith("300 ms to compute a step, 3.00 times the gang's median; node-2 is replaced")
         assert (cluster.status.restarts, cluster.status.restarts_count_towards_max) == (1, 0)
-        assert [found.node for found in cluster.status.excluded_nodes] == ["node-1"]
+        assert [found.node for found in cluster.status.excluded_nodes] == ["node-2"]
         assert not is_straggling(cluster)
 
     def test_its_ranks_have_the_time_to_save_a_checkpoint(self) -> None:
