@@ -299,7 +299,7 @@ def test_the_page_names_slow_ranks_with_their_place() -> None:
     status = running(progress=clusterjobs.PROGRESS | {"stragglers": [slow, placed]})
     assert [line for line in page(view(status)) if "median" in line] == [
         "  slow        rank 1 · 420 ms to compute a step · 2.1 times the gang's median · for 5:00",
-        "              rank 3 (pod 2) on node-b, device 5 · 420 ms to compute a step · 2.1 times the gang's median"
+        "  slow        rank 3 (pod 2) on node-b, device 5 · 420 ms to compute a step · 2.1 times the gang's median"
         " · for 5:00",
     ]
 
