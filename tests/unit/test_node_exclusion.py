@@ -191,6 +191,8 @@ class TestLift:
     def test_the_oldest_exclusion_is_lifted_when_pods_stay_unschedulable(self) -> None:
         cluster = self.excluding()
         unschedulable(cluster)
+        running = next(found for found in cluster.status.conditions if found.type == "Running")
+        assert running.message.endswith("; the pods avoid node-0 and node-1 (status.excludedNodes)")
         assert cluster.plan().wake_seconds == pytest.approx(exclusion.LIFT_SECONDS)
         cluster.now += exclusion.LIFT_SECONDS - 1
         cluster.settle()
