@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from resnetboost_api import failures, names
+from resnetboost_api import failures
 from resnetboost_api.status import Status, Straggler
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
@@ -75,22 +75,22 @@ def with_straggling(state: ObservedState, status: Status) -> Status:
     over = statuses.is_terminal(status) or not statuses.is_true(status, "Running")
     slow = () if over else lasting(status, state.job.spec.failure_policy.straggler.for_seconds)
     if slow:
-        message = f"{described(state.job.name, status, slow)}, and every step waits for it{_not_replaced(state, slow)}"
+        message = f"{_described(state, slow)}, and every step waits for it{_not_replaced(state, slow)}"
         return with_condition(status, statuses.STRAGGLING, True, "SlowRank", message, state.time)
     if not statuses.is_true(status, statuses.STRAGGLING):
         return status
     return with_condition(status, statuses.STRAGGLING, False, *_NONE, state.time)
 
 
-def described(job_name: str, status: Status, slow: Sequence[Straggler]) -> str:
+def _described(state: ObservedState, slow: Sequence[Straggler]) -> str:
     """Which ranks are slow, where and since when: rank 1 (digits-base-0-1 on node-b, device 5) is slow since ..."""
-    shown = [f"rank {found.rank} ({_place(job_name, status, found)}) is slow since {found.since}" for found in slow[:3]]
+    shown = [f"rank {found.rank} ({_place(state, found)}) is slow since {found.since}" for found in slow[:3]]
     more = f" and {len(slow) - 3} more are" if len(slow) > 3 else ""
     return ", ".join(shown) + more
 
 
-def _place(job_name: str, status: Status, found: Straggler) -> str:
-    pod = names.pod(job_name, status.stage, status.attempt, found.index)
+def _place(state: ObservedState, found: Straggler) -> str:
+    pod = next((pod.name for pod in state.gang if pod.index == found.index), f"index {found.index}")
     node = f" on {found.node}" if found.node else ""
     return f"{pod}{node}{f', device {found.device}' if found.device is not None else ''}"
 
@@ -114,7 +114,7 @@ def replacement(state: ObservedState) -> Failure | None:
         return None
     worst = slow[0]
     message = (
-        f"{described(state.job.name, state.status, slow[:1])}: {readable.quantity(1000 * worst.seconds)} ms to compute "
+        f"{_described(state, slow[:1])}: {readable.quantity(1000 * worst.seconds)} ms to compute "
         f"a step, {worst.seconds / worst.median:.2f} times the gang's median; {worst.node} is replaced"
     )
     return Failure(failures.STRAGGLER, rank=worst.index, node=worst.node, message=message)
