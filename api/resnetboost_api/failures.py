@@ -59,6 +59,8 @@ RANK_TABLE_REFUSED = FailureClass("RankTableRefused", None, "restart", 7)
 RANK_TABLE_IMPOSSIBLE = FailureClass("RankTableImpossible", None, "fail", 7)
 DEADLINE = FailureClass("DeadlineExceeded", None, "fail", 10)
 SUSPENDED = FailureClass("Suspended", None, "disruption", 10)
+# A gang that straggler.action: Replace starts again without the node of a slow rank.
+STRAGGLER = FailureClass("Straggler", None, "disruption", 10)
 # By the job's queue: another job gets its devices.
 EVICTED = FailureClass("Evicted", None, "disruption", 10)
 
@@ -86,6 +88,7 @@ ALL = (
     RANK_TABLE_IMPOSSIBLE,
     DEADLINE,
     SUSPENDED,
+    STRAGGLER,
     EVICTED,
 )
 # Ranks that probably ended because of another one.
@@ -100,8 +103,8 @@ FOR_GOOD = (REPEATED, *(verdict.name for verdict in ALL if verdict.policy in _EN
 # Those that a gang may be started again for.
 RESTARTING = tuple(verdict for verdict in ALL if verdict.policy != "fail" and verdict not in (SUCCEEDED, *STOPPED))
 # Failures that rules may name: of these alone it is open what follows. What Kubernetes disrupts is no failure of the
-# job, whatever the exit code; a deadline and a stop have been asked for.
-RULED = tuple(verdict for verdict in ALL if verdict not in (SUCCEEDED, DISRUPTED, DEADLINE, *STOPPED))
+# job, whatever the exit code; a deadline, a replacement and a stop have been asked for.
+RULED = tuple(verdict for verdict in ALL if verdict not in (SUCCEEDED, DISRUPTED, DEADLINE, STRAGGLER, *STOPPED))
 RuledClass = Literal[
     "InternalError",
     "ConfigError",

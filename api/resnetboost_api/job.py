@@ -21,7 +21,7 @@ JitLevel = Literal["O0", "O1"]
 
 class Spec(Block, frozen=True, kw_only=True):
     """What to train and how. It cannot change once the job exists, but for runPolicy and, of failurePolicy,
-    maxRestarts, rules and nodeExclusion.
+    maxRestarts, rules, nodeExclusion and straggler.
     """
 
     seed: Seed = 0

@@ -16,8 +16,8 @@ ACROSS_PARTS = (
         (!has(self.failurePolicy.divergence) || self.failurePolicy.divergence == oldSelf.failurePolicy.divergence)
         """,
         """
-        of failurePolicy only maxRestarts, rules and nodeExclusion can change once the job exists; take back the
-        other changes, or delete the job and apply it again
+        of failurePolicy only maxRestarts, rules, nodeExclusion and straggler can change once the job exists; take
+        back the other changes, or delete the job and apply it again
         """,
         field_path=".failurePolicy",
     ),

@@ -189,9 +189,28 @@ class Divergence(LossLimit, frozen=True, kw_only=True):
     )
 
 
+Factor = Annotated[float, Meta(gt=1, le=100)]
+
+
+class StragglerPolicy(Block, frozen=True, kw_only=True):
+    """What happens when a rank computes longer than the others, which wait for it in every step."""
+
+    factor: Factor = 1.5
+    """A rank is slow if the median of its compute times exceeds the gang's by this factor, and until it is below the
+    middle between that and 1. A new value holds from the next attempt on.
+    """
+    for_seconds: Annotated[int, Meta(ge=1, le=31536000)] = 300
+    """Seconds that a rank must be slow before the condition Straggling is True."""
+    action: Literal["Report", "Replace"] = "Report"
+    """Report: condition, event and metrics. Replace: then also start the gang again without that rank's node, at most
+    once an hour and not counted towards maxRestarts; only where the gang is on several nodes and has a
+    checkpoint.claimName.
+    """
+
+
 class FailurePolicy(Block, frozen=True, kw_only=True):
-    """What happens when a rank fails. maxRestarts, rules and nodeExclusion may change at any time and hold from the
-    next failure on; the rest cannot change once the job exists.
+    """What happens when a rank fails. maxRestarts, rules, nodeExclusion and straggler may change at any time and
+    hold from the next failure on; the rest cannot change once the job exists.
     """
 
     max_restarts: Annotated[int, Meta(ge=0, le=1000000)] = 5
@@ -216,3 +235,4 @@ class FailurePolicy(Block, frozen=True, kw_only=True):
     node_exclusion: NodeExclusion | None = None
     divergence: Divergence | None = None
     """Left out, a loss or gradient that is not finite ends the job, and no other loss does."""
+    straggler: StragglerPolicy = StragglerPolicy()

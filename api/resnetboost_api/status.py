@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from resnetboost_api.fields import Reported, Time, keyed
+from resnetboost_api.fields import ATOMIC, Reported, Time, keyed
 
 Phase = Literal[
     "Pending", "Queued", "Starting", "Running", "Restarting", "Suspending", "Suspended", "Complete", "Failed"
@@ -79,6 +79,27 @@ class StageStatus(Reported, frozen=True):
     """Images that could not be used and were skipped; the ranks' logs name each."""
 
 
+class Straggler(Reported, frozen=True):
+    """A slow rank, as rank 0 reported it."""
+
+    rank: Count
+    """The rank."""
+    index: Count
+    """Index of its pod, which differs from the rank where a rank table places it elsewhere."""
+    seconds: Amount
+    """Median of its compute times of a step, in seconds."""
+    median: Amount
+    """Median of the ranks' medians, in seconds."""
+    since_step: Count = 0
+    """Step at which it was found to be slow."""
+    since: Time | None = None
+    """When the operator first heard of it."""
+    node: Annotated[str, Meta(max_length=253)] = ""
+    """The node it runs on."""
+    device: Count | None = None
+    """Number of its device on that node, where the device plugin says it."""
+
+
 class Progress(Reported, frozen=True):
     """How far the running stage is, as rank 0 reported a moment ago."""
 
@@ -128,6 +149,8 @@ class Progress(Reported, frozen=True):
     """How long that rank computed in a step, in seconds."""
     preflight_seconds: Amount | None = None
     """How long the attempt's preflight took, in seconds; left out if it had none."""
+    stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8, extra_json_schema=ATOMIC)] = ()
+    """Ranks that compute much longer than the others, the slowest first; at most 8."""
     skipped_images: Count = 0
     """Images that rank 0 skipped in this attempt because they cannot be used."""
     heartbeat: Count = 0

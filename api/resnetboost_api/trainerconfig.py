@@ -13,7 +13,7 @@ from resnetboost_api.fields import Block, Seed, StageName
 from resnetboost_api.job import JitLevel
 from resnetboost_api.model import Model
 from resnetboost_api.optimizers import Summing
-from resnetboost_api.policies import Checkpointing, LossLimit
+from resnetboost_api.policies import Checkpointing, Factor, LossLimit
 from resnetboost_api.stage import Training
 
 
@@ -73,3 +73,5 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     """When a loss counts as diverged; never, where it is left out."""
     roll_backs: Annotated[tuple[RollBack, ...], Meta(max_length=10)] = ()
     """The job's roll-backs so far, the earliest first."""
+    straggler_factor: Factor = 1.5
+    """A rank is slow if its median compute time exceeds the gang's by this factor."""

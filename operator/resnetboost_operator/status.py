@@ -22,6 +22,7 @@ MESSAGE_LIMIT = 1024
 REASON_LIMIT = 128
 RANK_TABLE_READY = "RankTableReady"
 ADMITTED = "Admitted"
+STRAGGLING = "Straggling"
 
 
 def from_dict(status: Mapping[str, Any] | None) -> Status:

@@ -6,7 +6,7 @@ tests/corpus/good and bad hold job files, changes/{good,bad} merge patches to go
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -59,6 +59,7 @@ FREE_TEXT = {
     "status.attempts[].node",
     "status.attempts[].message",
     "status.excludedNodes[].node",
+    "status.progress.stragglers[].node",
     "status.excludedNodes[].reason",
 }
 # Kubernetes validates these two itself.
@@ -134,7 +135,11 @@ def is_bounded(node: Schema) -> bool:
     return "maxLength" in node or "enum" in node
 
 
-def extremes(kind: Any) -> tuple[Any, Any]:
+# Set by the operator.
+TIMES = ("heartbeatTime", "since")
+
+
+def extremes(kind: Any) -> Any:
     """The smallest and the largest value that msgspec accepts."""
     match kind:
         case msgspec.inspect.Metadata():
@@ -143,6 +148,15 @@ def extremes(kind: Any) -> tuple[Any, Any]:
             return extremes(next(part for part in kind.types if not isinstance(part, msgspec.inspect.NoneType)))
         case msgspec.inspect.StrType():
             return "", "A" * (kind.max_length or 0)
+        case msgspec.inspect.VarTupleType():
+            each = extremes(kind.item_type)[1]
+            return (), tuple(each for _ in range(kind.max_length or 0))
+        case msgspec.inspect.StructType():
+            fields = {field.encode_name: extremes(field.type) for field in kind.fields}
+            return tuple(
+                {name: "2026-01-01T00:00:00Z" if name in TIMES else values[end] for name, values in fields.items()}
+                for end in (0, 1)
+            )
     assert isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType)
     assert kind.ge is not None and kind.le is not None, "without a bound anything goes"
     return kind.ge, kind.le
@@ -218,13 +232,12 @@ class TestStructs:
         assumed = {number for text in texts for number in re.findall(r"pca\.components : (\d+)", text)}
         assert assumed == {str(Pca().components)}
 
-    @pytest.mark.parametrize("which", [min, max], ids=["smallest", "largest"])
-    def test_any_progress_of_a_rank_fits_the_status_schema(self, which: Callable[..., Any]) -> None:
+    @pytest.mark.parametrize("which", [0, 1], ids=["smallest", "largest"])
+    def test_any_progress_of_a_rank_fits_the_status_schema(self, which: int) -> None:
         """A status refused because of a rank's progress would block every other change of the status."""
         info = msgspec.inspect.type_info(Progress)
         assert isinstance(info, msgspec.inspect.StructType)
-        claimed = {field.encode_name: which(extremes(field.type)) for field in info.fields}
-        claimed["heartbeatTime"] = "2026-01-01T00:00:00Z"  # set by the operator
+        claimed = extremes(info)[which]
         progress = msgspec.convert(claimed, Progress)
         assert schema.check_status(status.to_dict(Status(progress=progress))) == []
 

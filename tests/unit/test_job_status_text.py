@@ -304,6 +304,17 @@ def test_the_page_of_one_job_has_every_field() -> None:
     ]
 
 
+def test_the_page_names_slow_ranks_with_their_place() -> None:
+    slow = {"rank": 1, "index": 1, "seconds": 0.42, "median": 0.2, "sinceStep": 40, "since": pods.timestamp(NOW - 300)}
+    placed = slow | {"rank": 3, "index": 2, "node": "node-b", "device": 5}
+    status = running(progress=clusterjobs.PROGRESS | {"stragglers": [slow, placed]})
+    assert [line for line in page(view(status)) if "median" in line] == [
+        "  slow        rank 1 · 420 ms to compute a step · 2.1 times the gang's median · for 5:00",
+        "  slow        rank 3 (pod 2) on node-b, device 5 · 420 ms to compute a step · 2.1 times the gang's median"
+        " · for 5:00",
+    ]
+
+
 def test_a_job_names_the_rule_that_decided_and_the_nodes_it_avoids() -> None:
     attempt = {
         "attempt": 0,

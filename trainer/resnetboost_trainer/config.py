@@ -85,7 +85,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     `coordinator` is host:port; None for a single rank, and where the ranks meet by a table that comes into the folder
     `rank_table`: until it has come `rank` is the pod's index. `coordinator_runs`: somebody else has started it. The
-    rank of index 0 is the `leader`, who alone has the checkpoints.
+    rank of index 0 is the `leader`, who alone has the checkpoints. `indexes` are those of the ranks' pods, by rank,
+    where a table has placed them otherwise than in order.
     """
 
     config: Path
@@ -100,6 +101,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     bind_address: str
     metrics_port: int
     termination_log: Path | None
+    indexes: tuple[int, ...] = ()
 
 
 def load(path: Path) -> Config:

@@ -12,7 +12,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.observed import pods
-from resnetboost_operator.status import ATTEMPTS_KEPT, RANK_TABLE_READY
+from resnetboost_operator.status import ATTEMPTS_KEPT, RANK_TABLE_READY, STRAGGLING
 
 PREFIX = "resnetboost_job"
 # Phases of jobs that should not run (any more).
@@ -116,6 +116,12 @@ def _lost(found: Goodput) -> Samples:
     return (({"reason": lost.reason, "failure": lost.failure}, lost.device_seconds) for lost in found.lost)
 
 
+def _straggling(record: JobRecord) -> Samples:
+    stage = _stage(record)
+    if stage is not None and stage.device_count > 1 and record.status.phase not in AT_REST:
+        yield {}, statuses.is_true(record.status, STRAGGLING)
+
+
 def _rank_table(record: JobRecord) -> Samples:
     stage = _stage(record)
     if stage is None or record.job is None or record.status.phase in AT_REST:
@@ -215,6 +221,12 @@ FAMILIES = (
         _goodput(lambda found: [({}, found.repeated_steps)]),
     ),
     Family(f"{PREFIX}_rank_table_ready", "gauge", "Whether every pod has its rank table; only with one.", _rank_table),
+    Family(
+        f"{PREFIX}_straggling",
+        "gauge",
+        "Whether a rank has been slow for failurePolicy.straggler.forSeconds.",
+        _straggling,
+    ),
     Family(
         f"{PREFIX}_heartbeat_timestamp_seconds",
         "gauge",

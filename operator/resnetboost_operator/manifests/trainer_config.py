@@ -44,6 +44,7 @@ def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[Ro
         adasum=adasum,
         divergence=_part(LossLimit, rule) if rule is not None else None,
         roll_backs=tuple(_roll_back(found) for found in roll_backs),
+        straggler_factor=spec.failure_policy.straggler.factor,
         **{**_fields(Training, stage), "start_from": start_from},
     )
     found, of_stage = without_defaults(config), _encoded(Training)

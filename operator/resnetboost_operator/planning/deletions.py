@@ -13,7 +13,9 @@ from resnetboost_operator.planning.actions import Deletion
 # Survivors of a broken gang hang in a collective and have nothing left to save.
 BROKEN_GANG_GRACE_SECONDS = 5
 # Attempts that ended otherwise: their ranks may still save.
-WHOLE_GANG_ENDS = frozenset(found.name for found in (failures.DISRUPTED, failures.INTERRUPTED, failures.DEADLINE))
+WHOLE_GANG_ENDS = frozenset(
+    found.name for found in (failures.DISRUPTED, failures.INTERRUPTED, failures.DEADLINE, failures.STRAGGLER)
+)
 
 
 def delete(state: ObservedState, status: Status, pods: Sequence[PodView]) -> tuple[Deletion, ...]:

@@ -1,4 +1,4 @@
-"""Detect a broken gang: a failed or lost rank, invalid pods, a startup that takes too long, a hang."""
+"""Detect a broken gang: a failed or lost rank, invalid pods, a startup that takes too long, a hang, a slow node."""
 
 from msgspec.structs import replace
 
@@ -8,7 +8,7 @@ from resnetboost_operator.observed import failure as observed_failure
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import exclusion, pending
+from resnetboost_operator.planning import exclusion, pending, stragglers
 
 # A victim's failure is often seen before its culprit's: how long to wait for the culprit's. On Kubernetes that may be a
 # lost node, which is reported only after 50 s. On one machine (no nodes) everything is reported within moments.
@@ -32,7 +32,8 @@ def failure(state: ObservedState) -> Failure | None:
     if culprit is not None:
         return _with_remedy(state, culprit)
     image = _image_failure(state, hopeless_only=True)
-    return _invalid(state) or image or _unschedulable(state) or _startup_failure(state) or _hang(state)
+    broken = _invalid(state) or image or _unschedulable(state) or _startup_failure(state) or _hang(state)
+    return broken or stragglers.replacement(state)
 
 
 def _with_remedy(state: ObservedState, found: Failure) -> Failure:

@@ -4,6 +4,8 @@ Pure: the clock is an argument, nothing is requested, and the status is all it r
 first, then deletes, then creates; a crash between any two of these is repaired by the next plan.
 """
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from resnetboost_api import failures
@@ -31,6 +33,7 @@ from resnetboost_operator.planning import (
     running,
     stages,
     start,
+    stragglers,
     suspend,
     timekeeping,
     wakeup,
@@ -44,15 +47,20 @@ def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan
     state = observe(job, _begun(job, status, pods.timestamp(now)), observation, now)
     state = timekeeping.begun(reports.with_progress(admission.with_admission(state)))
     decided = queue.with_workload(status, state, _decide(state))
-    kept = timekeeping.kept(state, decided.status)
+    kept = timekeeping.kept(state, stragglers.with_straggling(state, decided.status))
     decided = replace(decided, status=replace(kept, phase=conditions.phase(kept)))
-    decided = replace(decided, events=(*decided.events, *exclusion.events(status, decided.status, now)))
+    decided = replace(decided, events=(*decided.events, *_changes(status, decided.status, now)))
     return replace(
         _with_warning(status, decided),
         obsolete_groups=obsolete_groups.obsolete(state, decided.status),
         launcher=in_place.leader(state, decided.status),
         command=in_place.command(state, decided.status),
     )
+
+
+def _changes(before: Status, after: Status, now: float) -> Iterator[Event]:
+    yield from exclusion.events(before, after, now)
+    yield from stragglers.events(before, after)
 
 
 def _begun(job: Job, status: Status, now: str) -> Status:

@@ -10,7 +10,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import goodput
+from resnetboost_operator.planning import goodput, stragglers
 
 _FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
 
@@ -60,7 +60,10 @@ def _progress(status: Status, polled: Progress | None, gang: Sequence[PodView], 
         saved = statuses.highest([polled.checkpoint_step, known.checkpoint_step if known is not None else None])
         furthest = max(polled.step, known.step if known is not None else 0)
         resumed = polled.resumed_step if known is None or polled.resumed_step is not None else known.resumed_step
-        known = replace(polled, heartbeat_time=since, checkpoint_step=saved, step=furthest, resumed_step=resumed)
+        slow = stragglers.reported(polled.stragglers, known.stragglers if known is not None else (), gang, now)
+        known = replace(
+            polled, heartbeat_time=since, checkpoint_step=saved, step=furthest, resumed_step=resumed, stragglers=slow
+        )
     reports = [pod.termination.report for pod in gang if pod.termination is not None]
     step = statuses.highest([report.step for report in reports])
     saved = statuses.highest([report.checkpoint_step for report in reports])

@@ -108,7 +108,8 @@ def _with_exclusion(state: ObservedState, status: Status, record: Attempt, polic
     if record.reason == failures.NOT_SCHEDULED.name:
         return exclusion.without_oldest(status)
     settings = state.job.spec.failure_policy.node_exclusion
-    return exclusion.after_failure(status, settings, record, state.now, at_once=policy.excludes_node)
+    at_once = policy.excludes_node or record.reason == failures.STRAGGLER.name
+    return exclusion.after_failure(status, settings, record, state.now, at_once=at_once)
 
 
 def _by_rule(record: Attempt, policy: Policy) -> str:

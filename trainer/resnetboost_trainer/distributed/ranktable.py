@@ -48,7 +48,8 @@ def place(environment: Environment, timeout: float = TIMEOUT_SECONDS) -> Environ
     rank = published.ranks[environment.index]
     _set_variables(table, rank, environment.world_size)
     log.info("rank %d of rank table %s after %.1f s", rank, published.sha256[:12], time.monotonic() - started)
-    return msgspec.structs.replace(environment, rank=rank, leader=published.ranks[0])
+    indexes = tuple(sorted(range(environment.world_size), key=published.ranks.__getitem__))
+    return msgspec.structs.replace(environment, rank=rank, leader=published.ranks[0], indexes=indexes)
 
 
 def _is_there(folder: Path) -> bool:

@@ -64,6 +64,7 @@ class Program:
         self.accumulation = Accumulation(sum(sizes) + 2, config.accumulation_steps)
         self._compiled: set[bool] = set()
         self._compiling = False
+        self._sampled = False  # whether the step before was timed without compiling
         self._accumulated_seconds = self._seconds = 0.0
 
     def accumulate(self, images: Tensor, labels: Tensor) -> None:
@@ -120,6 +121,8 @@ class Program:
         self._accumulated_seconds, self._seconds = 0.0, computed - begun
         compiled, self._compiling = self._first_use(due) or self._compiling, False
         slowest_rank, slowest_seconds = self._slowest(scalars)
+        by_rank = scalars[SECONDS:] if self._sampled and slowest_rank is not None else None
+        self._sampled = not compiled
         return StepRecord(
             step=now.step + 1,
             learning_rate=now.learning_rate,
@@ -135,6 +138,7 @@ class Program:
             update_collective_seconds=across,
             slowest_rank=slowest_rank,
             slowest_compute_seconds=slowest_seconds,
+            compute_seconds_by_rank=by_rank,
             compiled=compiled,
             left_out=left_out,
             stop=bool(scalars[STOP] > 0),

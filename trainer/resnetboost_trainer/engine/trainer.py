@@ -31,6 +31,7 @@ from resnetboost_trainer.metrics.progress import ProgressState
 from resnetboost_trainer.metrics.prometheus import Metrics
 from resnetboost_trainer.metrics.record import EvaluationRecord, StepRecord
 from resnetboost_trainer.metrics.server import Server
+from resnetboost_trainer.metrics.stragglers import Stragglers
 from resnetboost_trainer.models import amp, resnet
 from resnetboost_trainer.optim import registry, schedule
 from resnetboost_trainer.optim.algorithm import PrepareContext
@@ -255,7 +256,20 @@ class Training:
             directory = store.attempt_directory(root, config.job.uid, config.stage, config.attempt)
             csv_log = CsvLog(directory / "metrics.csv", registry.COLUMNS)
         ranks, batch, per_epoch = self.communicator.size, self.global_batch, self.per_epoch
-        return MetricLogger(progress, metrics, csv_log, total=self.total, per_epoch=per_epoch, batch=batch, ranks=ranks)
+        return MetricLogger(
+            progress,
+            metrics,
+            csv_log,
+            total=self.total,
+            per_epoch=per_epoch,
+            batch=batch,
+            ranks=ranks,
+            stragglers=self._stragglers(),
+        )
+
+    def _stragglers(self) -> Stragglers | None:
+        size = self.communicator.size
+        return Stragglers(self.config.straggler_factor, self.environment.indexes or range(size)) if size > 1 else None
 
     def _saver(self) -> Saver | None:
         root = self.environment.checkpoints

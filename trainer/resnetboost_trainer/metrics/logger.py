@@ -8,6 +8,7 @@ from resnetboost_trainer.metrics.csv_log import CsvLog
 from resnetboost_trainer.metrics.progress import ProgressState, Window
 from resnetboost_trainer.metrics.prometheus import Metrics
 from resnetboost_trainer.metrics.record import EvaluationRecord, Row, StepRecord
+from resnetboost_trainer.metrics.stragglers import Straggler, Stragglers
 
 LOG_SECONDS = 5.0
 WINDOW_STEPS = 50
@@ -28,10 +29,13 @@ class MetricLogger:
         per_epoch: int,
         batch: int,
         ranks: int,
+        stragglers: Stragglers | None = None,
     ) -> None:
+        """`stragglers` judges the ranks of a gang; None for one rank."""
         self.progress, self.metrics, self.csv_log = progress, metrics, csv_log
         self.total, self.per_epoch, self.batch, self.ranks = total, per_epoch, batch, ranks
         self._window, self._durations = Window(min(WINDOW_STEPS, per_epoch)), Window(min(WINDOW_STEPS, per_epoch))
+        self.stragglers = stragglers
         self._row: Row = {}
         self._marks: Row = {}  # of the next row alone
         self.skipped_batches = 0
@@ -82,6 +86,7 @@ class MetricLogger:
         if not step.compiled:
             self._durations.add(step.step_seconds)
         self._window.add(step.loss, step.accuracy)
+        self._judge(step)
         self._update_progress(step)
         self._row = self._csv(step)
         if time.monotonic() - self._logged >= LOG_SECONDS or step.step == self.total:
@@ -131,6 +136,19 @@ class MetricLogger:
             self.csv_log.add(**self._row)
             self._row = {}
 
+    def _judge(self, step: StepRecord) -> None:
+        """Report which ranks are slow, at the end of each window of steps."""
+        if self.stragglers is None or step.compute_seconds_by_rank is None:
+            return
+        before = {found.rank for found in self.stragglers.found}
+        if not self.stragglers.add(step.step, step.compute_seconds_by_rank):
+            return
+        self.metrics.observe_ranks(self.stragglers)
+        self.progress.update(stragglers=self.stragglers.found)
+        for found in self.stragglers.found:
+            if found.rank not in before:
+                log.warning("%s", _slow(found))
+
     def _update_progress(self, step: StepRecord) -> None:
         loss, accuracy = self._window.means()
         self.progress.update(
@@ -170,3 +188,9 @@ class MetricLogger:
 
     def _percent(self, step: int) -> int:
         return 100 * step // self.total
+
+
+def _slow(found: Straggler) -> str:
+    times = f"{1000 * found.seconds:.4g} ms a step, {found.seconds / found.median:.2f} times the gang's median"
+    pod = f" (the pod of index {found.index})" if found.index != found.rank else ""
+    return f"rank {found.rank}{pod} is slow: it computes {times}, and all ranks wait for it"

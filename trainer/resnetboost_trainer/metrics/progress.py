@@ -6,6 +6,8 @@ import time
 
 import msgspec
 
+from resnetboost_trainer.metrics.stragglers import Straggler
+
 
 class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The reply to GET /progress; its fields are the contract with `.status.progress`. Accuracies are 0..1."""
@@ -31,6 +33,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     test_loss: float | None = None
     slowest_rank: int | None = None
     slowest_compute_seconds: float | None = None
+    stragglers: tuple[Straggler, ...] = ()
     skipped_images: int = 0
     heartbeat: int = 0
 

@@ -10,6 +10,7 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
 from resnetboost_trainer.metrics.record import EvaluationRecord, StepRecord
 from resnetboost_trainer.metrics.series import SeriesFactory
+from resnetboost_trainer.metrics.stragglers import Stragglers
 
 
 class Metrics:
@@ -20,6 +21,7 @@ class Metrics:
     ) -> None:
         """`algorithms` add series if they apply to the stage's configuration."""
         self.registry = CollectorRegistry()
+        self._rank = rank
         labels = (config.job.name, config.job.namespace, config.stage, str(rank))
         self._series = series = SeriesFactory(self.registry, labels)
         self.step_seconds = series.histogram("step_seconds", "A whole training step.")
@@ -41,6 +43,10 @@ class Metrics:
         )
         self.checkpoint_time = series.gauge("checkpoint_timestamp_seconds", "When the newest checkpoint was complete.")
         self.checkpoint_every = series.gauge("checkpoint_every_steps", "Steps from one checkpoint to the next.")
+        self.compute_ratio = series.gauge(
+            "compute_ratio", "This rank's median compute time in the last window of steps, over the gang's."
+        )
+        self.straggler = series.gauge("straggler", "1 while this rank counts as slow, else 0.")
         self.loss = series.gauge("loss", "Training loss, mean over the gang.")
         self.accuracy = series.gauge("accuracy_ratio", "Training top-1 accuracy, mean over the gang.")
         self.gradient_norm = series.gauge("gradient_norm", "Euclidean norm of the mean gradient.")
@@ -101,6 +107,12 @@ class Metrics:
             self.gradient_norm.set(record.gradient_norm)
         self.learning_rate.set(record.learning_rate)
         self.step.set(record.step)
+
+    def observe_ranks(self, judged: Stragglers) -> None:
+        """Observe what a window of steps says about this rank among the others."""
+        if judged.ratios:
+            self.compute_ratio.set(judged.ratios[self._rank])
+            self.straggler.set(judged.is_slow(self._rank))
 
     def row(self, record: StepRecord) -> dict[str, float | None]:
         """The algorithm's columns of a step's row in metrics.csv."""

@@ -3,6 +3,8 @@
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 # An algorithm's report about a step: a struct of its module, which its `AlgorithmMetrics` reads.
 Report = Any
@@ -17,6 +19,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     `step` counts finished steps. `data_wait_seconds` is part of `step_seconds`. `update_collective_seconds` is the time
     within the update that went into collectives; it is part of `collective_seconds`, not of `update_seconds`.
     `slowest_*` describe the step before, by its time until the all-reduce, after which all ranks show the same.
+    `compute_seconds_by_rank` is that time of each rank, None where it is no sample: the step before compiled, or all
+    ranks wait for each other while they compute.
     `stop`: some rank was asked to stop. `compiled`: a graph ran for the first time, so that times are no samples.
     `left_out`: the gradient overflowed at `loss_scale` and nothing was updated; the norm is then 0. `curvature` is the
     report of a curvature update, `update` that of the update rule.
@@ -36,6 +40,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     update_collective_seconds: float
     slowest_rank: int | None
     slowest_compute_seconds: float | None
+    compute_seconds_by_rank: NDArray[np.float32] | None = None
     compiled: bool
     left_out: bool
     stop: bool

@@ -86,6 +86,7 @@ def _of_progress(found: Progress, view: JobView, now: float) -> Iterator[Fact]:
         seconds = found.slowest_compute_seconds
         compute = f", {readable.quantity(1000 * seconds)} ms to compute a step" if seconds is not None else ""
         yield "slowest", f"rank {found.slowest_rank}{compute}"
+    yield from (("slow", text.slow(one, now)) for one in found.stragglers)
     if found.heartbeat_time is not None:
         yield "heartbeat", f"{_ago(found.heartbeat_time, now)}{_hang(view.job)}"
 

@@ -120,6 +120,8 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
             phrases = [*text.position(progress), *text.figures(progress, running=running)]
         phrases = [stage.state, *phrases, *text.skipped(stage)]
         yield _line(f"stage {stage.name}", text.SEPARATOR.join(phrases))
+    if runs and status.phase == "Running" and status.progress is not None:
+        yield from (_line("slow", text.slow(found, now)) for found in status.progress.stragglers)
     yield _line("restarts", status.restarts)
     if spent := goodput(status):
         yield _line("goodput", spent)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from resnetboost_api import failures
-from resnetboost_api.status import Attempt, Progress, RollBack, StageStatus, Status
+from resnetboost_api.status import Attempt, Progress, RollBack, StageStatus, Status, Straggler
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
@@ -145,6 +145,19 @@ def roll_back(found: RollBack) -> str:
     if found.skip_to_batch is not None:
         parts.append("the batches in between are skipped")
     return SEPARATOR.join([*parts, f"learning rate x {found.learning_rate_factor:g}"])
+
+
+def slow(found: Straggler, now: float) -> str:
+    """A slow rank: where it is, how slow, and since when."""
+    pod = f" (pod {found.index})" if found.index != found.rank else ""
+    node = f" on {found.node}" if found.node else ""
+    device = f", device {found.device}" if found.device is not None else ""
+    parts = [f"rank {found.rank}{pod}{node}{device}", f"{readable.quantity(1000 * found.seconds)} ms to compute a step"]
+    if found.median:
+        parts.append(f"{found.seconds / found.median:.1f} times the gang's median")
+    if found.since is not None:
+        parts.append(f"for {readable.duration(now - pods.seconds(found.since))}")
+    return SEPARATOR.join(parts)
 
 
 def progress_of(stage: StageStatus, status: Status) -> Progress | None:
