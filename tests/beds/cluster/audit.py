@@ -26,11 +26,15 @@ class Request(NamedTuple):
     path: str
 
 
-def read(log: Path, user: str = "") -> Iterator[Request]:
-    """Requests answered so far, of one user or of all, each once: a watch when it starts, others when they end."""
-    with log.open() as lines:
+def read(log: Path, user: str = "", since: int = 0) -> Iterator[Request]:
+    """Requests answered so far, of one user or of all, each once: a watch when it starts, others when they end.
+
+    since: the log's size, in bytes, from which on to read.
+    """
+    with log.open("rb") as lines:
+        lines.seek(since)
         for line in lines:
-            if not line.endswith("\n"):  # still being written
+            if not line.endswith(b"\n"):  # still being written
                 break
             event = json.loads(line)
             if is_first_answer(event) and user in ("", event["user"]["username"]):
