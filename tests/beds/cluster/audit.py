@@ -29,10 +29,12 @@ class Request(NamedTuple):
 def read(log: Path, user: str = "", since: int = 0) -> Iterator[Request]:
     """Requests answered so far, of one user or of all, each once: a watch when it starts, others when they end.
 
-    since: the log's size, in bytes, from which on to read.
+    since: the log's size, in bytes, when the first of them could come.
     """
     with log.open("rb") as lines:
-        lines.seek(since)
+        if since:
+            lines.seek(since - 1)
+            lines.readline()  # the end of a line that was being written
         for line in lines:
             if not line.endswith(b"\n"):  # still being written
                 break
