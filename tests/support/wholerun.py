@@ -40,19 +40,21 @@ class Run:
         self.process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        for stage in self._stages(self.process):
-            sharedgraphs.give(stage)
+        for stage, settings in self._stages(self.process).items():
+            sharedgraphs.give(stage, settings)
         return self
 
-    def _stages(self, process: "subprocess.Popen[str]") -> list[Path]:
-        """Folders of the stages' files, once the run has chosen its uid; none if it ends without one."""
+    def _stages(self, process: "subprocess.Popen[str]") -> dict[Path, Any]:
+        """Folder and settings of each stage, once the run has chosen its uid; none if it ends without one."""
         folder = RunFolder(self.out)
         while not folder.job_file.exists():
             if process.poll() is not None:
-                return []
+                return {}
             time.sleep(_POLL_SECONDS)
         job = folder.read_job()
-        return [folder.checkpoints / job["metadata"]["uid"] / stage["name"] for stage in job["spec"]["stages"]]
+        root, spec = folder.checkpoints / job["metadata"]["uid"], job["spec"]
+        common = {name: spec[name] for name in ("device", "model", "dataset")}
+        return {root / stage["name"]: {**common, "stage": stage} for stage in spec["stages"]}
 
     def finish(self) -> tuple[int, str]:
         assert self.process is not None
