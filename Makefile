@@ -63,7 +63,7 @@ test-cluster: setup  ## Run the long tests of the operator: on a real node, with
 	@$(PYTEST) -m "long and not chaos" $(OPERATOR_TESTS)
 
 .PHONY: test-chaos
-test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 20 minutes)
+test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 5 minutes)
 	@$(PYTEST) -m chaos tests/integration
 
 .PHONY: mutation

@@ -87,6 +87,7 @@ def operator_behind_proxy(
         f"operator-{space.namespace}",
         namespace=space.namespace,
         lease_namespace=space.namespace,
+        forked=True,
     )
     operator.start()
     yield operator

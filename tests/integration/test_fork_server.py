@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support import forkserver
+from support.forkserver.process import Forked
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +40,14 @@ def leave(number, frame):
 signal.signal(signal.SIGTERM, leave)
 print("up", flush=True)
 time.sleep(100)
+"""
+WHOLE = """
+import json, os, sys
+print(json.dumps({
+    "imported": [name in sys.modules for name in ("kopf", "mindspore", "resnetboost_operator")],
+    "arguments": sys.argv, "command": sys.orig_argv, "environment": dict(os.environ), "process": os.getpid(),
+}))
+sys.exit(7)
 """
 OWNER = """
 import os, subprocess, sys
@@ -149,6 +158,40 @@ def line(process: Path) -> bytes:
         return (process / "cmdline").read_bytes()
     except OSError:
         return b""
+
+
+@pytest.fixture
+def forked(tmp_path: Path) -> Callable[..., Forked]:
+    """Forks a script with the operator's imports; its output goes to the file `log`."""
+
+    def forked(text: str, *arguments: str, **variables: str) -> Forked:
+        with (tmp_path / "log").open("wb") as log:
+            return Forked("operator", [script(tmp_path, text), *arguments], variables, tmp_path, log)
+
+    return forked
+
+
+def test_an_operator_is_forked_without_a_stand_in(forked: Callable[..., Forked], tmp_path: Path) -> None:
+    process = forked(WHOLE, "one", SAID="so")
+    assert process.wait(TIMEOUT_SECONDS) == process.poll() == 7
+    assert json.loads((tmp_path / "log").read_text()) == {
+        "imported": [True, False, False],
+        "arguments": [str(tmp_path / "script.py"), "one"],
+        "command": [sys.executable, str(tmp_path / "script.py"), "one"],
+        "environment": {"SAID": "so"},
+        "process": process.pid,
+    }
+
+
+def test_a_killed_operator_is_gone_once_it_was_waited_for(forked: Callable[..., Forked], tmp_path: Path) -> None:
+    process = forked(LISTEN)
+    eventually(lambda: (tmp_path / "log").read_text() == "up\n")
+    assert (process.poll(), gone(process.pid)) == (None, False)
+    process.send_signal(signal.SIGSTOP)
+    process.kill()
+    assert process.wait(TIMEOUT_SECONDS) == -signal.SIGKILL
+    assert not Path(f"/proc/{process.pid}").exists()
+    process.kill()  # does nothing, also if another process has its number
 
 
 def test_a_module_started_by_a_fork_is_forked_too() -> None:

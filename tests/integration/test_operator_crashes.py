@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kueue_installed")]
 
 SAMPLE = 2
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
-AT_ONCE = 3  # an operator that starts keeps one core busy for a second
+AT_ONCE = 10  # each takes ten seconds, one of them on a core: it waits for polls and for writes that are put off
 # A crash may add some writes; a run that ends before its crash tests nothing and is cheap.
 MORE_WRITES = 2
 EVERY_WRITE = Point(0, "after")

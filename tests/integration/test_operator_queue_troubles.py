@@ -36,6 +36,7 @@ def start(
                 namespace=space.namespace,
                 lease_namespace=space.namespace,
                 options=options,
+                forked=True,
             )
             stack.callback(operator.kill)
             operator.launch()

@@ -46,6 +46,7 @@ def replicas(control_plane: ControlPlane, account: Account, space: Space) -> Ite
                 name,
                 namespace=space.namespace,
                 lease_namespace=space.namespace,
+                forked=True,
             )
             stack.callback(operator.kill)
             operator.start()

@@ -13,6 +13,7 @@ import pytest
 
 from beds.operator.wait import eventually
 from resnetboost_trainer.kernels import library
+from support import forkserver
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
@@ -25,7 +26,8 @@ def command(folder: Path, *options: str, job: str = "digits") -> list[str]:
 
 def profile(folder: Path, *options: str, job: str = "digits") -> subprocess.CompletedProcess[str]:
     words = command(folder, *options, job=job)
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    forked = forkserver.environment(os.environ)
+    return subprocess.run(words, env=forked, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,9 @@ def start(
     settings |= {"localBatchSize": 64} | dict(config or {})
     if "keepCompiledGraphs" not in checkpoint:
         settings["checkpoint"]["keepCompiledGraphs"] = True
-        sharedgraphs.give(_stage(folder, uid, config))
+        elsewhere = ("job", "attempt", "checkpoint")
+        known = {name: value for name, value in settings.items() if name not in elsewhere}
+        sharedgraphs.give(_stage(folder, uid, config), known)
     path = folder / f"{uid}-{attempt}.yaml"
     path.write_text(yaml.safe_dump(settings))
     variables = {

@@ -12,13 +12,20 @@ from typing import Any
 
 import yaml
 
-from support import forkserver
+from resnetboost_operator.runs.runfolder import RunFolder
+from support import forkserver, sharedgraphs
 
 RESNETBOOST = str(Path(sys.executable).with_name("resnetboost"))
 
 
+_POLL_SECONDS = 0.02
+
+
 class Run:
-    """`resnetboost run` of a job; `forked` ranks start from a process that has imported MindSpore."""
+    """`resnetboost run` of a job; `forked` ranks start from a process that has imported MindSpore.
+
+    They reuse the graphs that an earlier run of the same job compiled.
+    """
 
     def __init__(self, folder: Path, job: dict[str, Any], forked: bool = True) -> None:
         self._forked = forked
@@ -33,11 +40,27 @@ class Run:
         self.process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+        for stage, settings in self._stages(self.process).items():
+            sharedgraphs.give(stage, settings)
         return self
+
+    def _stages(self, process: "subprocess.Popen[str]") -> dict[Path, Any]:
+        """Folder and settings of each stage, once the run has chosen its uid; none if it ends without one."""
+        folder = RunFolder(self.out)
+        while not folder.job_file.exists():
+            if process.poll() is not None:
+                return {}
+            time.sleep(_POLL_SECONDS)
+        job = folder.read_job()
+        root, spec = folder.checkpoints / job["metadata"]["uid"], job["spec"]
+        common = {name: spec[name] for name in ("device", "model", "dataset")}
+        return {root / stage["name"]: {**common, "stage": stage} for stage in spec["stages"]}
 
     def finish(self) -> tuple[int, str]:
         assert self.process is not None
         output, _ = self.process.communicate(timeout=400)
+        for stage in self._stages(self.process):
+            sharedgraphs.collect(stage)
         return self.process.returncode, output
 
     def status(self) -> dict[str, Any]:

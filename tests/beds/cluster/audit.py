@@ -26,11 +26,17 @@ class Request(NamedTuple):
     path: str
 
 
-def read(log: Path, user: str = "") -> Iterator[Request]:
-    """Requests answered so far, of one user or of all, each once: a watch when it starts, others when they end."""
-    with log.open() as lines:
+def read(log: Path, user: str = "", since: int = 0) -> Iterator[Request]:
+    """Requests answered so far, of one user or of all, each once: a watch when it starts, others when they end.
+
+    since: the log's size, in bytes, when the first of them could come.
+    """
+    with log.open("rb") as lines:
+        if since:
+            lines.seek(since - 1)
+            lines.readline()  # the end of a line that was being written
         for line in lines:
-            if not line.endswith("\n"):  # still being written
+            if not line.endswith(b"\n"):  # still being written
                 break
             event = json.loads(line)
             if is_first_answer(event) and user in ("", event["user"]["username"]):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from beds.cluster.identities import Identities
 
+_LOG_MEGABYTES = 100_000
 STAGES = Path(__file__).with_name("kwok")
 # With the default of 20 requests/s, tests at scale would measure that limit. Each component has only one replica.
 _CONTROLLER = ("--kube-api-qps=2000", "--kube-api-burst=4000", "--leader-elect=false", "--secure-port=0")
@@ -50,8 +51,8 @@ def apiserver(port: int, identities: Identities) -> list[str]:
 
 
 def auditing(policy: Path, log: Path) -> list[str]:
-    """Options that make the API server log requests."""
-    return [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
+    """Options that make the API server log requests, all in one file: by default it begins another after 100 MB."""
+    return [f"--audit-policy-file={policy}", f"--audit-log-path={log}", f"--audit-log-maxsize={_LOG_MEGABYTES}"]
 
 
 def untainted_nodes() -> list[str]:

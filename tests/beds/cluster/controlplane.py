@@ -167,9 +167,12 @@ class ControlPlane:
         """The API server's metrics in Prometheus' text format."""
         return self.client.get("/metrics")
 
-    def requests(self, user: str = "") -> Iterator[audit.Request]:
-        """Requests the API server has answered so far, of one user or of all; needs `with_audit`."""
-        return audit.read(self.audit_log, user)
+    def requests(self, user: str = "", since: int = 0) -> Iterator[audit.Request]:
+        """Requests the API server has answered so far, of one user or of all; needs `with_audit`.
+
+        since: size of the audit log, in bytes, when the first of them could come.
+        """
+        return audit.read(self.audit_log, user, since)
 
     def add_node(self, name: str, allocatable: Mapping[str, str] | None = None) -> None:
         """Add a ready node, optionally with extended resources; no kubelet handles the pods bound to it."""

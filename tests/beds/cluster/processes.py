@@ -6,12 +6,37 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from beds.cluster.errors import ClusterError
 
 _GUARD = Path(__file__).with_name("guard.py")
 _POLL_SECONDS = 0.05
 _LOG_LINES = 15
+
+
+class Process(Protocol):
+    """A process as `subprocess.Popen` has it, however it was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code once it has been waited for."""
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; returns its exit code."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal."""
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
 
 
 class Processes:
@@ -22,7 +47,7 @@ class Processes:
 
     def __init__(self, folder: Path, keep: bool = False, also: Sequence[Path] = ()) -> None:
         self.folder = folder
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, Process] = {}
         self._vital: set[str] = set()
         self._guard, self._group = _start_guard([*([] if keep else [folder]), *also])
 
@@ -47,6 +72,10 @@ class Processes:
         if vital:
             self._vital.add(name)
         return process
+
+    def adopt(self, name: str, process: Process) -> None:
+        """Count a process that was started in another way as one of the group."""
+        self._running[name] = process
 
     def runs(self, name: str) -> bool:
         """Whether a process of this name was started and has not been ended by `end`."""
@@ -81,6 +110,7 @@ class Processes:
         """Kill all processes at once, since none of their state is needed, and remove the folder."""
         self._guard.communicate()
         for process in self._running.values():
+            process.kill()  # an adopted one is not in the guarded group
             process.wait()
 
 

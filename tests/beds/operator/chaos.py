@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -72,13 +72,14 @@ class Outcome:
 
 def play(plane: ControlPlane, account: Account, scenario: str, point: Point | None = None) -> Outcome:
     """Run a scenario to its end. Raises AssertionError, with the operator's log, on timeout."""
-    with _namespace(plane, account) as name, _Life(plane, account, name, OPTIONS.get(scenario, ()), point) as life:
-        space = Space(plane, name, _PATIENCE_SECONDS)
+    name = _namespace(plane, account)
+    with _Life(plane, account, name, OPTIONS.get(scenario, ()), point) as life:
+        space, begin = Space(plane, name, _PATIENCE_SECONDS), plane.audit_log.stat().st_size
         try:
             with Kubelet(plane, name) as kubelet:
                 ALL[scenario](space, kubelet)
                 life.until_rest()
-                return Outcome(_end(space), len(life.proxy.writes), life.deaths)
+                return Outcome(_end(space, begin), len(life.proxy.writes), life.deaths)
         except AssertionError as error:
             error.add_note(f"{scenario}, killed at {point}; the operator's log ends so:\n{life.operator.log_tail()}")
             raise
@@ -150,24 +151,24 @@ class _Life:
 def _operator(plane: ControlPlane, account: Account, namespace: str, options: Sequence[str], url: str) -> Operator:
     name = f"operator-{namespace}"
     kubeconfig = account.kubeconfig_via(url, name)
-    return Operator(plane, kubeconfig, name, namespace=namespace, lease_namespace=namespace, options=options)
+    own = {"namespace": namespace, "lease_namespace": namespace}
+    return Operator(plane, kubeconfig, name, **own, options=options, forked=True)
 
 
-@contextlib.contextmanager
-def _namespace(plane: ControlPlane, account: Account) -> Iterator[str]:
+def _namespace(plane: ControlPlane, account: Account) -> str:
+    """A new namespace. It stays: its end would cost the API server more requests than half a scenario."""
     name = f"chaos-{uuid.uuid4().hex[:8]}"
     plane.client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     needed = f"/api/v1/namespaces/{name}/serviceaccounts/default"
     eventually(lambda: plane.client.answers(needed), bool, "the service account that pods need", _PATIENCE_SECONDS)
     account.allow_lease(name)
-    yield name
-    plane.client.send("DELETE", f"/api/v1/namespaces/{name}")
+    return name
 
 
-def _end(space: Space) -> End:
+def _end(space: Space, begin: int) -> End:
     objects = {plural: space.names_of(plural) for plural in ("pods", "configmaps", "services")}
     status: Manifest = _timeless(space.get(JOB, "digits")["status"])
-    return End(status, objects, _created(space))
+    return End(status, objects, _created(space, begin))
 
 
 def _timeless(value: Any) -> Any:
@@ -178,9 +179,9 @@ def _timeless(value: Any) -> Any:
     return [_timeless(found) for found in value] if isinstance(value, list) else value
 
 
-def _created(space: Space) -> dict[str, int]:
-    """Number of successful creations of each pod, config map and service, from the API server's audit log."""
-    by_operator = space.plane.requests(Account.user)
+def _created(space: Space, begin: int) -> dict[str, int]:
+    """Number of successful creations of each pod, config map and service, from the audit log behind `begin`."""
+    by_operator = space.plane.requests(Account.user, begin)
     counts = Counter(
         f"{found.resource}/{found.name}"
         for found in by_operator

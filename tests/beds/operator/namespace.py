@@ -1,11 +1,15 @@
 """Creates, changes and awaits jobs and other objects of one namespace, for tests."""
 
+import itertools
 import json
-from collections.abc import Callable
+import math
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from beds.cluster import ControlPlane
-from beds.operator.wait import PATIENCE_SECONDS, eventually
+from beds.operator.wait import PATIENCE_SECONDS, eventually, readable
 from resnetboost_api import names
 
 Manifest = dict[str, Any]
@@ -73,6 +77,14 @@ class Space:
         wanted = {**common, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
         self.create({"kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": wanted})
 
+        def is_bound() -> bool:
+            # The binder often conflicts with itself and tries again after 15 s, or when the claim changes.
+            number = {"metadata": {"labels": {"asked": str(next(asked))}}}
+            return bool(self.patch(_PLURALS["PersistentVolumeClaim"], name, number)["status"]["phase"] == "Bound")
+
+        asked = itertools.count()
+        eventually(is_bound, bool, f"claim {name} is bound", self.patience_seconds)
+
     # Jobs
 
     def change(self, job: str, **spec: Any) -> None:
@@ -86,7 +98,32 @@ class Space:
 
     def until(self, holds: Callable[[Manifest], object], what: str, job: str = "digits") -> Manifest:
         """Wait until a job's status satisfies the condition; returns it."""
-        return eventually(lambda: self.status(job), holds, f"job {job}: {what}", self.patience_seconds)
+        deadline = time.monotonic() + self.patience_seconds
+        status: Manifest = {}
+        while (left := deadline - time.monotonic()) > 0:
+            for found in self._changes(JOB, job, left):
+                status = found.get("status", {})
+                if holds(status):
+                    return status
+        raise AssertionError(
+            f"job {job}: {what}: not within {self.patience_seconds:g} s; last seen:\n{readable(status)}"
+        )
+
+    def _changes(self, plural: str, name: str, seconds: float) -> Iterator[Manifest]:
+        """One object, and what it becomes for so many seconds, or until it is deleted."""
+        found = self.get(plural, name)
+        yield found
+        watch = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={name}",
+            "resourceVersion": found["metadata"]["resourceVersion"],
+            "timeoutSeconds": str(math.ceil(seconds)),
+        }
+        for line in self.plane.client.lines(f"{self._path(plural)}?{urllib.parse.urlencode(watch)}"):
+            event = json.loads(line)
+            if event["type"] not in ("ADDED", "MODIFIED"):
+                return
+            yield event["object"]
 
     def until_phase(self, phase: str, job: str = "digits") -> Manifest:
         """Wait until a job has that phase; returns its status."""

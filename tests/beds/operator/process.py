@@ -8,12 +8,14 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from beds.cluster import ControlPlane
+from beds.cluster.processes import Process
 from beds.operator.service_account import NAMESPACE
 from beds.operator.wait import eventually
+from support.forkserver.process import Forked
 
 _READY_SECONDS = 60.0
 _LOG_LINES = 40
@@ -26,6 +28,7 @@ class Operator:
     namespace: the only one it watches; all by default.
     lease_namespace: operators with their leases in one namespace are replicas of each other.
     options: further ones, placed first.
+    forked: from a process that has the imports behind it; otherwise started as in a container, which takes longer.
     """
 
     def __init__(
@@ -37,12 +40,14 @@ class Operator:
         namespace: str = "",
         lease_namespace: str = NAMESPACE,
         options: Sequence[str] = (),
+        forked: bool = False,
     ) -> None:
         self._plane = plane
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._lease_namespace = lease_namespace
         self._options = options
+        self._forked = forked
         self._ending = threading.Lock()
         self.name = name
         self.log_path = plane.folder / f"{name}.log"
@@ -69,8 +74,16 @@ class Operator:
             "NO_PROXY": "*",
             "PYTHONFAULTHANDLER": "1",
         }
-        command = (sys.executable, "-m", "resnetboost_operator", *options)
-        self._process = self._plane.processes.start(self.name, *command, env=environment)
+        self._process = self._start(["-m", "resnetboost_operator", *options], environment)
+
+    def _start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
+        processes = self._plane.processes
+        if not self._forked:
+            return processes.start(self.name, sys.executable, *arguments, env=environment)
+        with self.log_path.open("ab") as log:
+            process = Forked("operator", arguments, environment, self._plane.folder, log)
+        processes.adopt(self.name, process)
+        return process
 
     def _key_file(self) -> Path:
         """The key that all operators of the cluster share, as by the chart."""
@@ -100,7 +113,7 @@ class Operator:
     def terminate(self) -> int:
         """Send SIGTERM; returns its exit code."""
         self._end(signal.SIGTERM)
-        return self._process.returncode
+        return self._process.wait()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal that need not end it."""

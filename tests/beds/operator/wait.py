@@ -17,7 +17,7 @@ def eventually(read: Callable[[], T], holds: Callable[[T], object], what: str, s
     deadline = time.monotonic() + seconds
     while not holds(value := read()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {seconds:g} s; last seen:\n{_readable(value)}")
+            raise AssertionError(f"{what}: not within {seconds:g} s; last seen:\n{readable(value)}")
         time.sleep(_POLL_SECONDS)
     return value
 
@@ -27,9 +27,10 @@ def throughout(read: Callable[[], T], holds: Callable[[T], object], what: str, s
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         value = read()
-        assert holds(value), f"{what}: no longer after some time; last seen:\n{_readable(value)}"
+        assert holds(value), f"{what}: no longer after some time; last seen:\n{readable(value)}"
         time.sleep(_POLL_SECONDS)
 
 
-def _readable(value: object) -> str:
+def readable(value: object) -> str:
+    """A value for the message of a failure."""
     return json.dumps(value, indent=1, default=str)

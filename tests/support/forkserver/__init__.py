@@ -1,8 +1,9 @@
-"""Fork server for ranks: forks processes that have imported MindSpore, as an import takes longer than a rank's start.
+"""Fork server: forks ranks and operators that have their imports behind them, as these take longer than the start.
 
-Every pytest worker has a server of its own, which starts with the first rank and ends with the worker. A rank is still
-started by `subprocess`: the command starts a small process that stands for the rank (see stand_in.py). Tests of how a
-container starts a rank, and of what happens while it imports MindSpore, do without the server.
+Every pytest worker has a server of its own, which starts with the first process and ends with the worker. A rank is
+still started by `subprocess`: the command starts a small process that stands for the rank (see stand_in.py). Operators
+are forked without one (see process.py). Tests of how a container starts a rank or an operator, and of what happens
+while it imports MindSpore, do without the server.
 """
 
 import atexit
@@ -27,11 +28,12 @@ def command(*arguments: str) -> list[str]:
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables that let `command` find the server, and make `python -m resnetboost_trainer` use it too."""
     path = [str(_FOLDER / "package"), *filter(None, [variables.get("PYTHONPATH")])]
-    return {**variables, SOCKET: str(_started()), "PYTHONPATH": os.pathsep.join(path)}
+    return {**variables, SOCKET: str(socket_path()), "PYTHONPATH": os.pathsep.join(path)}
 
 
 @functools.cache
-def _started() -> Path:
+def socket_path() -> Path:
+    """The server's socket; starts the server."""
     folder = Path(tempfile.mkdtemp(prefix="forkserver-"))  # short: it holds a socket
     path = folder / "socket"
     with (folder / "log").open("wb") as log:

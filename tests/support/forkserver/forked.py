@@ -1,6 +1,7 @@
 """Sets up a forked process as `python ARGUMENTS` would be, except for the modules already imported."""
 
 import atexit
+import faulthandler
 import importlib
 import logging
 import os
@@ -14,23 +15,39 @@ from pathlib import Path
 from typing import NoReturn
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "package")
-# No modules of ours, because a test may replace them.
-_IMPORTED = (
-    "mindspore.nn",
-    "mindspore.ops",
-    "mindspore.communication",
-    "mindspore.dataset",
-    "msgspec",
-    "prometheus_client",
-    "safetensors.numpy",
-    "yaml",
-)
+# What makes the start of each program slow. No modules of ours, because a test may replace them.
+IMPORTED = {
+    "rank": (
+        "mindspore.nn",
+        "mindspore.ops",
+        "mindspore.communication",
+        "mindspore.dataset",
+        "msgspec",
+        "prometheus_client",
+        "safetensors.numpy",
+        "yaml",
+    ),
+    "operator": (
+        "aiohttp.web",
+        "click",
+        "kopf",
+        "kubernetes.aio.client",
+        "kubernetes.aio.config",
+        "msgspec",
+        "prometheus_client",
+        "yaml",
+    ),
+}
 
 
 @dataclass
 class Request:
-    """A Python process to run. `parent` is the process id it reports as its parent, instead of the forking process."""
+    """A Python process to run. `parent` is the process id it reports as its parent, instead of the forking process.
 
+    program: the key of `IMPORTED` that says which modules it finds imported.
+    """
+
+    program: str
     arguments: list[str]
     environment: dict[str, str]
     folder: str
@@ -39,9 +56,9 @@ class Request:
     parent: int
 
 
-def warm_up() -> None:
-    """Import the modules that make a rank's start slow. Sets no device and no context, and makes no tensor."""
-    for name in _IMPORTED:
+def warm_up(program: str) -> None:
+    """Import what makes that program's start slow. Sets no device and no context, and makes no tensor."""
+    for name in IMPORTED[program]:
         importlib.import_module(name)
 
 
@@ -71,6 +88,9 @@ def _become(request: Request) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     os.getppid = lambda: request.parent
+    sys.orig_argv[:] = [sys.executable, *request.arguments]
+    if request.environment.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
     if request.environment.get("PYTHONUNBUFFERED"):
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(write_through=True)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Routes requests to one forking process per OMP_NUM_THREADS, which libraries read when they are loaded.
+"""Routes requests to one forking process per program and OMP_NUM_THREADS, which libraries read when they are loaded.
 
 usage: python -m support.forkserver.hub SOCKET; ends, with every process it started, when its input is closed.
 """
@@ -17,33 +17,34 @@ DESCRIPTORS = 3  # a request carries stdin, stdout and stderr
 
 
 class Hub:
-    """The forking processes by number of threads; "" if the environment does not set it."""
+    """The forking processes by program and number of threads; "" if the environment does not set it."""
 
     def __init__(self) -> None:
-        self._zygotes: dict[str, socket.socket] = {}
+        self._zygotes: dict[tuple[str, str], socket.socket] = {}
 
     def pass_on(self, connection: socket.socket) -> None:
         """Pass a request on, with the connection for its answers."""
         message, descriptors, *_ = socket.recv_fds(connection, MESSAGE_BYTES, DESCRIPTORS)
         if message:
-            threads = json.loads(message)["environment"].get(THREADS, "")
-            socket.send_fds(self._zygote(threads), [message], [*descriptors, connection.fileno()])
+            request = json.loads(message)
+            zygote = self._zygote(request["program"], request["environment"].get(THREADS, ""))
+            socket.send_fds(zygote, [message], [*descriptors, connection.fileno()])
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _zygote(self, threads: str) -> socket.socket:
-        if threads not in self._zygotes:
+    def _zygote(self, program: str, threads: str) -> socket.socket:
+        if (program, threads) not in self._zygotes:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 subprocess.Popen(
-                    [sys.executable, "-m", "support.forkserver.zygote", str(theirs.fileno())],
+                    [sys.executable, "-m", "support.forkserver.zygote", program, str(theirs.fileno())],
                     env=_environment(threads),
                     stdin=subprocess.DEVNULL,
                     stdout=sys.stderr,
                     pass_fds=[theirs.fileno()],
                 )
-            self._zygotes[threads] = ours
-        return self._zygotes[threads]
+            self._zygotes[program, threads] = ours
+        return self._zygotes[program, threads]
 
 
 def _environment(threads: str) -> dict[str, str]:

@@ -57,8 +57,10 @@ class StandIn:
 
 def request(arguments: list[str], parent: int) -> dict[str, Any]:
     """State of this process that the forked process takes over."""
-    os.umask(umask := os.umask(0))
+    with open("/proc/self/status", encoding="utf-8") as status:  # os.umask would change it for all threads
+        umask = next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
     return {
+        "program": "rank",
         "arguments": arguments,
         "environment": dict(os.environ),
         "folder": os.getcwd(),

@@ -1,6 +1,7 @@
-"""Imports MindSpore and a rank's other third-party modules, without using them, and forks a rank per request.
+"""Imports a program's third-party modules, such as MindSpore, without using them, and forks a process per request.
 
-usage: python -m support.forkserver.zygote DESCRIPTOR, of a socket to the hub; ends with its ranks when that is closed.
+usage: python -m support.forkserver.zygote PROGRAM DESCRIPTOR, of a socket to the hub; ends with its processes when that
+is closed.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass
-class Rank:
+class Process:
     """A forked process, and the connection to its client."""
 
     pid: int
@@ -38,13 +39,13 @@ class Rank:
 
 
 class Zygote:
-    """Forks and reports how each fork ended; kills the rank of a client that disconnects."""
+    """Forks and reports how each fork ended; kills the process of a client that disconnects."""
 
     def __init__(self, hub: socket.socket) -> None:
         self._hub = hub
         self._selector = selectors.DefaultSelector()
         self._selector.register(hub, selectors.EVENT_READ, None)
-        self._ranks: dict[int, Rank] = {}
+        self._processes: dict[int, Process] = {}
 
     def serve(self) -> forked.Request | None:
         """Serve requests. Returns the request in each forked process, and None in this one when the hub is gone."""
@@ -58,8 +59,8 @@ class Zygote:
                     request = self._fork(json.loads(message), descriptors)
                     if request is not None:
                         return request
-                elif key.data in self._ranks:
-                    self._look_after(self._ranks[key.data], key.fd)
+                elif key.data in self._processes:
+                    self._look_after(self._processes[key.data], key.fd)
 
     def _fork(self, message: dict[str, Any], descriptors: list[int]) -> forked.Request | None:
         *streams, last = descriptors
@@ -75,42 +76,42 @@ class Zygote:
             return forked.Request(**message)
         for descriptor in streams:
             os.close(descriptor)
-        rank = Rank(pid, os.pidfd_open(pid), connection)
-        self._ranks[pid] = rank
-        self._selector.register(rank.pidfd, selectors.EVENT_READ, pid)
+        process = Process(pid, os.pidfd_open(pid), connection)
+        self._processes[pid] = process
+        self._selector.register(process.pidfd, selectors.EVENT_READ, pid)
         self._selector.register(connection, selectors.EVENT_READ, pid)
         with contextlib.suppress(OSError):  # it has disconnected: select will report it
-            socket.send_fds(connection, [b"forked"], [rank.pidfd])
+            socket.send_fds(connection, [b"forked"], [process.pidfd])
         return None
 
-    def _look_after(self, rank: Rank, descriptor: int) -> None:
-        if descriptor != rank.pidfd:  # clients send nothing, so readable means disconnected
-            rank.kill()
-            self._selector.unregister(rank.connection)
-            rank.connection.close()
+    def _look_after(self, process: Process, descriptor: int) -> None:
+        if descriptor != process.pidfd:  # clients send nothing, so readable means disconnected
+            process.kill()
+            self._selector.unregister(process.connection)
+            process.connection.close()
             return
-        code = os.waitstatus_to_exitcode(os.waitpid(rank.pid, 0)[1])
-        self._selector.unregister(rank.pidfd)
-        os.close(rank.pidfd)
-        if rank.connection.fileno() >= 0:
-            self._selector.unregister(rank.connection)
+        code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+        self._selector.unregister(process.pidfd)
+        os.close(process.pidfd)
+        if process.connection.fileno() >= 0:
+            self._selector.unregister(process.connection)
             with contextlib.suppress(OSError):
-                rank.connection.send(str(code).encode())
-            rank.connection.close()
-        del self._ranks[rank.pid]
+                process.connection.send(str(code).encode())
+            process.connection.close()
+        del self._processes[process.pid]
 
     def _kill_all(self) -> None:
-        for rank in self._ranks.values():
-            rank.kill()
+        for process in self._processes.values():
+            process.kill()
 
     def _close(self, connection: socket.socket) -> None:
         """Close all of the server's descriptors in a forked process."""
         self._selector.close()
         self._hub.close()
         connection.close()
-        for rank in self._ranks.values():
-            os.close(rank.pidfd)
-            rank.connection.close()
+        for process in self._processes.values():
+            os.close(process.pidfd)
+            process.connection.close()
 
 
 def _die_with(parent: int) -> None:
@@ -122,10 +123,10 @@ def _die_with(parent: int) -> None:
 def main() -> None:
     """Import the modules, and serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is meant for the clients
-    forked.warm_up()
+    forked.warm_up(sys.argv[1])
     gc.collect()
     gc.freeze()  # otherwise the collector would copy the pages that processes share
-    request = Zygote(socket.socket(fileno=int(sys.argv[1]))).serve()
+    request = Zygote(socket.socket(fileno=int(sys.argv[2]))).serve()
     if request is not None:
         forked.run(request)
 
