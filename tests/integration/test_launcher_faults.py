@@ -221,8 +221,9 @@ def test_a_launcher_that_falls_silent_is_lost(host: str, monkeypatch: pytest.Mon
     play(scene)
 
 
-def test_who_has_not_greeted_gets_no_room(host: str) -> None:
+def test_who_has_not_greeted_gets_no_room(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader hangs up at the length of the first message, before it takes the message in."""
+    monkeypatch.setattr(leading, "SILENCE_SECONDS", 10 * SECONDS)  # that is not why
 
     async def scene() -> None:
         async with leader(host, 2):

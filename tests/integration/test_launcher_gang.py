@@ -28,11 +28,12 @@ class Gang:
     def __init__(self, folder: Path) -> None:
         self.stage, self.leader = folder / "0" / "checkpoints" / "uid" / "base", launched.address()
         sharedgraphs.give(self.stage)
-        self.ranks = [self._launcher(folder, rank, launched.address() if rank else self.leader) for rank in range(2)]
+        hosts = self.leader, launched.address()
+        self.ranks = [self._launcher(folder, rank, host) for rank, host in enumerate(hosts)]
 
     def _launcher(self, folder: Path, rank: int, host: str) -> Process:
         own = folder / str(rank)
-        own.mkdir(exist_ok=True)
+        own.mkdir(parents=True, exist_ok=True)
         variables = {
             names.ENV_RANK: str(rank),
             names.ENV_WORLD_SIZE: "2",
@@ -65,12 +66,10 @@ def gangs() -> Iterator[list[Gang]]:
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_gang_restarted_in_place_ends_with_the_same_bits(tmp_path: Path, gangs: list[Gang], killed: int) -> None:
-    undisturbed = Gang(tmp_path / "undisturbed") if (tmp_path / "undisturbed").mkdir() is None else None
-    assert undisturbed is not None
+    undisturbed = Gang(tmp_path / "undisturbed")
     gangs.append(undisturbed)
     assert undisturbed.finish() == [0, 0]
 
-    (tmp_path / "disturbed").mkdir()
     gang = Gang(tmp_path / "disturbed")
     gangs.append(gang)
     launchers = [rank.process.pid for rank in gang.ranks]
