@@ -74,7 +74,7 @@ class TestMatches:
         cluster.exit(1, 7)
         cluster.settle()
         assert (cluster.status.phase, last(cluster)["rule"]) == ("Restarting", "rule-1")
-        assert message(cluster).endswith("the gang restarts in 10 s by rule rule-1")
+        assert "the gang restarts in 10 s by rule rule-1" in message(cluster)
         again(cluster)
         cluster.exit(1, 8)
         cluster.settle()

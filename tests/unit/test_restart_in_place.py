@@ -128,6 +128,7 @@ def test_what_is_about_nodes_devices_images_and_startups_never_restarts_in_place
         "Disrupted",
         "PodLost",
         "Rejected",
+        "Straggler",
         "NotScheduled",
         "InvalidPod",
         "ImageError",

@@ -100,6 +100,6 @@ def test_a_plan_of_a_gang_has_the_group_of_a_cluster_that_schedules_gangs(folder
     Path("job.yaml").write_text(EXAMPLE)
     planned = CliRunner().invoke(main, ["plan", "job.yaml", "--set", "scheduling.schedulingPolicy={gang: {}}"])
     kinds = [found["kind"] for found in yaml.safe_load_all(planned.stdout)]
-    assert kinds == ["PodGroup", "ConfigMap", "Service", "Pod", "Pod"]
+    assert kinds == ["PodGroup", "Secret", "ConfigMap", "Service", "Pod", "Pod"]
     plain = CliRunner().invoke(main, ["plan", "job.yaml"])
     assert "PodGroup" not in plain.stdout
