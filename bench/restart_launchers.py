@@ -19,6 +19,9 @@ class _Rank:
     def __init__(self) -> None:
         self._end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
 
+    async def started(self) -> None:
+        """It exists from its creation on."""
+
     async def wait(self) -> tuple[int, str]:
         return await self._end
 

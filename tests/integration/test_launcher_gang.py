@@ -27,7 +27,7 @@ class Gang:
 
     def __init__(self, folder: Path) -> None:
         self.stage, self.leader = folder / "0" / "checkpoints" / "uid" / "base", launched.address()
-        sharedgraphs.give(self.stage)
+        sharedgraphs.give(self.stage, "two ranks of test_launcher_gang")
         hosts = self.leader, launched.address()
         self.ranks = [self._launcher(folder, rank, host) for rank, host in enumerate(hosts)]
 

@@ -427,9 +427,9 @@ def rolled_back(attempt: int, at_most: int, stage: str = "base", skip_to: int = 
 def test_a_roll_back_leads_past_the_checkpoints_it_has_abandoned(tmp_path: Path) -> None:
     for step in (20, 40, 50):
         own(tmp_path, step, step / 100)
-    assert begin(tmp_path, "Never", attempt=1, branch=rolled_back(0, 40)) == (40, pytest.approx(0.4))
+    assert begin(tmp_path, "Never", attempt=1, branch=rolled_back(0, 40)) == pytest.approx((40, 0.4))
     own(tmp_path, 45, 0.45, attempt=1)
-    assert begin(tmp_path, "Never", attempt=2, branch=rolled_back(0, 40)) == (45, pytest.approx(0.45))
+    assert begin(tmp_path, "Never", attempt=2, branch=rolled_back(0, 40)) == pytest.approx((45, 0.45))
 
 
 def test_a_later_stage_never_starts_from_an_abandoned_branch(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_roll_back_before_an_earlier_jobs_checkpoint_takes_an_earlier_one_of_t
     earlier_job(tmp_path, 30, 0.3)
     earlier_job(tmp_path, 50, 0.5)
     own(tmp_path, 50, 0.5, attempt=0)
-    assert begin(tmp_path, "Required", attempt=1, branch=rolled_back(0, 40)) == (30, pytest.approx(0.3))
+    assert begin(tmp_path, "Required", attempt=1, branch=rolled_back(0, 40)) == pytest.approx((30, 0.3))
     adopted = store.load_manifest(store.attempt_directory(tmp_path, "ours", "base", 1) / "step-00000030")
     assert adopted.skipped_batches == 30
 

@@ -14,7 +14,7 @@ from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import store
 from resnetboost_trainer.config import Environment
 from resnetboost_trainer.data import registry
-from resnetboost_trainer.data.arrays import ArraySplit
+from resnetboost_trainer.data.dataset import ArraySplit
 from resnetboost_trainer.engine.signals import StopRequest
 from resnetboost_trainer.engine.startup import StartupTimes
 from resnetboost_trainer.engine.trainer import Training

@@ -233,7 +233,8 @@ def test_pods_without_a_node_are_queueing_which_is_not_in_the_percentage() -> No
     at(cluster, 104)
     cluster.run_all()
     cluster.settle()
-    assert (cluster.status.attempt_waiting_time, cluster.status.attempt_waited_seconds) == (None, 100)
+    after = cluster.status
+    assert (after.attempt_waiting_time, after.attempt_waited_seconds) == (None, 100)
     at(cluster, 120)
     trained(cluster, 1, 0)
     at(cluster, 199)
