@@ -87,7 +87,8 @@ def _become(request: Request) -> None:
     os.sched_setaffinity(0, request.cores)
     os.environ.clear()
     os.environ.update(request.environment)
-    os.getppid = lambda: request.parent
+    me, real = os.getpid(), os.getppid
+    os.getppid = lambda: request.parent if os.getpid() == me else real()  # its own forks see the truth
     sys.orig_argv[:] = [sys.executable, *request.arguments]
     if request.environment.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
