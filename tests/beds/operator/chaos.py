@@ -25,16 +25,20 @@ _TIMES = frozenset(
     {
         "attemptCreationTime",
         "attemptStartTime",
+        "attemptTrainingTime",
+        "attemptWaitingTime",
         "completionTime",
         "endTime",
+        "faultTime",
         "heartbeatTime",
         "lastTransitionTime",
         "restartTime",
         "startTime",
+        "waitingTime",
     }
 )
 # Durations, which a crash may change.
-_DURATIONS = frozenset({"attemptSeconds", "productiveSeconds", "percent", "lost"})
+_DURATIONS = frozenset({"attemptSeconds", "productiveSeconds", "percent", "lost", "attemptWaitedSeconds"})
 
 
 class Point(NamedTuple):
