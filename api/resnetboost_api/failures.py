@@ -36,6 +36,7 @@ NUMERICS_ERROR = FailureClass("NumericsError", 12, "fail", 1)
 OUT_OF_MEMORY = FailureClass("OutOfMemory", 13, "restart", 2)
 COMMUNICATION_ERROR = FailureClass("CommunicationError", 14, "restart", 8)
 STORAGE_ERROR = FailureClass("StorageError", 15, "restart", 3)
+PREFLIGHT_FAILED = FailureClass("PreflightFailed", 18, "restart", 3)
 INTERRUPTED = FailureClass("Interrupted", 16, "restart", 9)
 # Classes a trainer cannot report about itself.
 KILLED = FailureClass("Killed", None, "restart", 4)
@@ -65,6 +66,7 @@ ALL = (
     COMMUNICATION_ERROR,
     STORAGE_ERROR,
     INTERRUPTED,
+    PREFLIGHT_FAILED,
     KILLED,
     DISRUPTED,
     POD_LOST,
@@ -102,6 +104,7 @@ RuledClass = Literal[
     "CommunicationError",
     "StorageError",
     "Interrupted",
+    "PreflightFailed",
     "Killed",
     "PodLost",
     "Rejected",

@@ -14,6 +14,7 @@ from resnetboost_api.job import JitLevel
 from resnetboost_api.model import Model
 from resnetboost_api.optimizers import Summing
 from resnetboost_api.policies import Checkpointing
+from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Training
 
 
@@ -35,6 +36,13 @@ class RankAdasum(Summing, frozen=True, kw_only=True):
     """How many neighbouring ranks take the mean of their gradients before Adasum sums."""
 
 
+class RankPreflight(Preflight, frozen=True, kw_only=True):
+    """What a rank needs for the preflight."""
+
+    ranks_per_node: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """How many neighbouring ranks share a node, as far as the job says so."""
+
+
 class TrainerConfig(Training, frozen=True, kw_only=True):
     """One attempt of one stage."""
 
@@ -52,3 +60,5 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     dataset: Dataset
     checkpoint: Checkpointing = Checkpointing()
     adasum: RankAdasum | None = None
+    preflight: RankPreflight | None = None
+    """Left out for an attempt in the pods of the one before, whose devices are known."""

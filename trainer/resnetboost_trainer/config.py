@@ -29,6 +29,7 @@ from resnetboost_api.stage import (
 )
 from resnetboost_api.trainerconfig import JobReference as Job
 from resnetboost_api.trainerconfig import RankAdasum as Adasum
+from resnetboost_api.trainerconfig import RankPreflight as Preflight
 from resnetboost_api.trainerconfig import TrainerConfig as Config
 from resnetboost_api.wording import Schema
 from resnetboost_api.writing import without_nulls
@@ -57,6 +58,7 @@ __all__ = [
     "Momentum",
     "Pca",
     "Precision",
+    "Preflight",
     "Residual",
     "SmoothedOver",
     "Snapshots",

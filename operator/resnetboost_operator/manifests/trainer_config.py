@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 from resnetboost_api.device import DeviceKind
 from resnetboost_api.fields import Block
 from resnetboost_api.policies import Checkpointing
+from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Stage, StartFrom, Training
-from resnetboost_api.trainerconfig import JobReference, RankAdasum, TrainerConfig
+from resnetboost_api.trainerconfig import JobReference, RankAdasum, RankPreflight, TrainerConfig
 from resnetboost_api.writing import without_defaults
 from resnetboost_operator.job import Job, ranks_per_summand
 
@@ -17,7 +18,8 @@ Part = TypeVar("Part", bound=Block)
 def trainer_config(job: Job, stage: Stage, attempt: int) -> Manifest:
     """The stage's configuration without defaults, with the job's field names and without anything of Kubernetes.
 
-    Of nodes the trainer knows only how many ranks Adasum averages before it sums. Its rank comes from the environment.
+    Of nodes the trainer knows only how many ranks share one, for Adasum and the preflight. Its rank comes from the
+    environment.
     """
     spec, start_from, adasum = job.spec, stage.start_from, None
     if start_from is None and stage != spec.stages[0]:
@@ -25,6 +27,9 @@ def trainer_config(job: Job, stage: Stage, attempt: int) -> Manifest:
     if stage.adasum is not None:
         averaged = ranks_per_summand(spec.device, stage)
         adasum = RankAdasum(reduce=stage.adasum.reduce, ranks_per_node=averaged)
+    preflight = None
+    if spec.preflight is not None:
+        preflight = RankPreflight(**_fields(Preflight, spec.preflight), ranks_per_node=spec.device.per_node or 1)
     config = TrainerConfig(
         job=JobReference(name=job.name, namespace=job.namespace, uid=job.uid),
         stage=stage.name,
@@ -36,6 +41,7 @@ def trainer_config(job: Job, stage: Stage, attempt: int) -> Manifest:
         dataset=spec.dataset,
         checkpoint=_part(Checkpointing, spec.checkpoint),
         adasum=adasum,
+        preflight=preflight,
         **{**_fields(Training, stage), "start_from": start_from},
     )
     found, of_stage = without_defaults(config), _encoded(Training)

@@ -6,6 +6,8 @@ import time
 
 import msgspec
 
+from resnetboost_api.status import PreflightResult
+
 
 class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The reply to GET /progress; its fields are the contract with `.status.progress`. Accuracies are 0..1."""
@@ -31,6 +33,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     test_loss: float | None = None
     slowest_rank: int | None = None
     slowest_compute_seconds: float | None = None
+    preflight_seconds: float | None = None
+    preflight: PreflightResult | None = None
     skipped_images: int = 0
     heartbeat: int = 0
 
