@@ -23,6 +23,7 @@ from resnetboost_operator.planning import (
     obsolete_groups,
     pending,
     placement,
+    preflight,
     queue,
     rank_assignment,
     reports,
@@ -43,7 +44,8 @@ def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan
     state = reports.with_progress(admission.with_admission(state))
     decided = queue.with_workload(status, state, _decide(state))
     decided = replace(decided, status=replace(decided.status, phase=conditions.phase(decided.status)))
-    decided = replace(decided, events=(*decided.events, *exclusion.events(status, decided.status, now)))
+    events = (*preflight.events(status, decided.status), *exclusion.events(status, decided.status, now))
+    decided = replace(decided, events=(*decided.events, *events))
     return replace(_with_warning(status, decided), obsolete_groups=obsolete_groups.obsolete(state, decided.status))
 
 

@@ -40,7 +40,7 @@ def current(status: Status) -> PreflightResult | None:
 
 def blamed(state: ObservedState, failure: Failure) -> Failure:
     """A failure of the preflight, which all ranks end with, with the first rank that it names as its rank."""
-    found = current(with_result(state))
+    found = current(state.status)
     if found is None or not found.suspects:
         return failure
     first = found.suspects[0]
@@ -50,9 +50,11 @@ def blamed(state: ObservedState, failure: Failure) -> Failure:
 def with_exclusions(status: Status, found: PreflightResult | None, state: ObservedState) -> Status:
     """The status with the nodes of all ranks that the preflight named excluded."""
     settings = state.job.spec.failure_policy.node_exclusion
-    for one in found.suspects if found is not None else ():
+    if found is None:
+        return status
+    for one in found.suspects:
         if one.node:
-            reason = f"the preflight of attempt {found.attempt if found else 0} named {named(one)}"
+            reason = f"the preflight of attempt {found.attempt} named {named(one)}"
             status = exclusion.exclude(status, one.node, reason, state.now, settings)
     return status
 
@@ -79,14 +81,19 @@ def events(before: Status, after: Status) -> Iterator[Event]:
 def listed(found: PreflightResult) -> str:
     """The ranks that were named, in a sentence."""
     more = found.suspect_count - len(found.suspects)
-    others = [f"{readable.plural(more, 'other rank')}"] if more > 0 else []
-    return readable.listed([*(named(one) for one in found.suspects), *others])
+    others = [readable.plural(more, "other rank")] if more > 0 else []
+    names = [*(named(one) for one in found.suspects), *others]
+    return readable.listed(names, len(names))
 
 
 def _reported(state: ObservedState) -> PreflightResult | None:
     """What rank 0 answers, or what a rank wrote at its end: an attempt may end before it is polled."""
     polled = state.observation.progress
-    if isinstance(polled, PolledProgress) and polled.preflight is not None and statuses.is_current(polled, state.status):
+    if (
+        isinstance(polled, PolledProgress)
+        and polled.preflight is not None
+        and statuses.is_current(polled, state.status)
+    ):
         return polled.preflight
     ended = (pod.termination for pod in (*state.gang, *state.tombstones))
     return next((end.report.preflight for end in ended if end is not None and end.report.preflight is not None), None)

@@ -8,7 +8,16 @@ from resnetboost_operator import readable
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import attempts, backoff, deletions, exclusion, failure_rules, finish, wakeup
+from resnetboost_operator.planning import (
+    attempts,
+    backoff,
+    deletions,
+    exclusion,
+    failure_rules,
+    finish,
+    preflight,
+    wakeup,
+)
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.conditions import not_running
 from resnetboost_operator.planning.policies import registry
@@ -53,6 +62,8 @@ def _with_exclusion(state: ObservedState, status: Status, record: Attempt, polic
     """The status with the nodes that the next attempt avoids: one more, or one less if pods found no place."""
     if record.reason == failures.NOT_SCHEDULED.name:
         return exclusion.without_oldest(status)
+    if record.reason == failures.PREFLIGHT_FAILED.name:
+        return preflight.with_exclusions(status, preflight.current(state.status), state)
     settings = state.job.spec.failure_policy.node_exclusion
     return exclusion.after_failure(status, settings, record, state.now, at_once=policy.excludes_node)
 
