@@ -233,7 +233,7 @@ def pods_of(job: Job, stage: Stage) -> list[dict[str, Any]]:
 
 def test_progress_means_the_same_on_both_sides() -> None:
     told = progress.Progress(state="Training", stage="base", attempt=2, step=7, loss=0.5, eta_seconds=9, heartbeat=8)
-    understood = msgspec.json.decode(msgspec.json.encode(told), type=Progress)
+    understood = msgspec.json.decode(msgspec.json.encode(told), type=PolledProgress)
     for field in progress.Progress.__struct_fields__:
         assert getattr(understood, field) == getattr(told, field), field
 
