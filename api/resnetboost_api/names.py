@@ -27,6 +27,10 @@ ANNOTATION_HOLDER_POD = f"{GROUP}/holder-pod"
 # On a pod that knows its rank table: the table's sha256. The change makes its kubelet look at its volumes at once.
 ANNOTATION_RANK_TABLE = f"{GROUP}/rank-table"
 
+# On nodes that fail across jobs, where an administrator wants it: the taint, and the time of its end.
+TAINT_FAILING = f"{GROUP}/failing"
+ANNOTATION_FAILING_UNTIL = f"{GROUP}/failing-until"
+
 NODE_TOPOLOGY = "kubernetes.io/hostname"
 
 # Kueue's label and annotation on jobs (kueue/pkg/controller/constants).

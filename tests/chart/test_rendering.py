@@ -106,8 +106,13 @@ def test_in_some_namespaces_it_gets_nothing_elsewhere_but_a_look_at_nodes(offlin
             [service_account.KUEUE_RULES],
             "--kueue",
         ),
+        (
+            {"gangScheduling.enabled": "false", "nodeExclusion.taint": "NoSchedule"},
+            [service_account.TAINT_RULES],
+            "--taint-nodes=NoSchedule",
+        ),
     ],
-    ids=["by default", "without gangs", "with queues"],
+    ids=["by default", "without gangs", "with queues", "with taints"],
 )
 @pytest.mark.parametrize("namespaces", ["[]", '["a"]'], ids=["everywhere", "in a namespace"])
 def test_an_option_and_its_rights_come_by_the_same_value(
@@ -122,9 +127,13 @@ def test_an_option_and_its_rights_come_by_the_same_value(
     granted = [*of(objects, "ClusterRole"), *(role for role in of(objects, "Role") if "lease" not in name(role))]
     assert by_resource(*granted) == by_resource(everywhere, *optional)
     args = container(objects)["args"]
-    assert [word for word in args if word in ("--kueue", "--gang-scheduling")] == ([option] if option else [])
+    assert [word for word in args if word.startswith(("--kueue", "--gang-scheduling", "--taint"))] == (
+        [option] if option else []
+    )
     of_the_cluster = {resource for rule in of(objects, "ClusterRole")[0]["rules"] for resource in rule["resources"]}
-    assert ("workloads" in of_the_cluster or "podgroups" in of_the_cluster) == (namespaces == "[]" and bool(rules))
+    assert ("workloads" in of_the_cluster or "podgroups" in of_the_cluster) == (
+        namespaces == "[]" and bool(rules) and rules != [service_account.TAINT_RULES]
+    )
 
 
 def name(found: Manifest) -> str:

@@ -18,7 +18,7 @@ from resnetboost_api.model import Init, ModelName, Part, Weights
 from resnetboost_api.optimizers import Adasum, Damping, Pca
 from resnetboost_api.policies import Checkpoint
 from resnetboost_api.stage import LearningRate, Stage
-from resnetboost_api.status import Progress
+from resnetboost_api.status import PolledProgress
 from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.manifests import devices, gang
 from resnetboost_operator.manifests.config_map import config_map

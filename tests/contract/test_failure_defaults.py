@@ -14,7 +14,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"
 def test_the_document_has_the_table_of_the_api() -> None:
     text = DOCUMENT.read_text()
     assert "| action | classes | what it does |" in text
-    rows = re.findall(r"^\| `(\w+)` \| ([\w, ]*) \|", text.partition("| action | classes |")[2], re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|([\w, ]*)\|", text.partition("| action | classes |")[2], re.MULTILINE)
     written = {action: tuple(filter(None, classes.strip().split(", "))) for action, classes in rows}
     assert {action: names for action, names in written.items() if names} == failures.default_rules()
     assert written["ExcludeNode"] == ()

@@ -88,7 +88,10 @@ def test_where_a_job_may_run_can_change_while_it_is_suspended(space: Space, kube
     ("change", "words"),
     [
         ({"device": {"count": 4}}, "device cannot change once the job exists; delete the job and apply it again"),
-        ({"failurePolicy": {"backoffSeconds": 9}}, "of failurePolicy only maxRestarts can change"),
+        (
+            {"failurePolicy": {"backoffSeconds": 9}},
+            "of failurePolicy only maxRestarts, rules and nodeExclusion can change",
+        ),
         ({"template": {"image": "other"}}, "of template only nodeSelector and tolerations can change"),
         ({"template": {"nodeSelector": {"a": "b"}}}, "only while the job is suspended"),
     ],

@@ -62,6 +62,7 @@ def operator() -> tuple[Metric, ...]:
     """Metrics of the operator, of jobs, and of its process."""
     metrics = OperatorMetrics()
     metrics.watch_phases(lambda: ["Running"])
+    metrics.watch_nodes(lambda: {"node-a": 1.0})
     jobs = (
         Metric(family.name, family.kind, JOB | _of_job(family.name), family.help.rstrip(".")) for family in FAMILIES
     )

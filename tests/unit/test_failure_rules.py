@@ -8,6 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from resnetboost_api import failurerules, failures
+from resnetboost_api.failures import FailureClass
 from resnetboost_api.policies import FailurePolicy, FailureRule
 from resnetboost_api.writing import without_nulls
 from resnetboost_operator.observed.failure import Failure
@@ -185,7 +186,9 @@ class TestUncounted:
 
 def can_match(rules: list[FailureRule], place: int) -> bool:
     """Whether some failure comes to the rule at that place, by trying all."""
-    failing = [(found, code) for found in failures.RULED for code in failures.exit_codes(found)]
+    failing: list[tuple[FailureClass, int | None]] = [
+        (found, code) for found in failures.RULED for code in failures.exit_codes(found)
+    ]
     failing += [
         (found, None) for found in failures.RULED if found is failures.POD_LOST or not failures.exit_codes(found)
     ]

@@ -182,7 +182,7 @@ def held(renewed: float, holder: str = "op_1") -> Lease:
 )
 def test_a_job_without_an_operator_says_so(found: list[Lease] | None, heard: float, sentence: str) -> None:
     condition_ = condition("Running", True, "Training", "all 2 ranks train") | {
-        "lastTransitionTime": pods.pods.timestamp(NOW - 250)
+        "lastTransitionTime": pods.timestamp(NOW - 250)
     }
     told = running(progress=clusterjobs.PROGRESS | {"heartbeatTime": pods.timestamp(heard)}, conditions=[condition_])
     seen = view(told)

@@ -127,12 +127,14 @@ class TestPoints:
         fail(cluster)
         (found,) = cluster.status.excluded_nodes
         assert seconds(found.until) - cluster.now == pytest.approx(HALF_LIFE, rel=0.02)
-        wait(cluster)
+        again(cluster)
         assert (cluster.plan().wake_seconds or 1e9) <= HALF_LIFE
-        cluster.now = seconds(found.until)
-        cluster.settle()
-        assert excluded(cluster) == []
-        assert cluster.events.count("NodeReadmitted") == 1
+        for early in (1, 0):
+            cluster.now = seconds(found.until) - early
+            cluster.train_to(99 - early)
+            cluster.settle()
+            assert excluded(cluster) == ["node-1"] * early
+        assert (cluster.events.count("NodeReadmitted"), cluster.status.phase) == (1, "Running")
 
     def test_a_node_that_fails_again_after_its_exclusion_is_excluded_at_once(self) -> None:
         cluster = training()
@@ -189,6 +191,8 @@ class TestLift:
     def test_the_oldest_exclusion_is_lifted_when_pods_stay_unschedulable(self) -> None:
         cluster = self.excluding()
         unschedulable(cluster)
+        running = next(found for found in cluster.status.conditions if found.type == "Running")
+        assert running.message.endswith("; the pods avoid node-0 and node-1 (status.excludedNodes)")
         assert cluster.plan().wake_seconds == pytest.approx(exclusion.LIFT_SECONDS)
         cluster.now += exclusion.LIFT_SECONDS - 1
         cluster.settle()
@@ -295,6 +299,13 @@ def records(given: list[tuple[str, str, int]]) -> tuple[Attempt, ...]:
         Attempt(attempt=number, stage="base", reason=reason, node=node or None, end_time=timestamp(START + at))
         for number, (node, reason, at) in enumerate(sorted(given, key=lambda found: found[2]))
     )
+
+
+def test_the_list_is_bounded() -> None:
+    status = Status()
+    for number in range(exclusion.MOST + 2):
+        status = exclusion.exclude(status, f"node-{number}", "it is slow", START + number)
+    assert (len(status.excluded_nodes), status.excluded_nodes[0].node) == (exclusion.MOST, "node-2")
 
 
 class TestProperties:

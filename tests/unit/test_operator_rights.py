@@ -11,7 +11,7 @@ from resnetboost_operator.kubeclient import resources
 from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, LEASES, NODES, PODS, Resource
 
 FOLDER = Path(__file__).parents[2] / "charts" / "resnetboost" / "files"
-FILES = ("rbac.yaml", "rbac-kueue.yaml", "rbac-gangs.yaml")
+FILES = ("rbac.yaml", "rbac-kueue.yaml", "rbac-gangs.yaml", "rbac-taints.yaml")
 
 
 def roles(file: str = "rbac.yaml") -> list[dict[str, Any]]:
@@ -44,8 +44,12 @@ def test_the_role_allows_only_leader_election() -> None:
 
 @pytest.mark.parametrize(
     ("file", "wanted"),
-    [("rbac-kueue.yaml", resources.WITH_KUEUE), ("rbac-gangs.yaml", resources.WITH_GANGS)],
-    ids=["queues", "gangs"],
+    [
+        ("rbac-kueue.yaml", resources.WITH_KUEUE),
+        ("rbac-gangs.yaml", resources.WITH_GANGS),
+        ("rbac-taints.yaml", resources.WITH_TAINTS),
+    ],
+    ids=["queues", "gangs", "taints"],
 )
 def test_an_optional_role_grants_exactly_what_its_option_uses(file: str, wanted: tuple[Resource, ...]) -> None:
     assert granted("ClusterRole", file) == asked(wanted)

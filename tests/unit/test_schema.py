@@ -342,7 +342,8 @@ class TestChanges:
     def test_the_change_is_named(self) -> None:
         changed = job(failurePolicy={"maxRestarts": 1, "hangTimeoutSeconds": 50})
         assert told(changed, job()) == [
-            "spec.failurePolicy: of failurePolicy only maxRestarts can change once the job exists; take back the "
+            "spec.failurePolicy: of failurePolicy only maxRestarts, rules and nodeExclusion can change once the "
+            "job exists; take back the "
             "other changes, or delete the job and apply it again "
             "(failurePolicy.hangTimeoutSeconds was 600 and is now 50)"
         ]

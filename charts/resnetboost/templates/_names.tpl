@@ -80,6 +80,7 @@ files/rbac.yaml, and of files/rbac-*.yaml where their value says so. */}}
 {{- define "resnetboost.rules" -}}
 {{- $files := list "files/rbac.yaml" -}}
 {{- if .context.Values.kueue.enabled }}{{ $files = append $files "files/rbac-kueue.yaml" }}{{ end -}}
+{{- if .context.Values.nodeExclusion.taint }}{{ $files = append $files "files/rbac-taints.yaml" }}{{ end -}}
 {{- if .context.Values.gangScheduling.enabled }}{{ $files = append $files "files/rbac-gangs.yaml" }}{{ end -}}
 {{- $rules := list -}}
 {{- range $file := $files -}}

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import click
 import msgspec
@@ -14,6 +14,7 @@ from resnetboost_operator.controller import logs
 from resnetboost_operator.kubeclient import in_cluster
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.manifests.devices import Images
+from resnetboost_operator.planning.node_taints import Effect
 
 PREFIX = "RESNETBOOST_OPERATOR"
 
@@ -34,6 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     images: Images = devices.PUBLISHED
     kueue: bool = False
     gang_scheduling: bool = False
+    taint_nodes: Effect | None = None
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -135,6 +137,13 @@ _PARAMETERS: tuple[Callable[[Any], Any], ...] = (
         default=False,
         show_default=True,
         help="Create PodGroups where a scheduler reads them. Needs the rights in files/rbac-gangs.yaml.",
+    ),
+    click.option(
+        "--taint-nodes",
+        type=click.Choice(get_args(Effect)),
+        default=None,
+        help="Taint nodes that fail across jobs with this effect. Needs the rights in files/rbac-taints.yaml."
+        "  [default: no taints]",
     ),
     click.option(
         "--log-format",

@@ -18,6 +18,7 @@ from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.kueue_lookups import KueueLookups
 from resnetboost_operator.controller.leaderelection import LeaderElector, LeaseLost
 from resnetboost_operator.controller.metrics import Metrics
+from resnetboost_operator.controller.node_taints import NodeTaints
 from resnetboost_operator.controller.optional_watches import OptionalWatches
 from resnetboost_operator.controller.options import Options
 from resnetboost_operator.controller.progress_poller import ProgressPoller
@@ -92,6 +93,9 @@ class Operator:
         self._begin(self._node_reflector.run())
         self._watch_pods()
         self._optional.start()
+        if (effect := self._options.taint_nodes) is not None:
+            leads = self._elector.is_leading
+            self._begin(NodeTaints(self._client, self._store, leads, self._node_points, effect).run())
         self._begin(self._resync.run())
         self._begin(self._lead())
         await asyncio.sleep(0)  # let each task start

@@ -149,6 +149,11 @@ class Store:
             if node is not None
         }
 
+    @property
+    def every_node(self) -> tuple[NodeView, ...]:
+        """All known nodes."""
+        return tuple(self._nodes_by_name.values())
+
     def labelled_nodes(self, key: str) -> int | None:
         """How many nodes have a label with that key; None for no key."""
         return sum(key in node.label_keys for node in self._nodes_by_name.values()) if key else None

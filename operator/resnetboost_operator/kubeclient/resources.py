@@ -64,6 +64,9 @@ RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", froz
 WORKLOAD_PRIORITIES = Resource("kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses", frozenset({"get"}))
 PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", frozenset({"get"}))
 
+# Nodes to taint, which the operator does only if the chart says so (nodeExclusion.taint).
+TAINTED_NODES = Resource("", "v1", "nodes", frozenset({"get", "patch"}))
+
 # PodGroups of each API of a gang scheduler.
 _GROUP_VERBS: frozenset[Verb] = frozenset({"get", "list", "watch", "create", "deletecollection"})
 POD_GROUPS = {
@@ -78,6 +81,7 @@ HOLDERS = Resource("", "v1", "pods", frozenset({"get"}))
 EVERYWHERE = (JOBS, JOB_STATUS, PODS, CONFIG_MAPS, SERVICES, NODES, EVENTS)
 WITH_KUEUE = (WORKLOADS, WORKLOAD_STATUS, RESOURCE_FLAVORS, WORKLOAD_PRIORITIES, PRIORITIES)
 WITH_GANGS = tuple(POD_GROUPS.values())
+WITH_TAINTS = (TAINTED_NODES,)
 IN_OWN_NAMESPACE = (LEASES, HOLDERS)
 
 BY_KIND = {"Pod": PODS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES}

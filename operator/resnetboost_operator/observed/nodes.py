@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from resnetboost_api import names
+from resnetboost_operator.observed import pods
 from resnetboost_operator.ranktable.chips import Chip
 
 # Labels that Huawei's node labels and device plugin put on a node (ascend-for-volcano, accelerator-type).
@@ -23,7 +25,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """A node's readiness, Ascend chip and the keys of its labels.
 
     `silent_since` (unix seconds) is when this operator first saw the node not ready, because the node's own times are
-    by another machine's clock.
+    by another machine's clock. `failing_until` (unix seconds) is the end of the operator's taint, None without it.
     """
 
     name: str
@@ -31,6 +33,7 @@ class NodeView(msgspec.Struct, frozen=True):
     silent_since: float = 0.0
     chip: Chip | None = None
     label_keys: frozenset[str] = frozenset()
+    failing_until: float | None = None
 
 
 def view(node: Mapping[str, Any]) -> NodeView:
@@ -39,7 +42,24 @@ def view(node: Mapping[str, Any]) -> NodeView:
     ready = next((found for found in conditions if found.get("type") == "Ready"), {"status": "True"})
     labels = node["metadata"].get("labels") or {}
     keys = _shared(frozenset(labels))
-    return NodeView(node["metadata"]["name"], ready.get("status") == "True", chip=_chip(labels), label_keys=keys)
+    return NodeView(
+        node["metadata"]["name"],
+        ready.get("status") == "True",
+        chip=_chip(labels),
+        label_keys=keys,
+        failing_until=_failing_until(node),
+    )
+
+
+def _failing_until(node: Mapping[str, Any]) -> float | None:
+    """The end of our taint; 0 for a taint whose annotation somebody has changed."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    if all(taint.get("key") != names.TAINT_FAILING for taint in taints):
+        return None
+    try:
+        return pods.seconds((node["metadata"].get("annotations") or {}).get(names.ANNOTATION_FAILING_UNTIL))
+    except ValueError:
+        return 0.0
 
 
 @functools.lru_cache(maxsize=128)

@@ -128,11 +128,15 @@ def seconds_until_lift(state: ObservedState) -> float:
     return begun + LIFT_SECONDS - state.now
 
 
+def avoided(state: ObservedState) -> list[str]:
+    """Names of the nodes that pods of the gang avoid."""
+    return sorted({name for pod in state.gang for name in pod.avoids})
+
+
 def why_lifted(state: ObservedState) -> str:
     """A sentence about a gang that waits for nodes without those it avoids, and what is done about it."""
     bound = sum(bool(pod.node) for pod in state.gang)
-    avoided = sorted({name for pod in state.gang for name in pod.avoids})
-    sentence = f"{bound}/{state.count} ranks could be scheduled without {readable.listed(avoided)}"
+    sentence = f"{bound}/{state.count} ranks could be scheduled without {readable.listed(avoided(state))}"
     oldest = _oldest(state.status)
     return f"{sentence}; {oldest.node} is used again" if oldest is not None else sentence
 

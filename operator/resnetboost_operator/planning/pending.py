@@ -88,7 +88,7 @@ def _why_pods(state: ObservedState) -> tuple[str, str]:
     if waiting:
         first = waiting[0]
         sentence = _sentence(first, len(waiting), len(unbound), count)
-        return first.reason, unscheduled.with_missing_label(state, sentence) if unbound else sentence
+        return first.reason, unscheduled.with_causes(state, sentence) if unbound else sentence
     if len(gang) < count:
         return "Starting", f"{len(gang)}/{count} pods exist, the others are being created"
     if unbound:

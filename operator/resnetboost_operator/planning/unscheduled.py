@@ -2,7 +2,7 @@
 
 from resnetboost_operator import readable
 from resnetboost_operator.observed.state import SCHEDULER_SILENT_SECONDS, ObservedState
-from resnetboost_operator.planning import placement
+from resnetboost_operator.planning import exclusion, placement
 from resnetboost_operator.planning.conditions import brief
 from resnetboost_operator.scheduling import gang_scheduler
 
@@ -16,12 +16,16 @@ def why(state: ObservedState, bound: int) -> tuple[str, str] | None:
     if found := _of_group(state):
         reason, words = found
         sentence = f"{bound}/{state.count} ranks are scheduled: {brief(words or reason)}{_lacking(state, words)}"
-        return reason, with_missing_label(state, sentence)
+        return reason, with_causes(state, sentence)
     return (SCHEDULER_SILENT, _silence(state)) if state.seconds_until_scheduler_silent() <= 0 else None
 
 
-def with_missing_label(state: ObservedState, message: str) -> str:
-    """The message, and that no node has the label of the topology constraint, which schedulers do not say."""
+def with_causes(state: ObservedState, message: str) -> str:
+    """The message, and what schedulers do not say: which nodes the pods avoid, and that none has the label of the
+    topology constraint.
+    """
+    if avoided := exclusion.avoided(state):
+        message = f"{message.rstrip('.')}; the pods avoid {readable.listed(avoided)} (status.excludedNodes)"
     key = gang_scheduler.topology_key(state.job)
     if not key or state.observation.labelled_nodes != 0:
         return message

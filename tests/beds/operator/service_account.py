@@ -13,6 +13,7 @@ RULES = FILES / "rbac.yaml"
 # Granted only where the chart's values kueue.enabled and gangScheduling.enabled say so.
 KUEUE_RULES = FILES / "rbac-kueue.yaml"
 GANG_RULES = FILES / "rbac-gangs.yaml"
+TAINT_RULES = FILES / "rbac-taints.yaml"
 NAMESPACE = "resnetboost-system"
 NAME = "resnetboost-operator"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
