@@ -44,6 +44,7 @@ COMMUNICATION_ERROR = FailureClass("CommunicationError", 14, "restart", 8)
 STORAGE_ERROR = FailureClass("StorageError", 15, "restart", 3)
 INTERRUPTED = FailureClass("Interrupted", 16, "restart", 9)
 DIVERGED = FailureClass("Diverged", 17, "roll_back", 1)
+PREFLIGHT_FAILED = FailureClass("PreflightFailed", 18, "restart", 3)
 # Classes a trainer cannot report about itself.
 KILLED = FailureClass("Killed", None, "restart", 4)
 DISRUPTED = FailureClass("Disrupted", None, "disruption", 4)
@@ -75,6 +76,7 @@ ALL = (
     STORAGE_ERROR,
     INTERRUPTED,
     DIVERGED,
+    PREFLIGHT_FAILED,
     KILLED,
     DISRUPTED,
     POD_LOST,
@@ -115,6 +117,7 @@ RuledClass = Literal[
     "StorageError",
     "Interrupted",
     "Diverged",
+    "PreflightFailed",
     "Killed",
     "PodLost",
     "Rejected",

@@ -11,6 +11,7 @@ from resnetboost_api.fields import NO_DEFAULT, Block, Rule, Seed, keyed, rules
 from resnetboost_api.jobrules import ACROSS_PARTS, ACROSS_STAGES, NAMES
 from resnetboost_api.model import Model
 from resnetboost_api.policies import Checkpoint, FailurePolicy, RunPolicy
+from resnetboost_api.preflight import Preflight
 from resnetboost_api.scheduling import Scheduling
 from resnetboost_api.stage import Stage
 from resnetboost_api.status import Status
@@ -53,6 +54,7 @@ class Spec(Block, frozen=True, kw_only=True):
     checkpoint: Checkpoint = Checkpoint()
     run_policy: RunPolicy = RunPolicy()
     failure_policy: FailurePolicy = FailurePolicy()
+    preflight: Preflight | None = None
     scheduling: Scheduling = Scheduling()
     template: Template = Template()
     RULES: ClassVar[tuple[Rule, ...]] = ACROSS_PARTS

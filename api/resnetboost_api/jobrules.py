@@ -292,6 +292,14 @@ ACROSS_PARTS = (
         field_path=".jitLevel",
     ),
     Rule(
+        """
+        has(self.preflight) == has(oldSelf.preflight) &&
+        (!has(self.preflight) || self.preflight == oldSelf.preflight)
+        """,
+        "preflight cannot change once the job exists; delete the job and apply it again",
+        field_path=".preflight",
+    ),
+    Rule(
         "self.template.volumeMounts.all(m, self.template.volumes.exists(v, v.name == m.name))",
         "each of volumeMounts must name one of template.volumes; add the volume or correct the name",
         field_path=".template.volumeMounts",

@@ -104,7 +104,7 @@ class Progress(Reported, frozen=True):
     """How far the running stage is, as rank 0 reported a moment ago."""
 
     state: Annotated[str, Meta(max_length=63, pattern="^([A-Z][A-Za-z0-9]*)?$")] = ""
-    """What the ranks are doing: Starting, Compiling, Training, Evaluating or Finished."""
+    """What the ranks are doing: Starting, Preflight, Compiling, Training, Evaluating or Finished."""
     stage: NameOfStage = ""
     """Stage this is about."""
     attempt: Count = 0
@@ -157,6 +157,60 @@ class Progress(Reported, frozen=True):
     """Counts training steps and evaluation batches; a gang whose count stands still hangs."""
     heartbeat_time: Time | None = None
     """When the operator last saw the heartbeat move."""
+
+
+class Suspect(Reported, frozen=True, kw_only=True, omit_defaults=False):
+    """A rank that the preflight names."""
+
+    index: Count
+    """Index of its pod."""
+    rank: Count
+    """Its rank, which a rank table may make another number."""
+    node: Annotated[str, Meta(max_length=253)] = ""
+    """The node it ran on."""
+    reason: Word
+    """SlowCompute, SlowCollective, SlowNode (its node's all-reduce), WrongResult (other bits than most ranks),
+    UnsteadyResult (other bits the second time) or DisagreeingResult (ranks differ, and nobody knows which is right).
+    """
+    percent: Count | None = None
+    """Its rate in percent of the gang's median, where it is slow."""
+    REQUIRED: ClassVar[tuple[str, ...] | None] = ("index", "reason")
+
+
+class PreflightResult(Reported, frozen=True, kw_only=True):
+    """What the newest preflight found. Rates are of this gang's devices and compare within it only."""
+
+    stage: NameOfStage = ""
+    """Stage it was for."""
+    attempt: Count = 0
+    """Attempt it was for."""
+    time: Time | None = None
+    """When the operator heard of it."""
+    seconds: Amount = 0.0
+    """How long it took."""
+    compute_median: Amount | None = None
+    """Median of the ranks' rates of computing, in GFLOP/s."""
+    compute_lowest: Amount | None = None
+    """The lowest of these rates, in GFLOP/s."""
+    slowest_rank: Count | None = None
+    """Index of the rank with the lowest rate of computing."""
+    collective_rate: Amount | None = None
+    """Rate of an all-reduce of 64 MiB over the whole gang, in MB/s of what each rank gives."""
+    link_median: Amount | None = None
+    """Median of the ranks' rates of an all-reduce with a neighbour, in MB/s."""
+    link_lowest: Amount | None = None
+    """The lowest of these rates, in MB/s."""
+    suspects: Annotated[tuple[Suspect, ...], Meta(max_length=8, extra_json_schema=ATOMIC)] = ()
+    """Ranks that are too slow or compute wrongly; wrong ones first, then the slowest, eight at most."""
+    suspect_count: Count = 0
+    """How many ranks were named, also beyond those."""
+
+
+class PolledProgress(Progress, frozen=True):
+    """What a rank answers: its progress, and what only the status keeps."""
+
+    preflight: PreflightResult | None = None
+    """What the attempt's preflight found."""
 
 
 class Loss(Reported, frozen=True, omit_defaults=False):
@@ -326,6 +380,7 @@ class Status(Reported, frozen=True):
     stages: Annotated[tuple[StageStatus, ...], Meta(max_length=16, extra_json_schema=keyed("name"))] = ()
     """How each stage went, in the order of the spec."""
     progress: Progress | None = None
+    preflight: PreflightResult | None = None
     goodput: Goodput | None = None
     attempts: Annotated[tuple[Attempt, ...], Meta(max_length=20, extra_json_schema=keyed("attempt"))] = ()
     """The newest 20 attempts that ended, with what ended them."""

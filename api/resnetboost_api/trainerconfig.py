@@ -14,6 +14,7 @@ from resnetboost_api.job import JitLevel
 from resnetboost_api.model import Model
 from resnetboost_api.optimizers import Summing
 from resnetboost_api.policies import Checkpointing, Factor, LossLimit
+from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Training
 
 
@@ -52,6 +53,13 @@ class RollBack(Block, frozen=True, kw_only=True):
     """Batches of the stage's data order that count as used."""
 
 
+class RankPreflight(Preflight, frozen=True, kw_only=True):
+    """What a rank needs for the preflight."""
+
+    ranks_per_node: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """How many neighbouring ranks share a node, as far as the job says so."""
+
+
 class TrainerConfig(Training, frozen=True, kw_only=True):
     """One attempt of one stage."""
 
@@ -75,3 +83,5 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     """The job's roll-backs so far, the earliest first."""
     straggler_factor: Factor = 1.5
     """A rank is slow if its median compute time exceeds the gang's by this factor."""
+    preflight: RankPreflight | None = None
+    """Left out for an attempt in the pods of the one before, whose devices are known."""

@@ -6,7 +6,7 @@ import aiohttp
 import msgspec
 
 from resnetboost_api import names
-from resnetboost_api.status import Progress
+from resnetboost_api.status import PolledProgress
 
 LIMIT_BYTES = 64 * 1024
 TIMEOUT_SECONDS = 10.0  # a rank that compiles answers late; a second request meanwhile would only queue behind it
@@ -20,13 +20,13 @@ class Unreachable(Exception):
     """No connection can be made, which is about the network and not about the rank."""
 
 
-async def progress(address: str, port: int = names.PORT_METRICS) -> Progress | None:
+async def progress(address: str, port: int = names.PORT_METRICS) -> PolledProgress | None:
     """Return the progress of the rank at `address`, or None if it does not answer or not in the agreed form.
 
     Raises `Unreachable` if there is no route to it.
     """
     try:
-        return msgspec.json.decode(await _get(address, port), type=Progress)
+        return msgspec.json.decode(await _get(address, port), type=PolledProgress)
     except aiohttp.ConnectionTimeoutError as error:
         raise Unreachable(f"no connection to {address} within {CONNECT_SECONDS:g} s") from error
     except aiohttp.ClientConnectorError as error:

@@ -18,7 +18,7 @@ from resnetboost_api.model import Init, ModelName, Part, Weights
 from resnetboost_api.optimizers import Adasum, Damping, Pca
 from resnetboost_api.policies import Checkpoint
 from resnetboost_api.stage import LearningRate, Stage
-from resnetboost_api.status import Progress
+from resnetboost_api.status import PolledProgress
 from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.manifests import devices, gang
 from resnetboost_operator.manifests.config_map import config_map
@@ -233,7 +233,7 @@ def pods_of(job: Job, stage: Stage) -> list[dict[str, Any]]:
 
 def test_progress_means_the_same_on_both_sides() -> None:
     told = progress.Progress(state="Training", stage="base", attempt=2, step=7, loss=0.5, eta_seconds=9, heartbeat=8)
-    understood = msgspec.json.decode(msgspec.json.encode(told), type=Progress)
+    understood = msgspec.json.decode(msgspec.json.encode(told), type=PolledProgress)
     for field in progress.Progress.__struct_fields__:
         assert getattr(understood, field) == getattr(told, field), field
 

@@ -54,6 +54,8 @@ FREE_TEXT = {
     "status.conditions[].message",
     "status.stages[].name",
     "status.progress.stage",
+    "status.preflight.stage",
+    "status.preflight.suspects[].node",
     "status.attempts[].stage",
     "status.rollBacks[].stage",
     "status.attempts[].node",

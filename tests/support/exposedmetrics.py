@@ -40,6 +40,7 @@ _ALGORITHMS: dict[str, Any] = {
         "residual": {"momentum": 0.9, "learningRate": 0.001},
     },
     "snapshots": {"everyEpochs": 1, "from": 0, "keep": 5},
+    "preflight": {},
 }
 
 

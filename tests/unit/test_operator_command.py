@@ -144,4 +144,4 @@ def test_jobs_are_counted_by_phase_and_a_phase_without_jobs_is_gone() -> None:
     assert b'resnetboost_operator_jobs{phase="Running"} 2.0' in metrics.text()
     assert b'resnetboost_operator_jobs{phase="Failed"} 1.0' in metrics.text()
     phases.remove("Failed")
-    assert b"Failed" not in metrics.text()
+    assert b'phase="Failed"' not in metrics.text()

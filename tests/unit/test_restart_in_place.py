@@ -11,6 +11,8 @@ from resnetboost_api.failures import FailureClass
 from resnetboost_api.launcher import GangReport, RankEnd
 from resnetboost_api.status import Status
 from resnetboost_operator import status
+from resnetboost_operator.job import Job
+from resnetboost_operator.manifests.trainer_config import trainer_config
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import PodView, seconds, view
@@ -25,7 +27,11 @@ RENEWED = ["digits-base-1-0", "digits-base-1-1"]
 
 def training(**policy: Any) -> tuple[Cluster, Launchers]:
     """A gang of two ranks that train, with their launchers."""
-    cluster = Cluster(job(failurePolicy={"backoffSeconds": 10} | policy))
+    return trained(job(failurePolicy={"backoffSeconds": 10} | policy))
+
+
+def trained(of: Job) -> tuple[Cluster, Launchers]:
+    cluster = Cluster(of)
     cluster.settle()
     launchers = cluster.launch()
     cluster.train_to(5, checkpoint_step=4)
@@ -130,6 +136,7 @@ def test_what_is_about_nodes_devices_images_and_startups_never_restarts_in_place
         "Rejected",
         "Straggler",
         "NotScheduled",
+        "PreflightFailed",
         "InvalidPod",
         "ImageError",
         "StartupDeadlineExceeded",
@@ -392,6 +399,15 @@ def test_the_next_stage_gets_pods_of_its_own() -> None:
     cluster.settle()
     assert {"digits-fine-2-0", "digits-fine-2-1"} <= set(pods(cluster))
     assert cluster.status.pods_attempt is None
+
+
+def test_an_attempt_in_place_has_no_preflight() -> None:
+    cluster, launchers = trained(job(preflight={"seconds": 5}))
+    launchers.end(1, 137, cluster.now)
+    command = cluster.step().command
+    assert command is not None
+    assert "preflight" in trainer_config(cluster.job, cluster.job.spec.stages[0], 0)
+    assert "preflight" not in command.config
 
 
 def test_a_hang_is_healed_in_place() -> None:

@@ -38,7 +38,8 @@ EPILOG = f"""Commands: {", ".join(commands.ALL)}; `python -m resnetboost_trainer
 To train, the config file is named by RESNETBOOST_CONFIG or the argument; RESNETBOOST_RANK, RESNETBOOST_WORLD_SIZE and
 RESNETBOOST_COORDINATOR (host:port) place this process in its gang, or RESNETBOOST_INDEX and RESNETBOOST_RANK_TABLE (the
 folder that a rank table will come into). Exit codes: 0 done, 1 internal error,
-10 configuration, 11 data, 12 numerics, 13 out of memory, 14 communication, 15 storage, 16 interrupted, 17 diverged."""
+10 configuration, 11 data, 12 numerics, 13 out of memory, 14 communication, 15 storage, 16 interrupted, 17 diverged,
+18 preflight."""
 
 
 def main() -> NoReturn:
@@ -83,6 +84,8 @@ def _rank(environment: Environment) -> int:
         log.error("%s: %s", failure.name, failure)
         last = _verdict(environment, progress, failure.name, str(failure), failure.exit_code)
         last = msgspec.structs.replace(last, fault=failure.fault)
+        if isinstance(failure, failures.PreflightFailed):
+            last = msgspec.structs.replace(last, preflight=failure.result)
     failures.write(last, environment.termination_log)
     return last.exit_code
 
@@ -144,7 +147,7 @@ def _verdict(environment: Environment, progress: ProgressState, name: str, messa
 def _moves(progress: ProgressState) -> object:
     """A value that changes while the rank makes progress. Before the first step progress cannot be observed."""
     newest = progress.read()
-    waiting = newest.state in ("Starting", "Compiling")
+    waiting = newest.state in ("Starting", "Preflight", "Compiling")
     return time.monotonic() if waiting else (newest.state, newest.heartbeat, newest.checkpoint_step)
 
 

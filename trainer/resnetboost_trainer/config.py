@@ -30,6 +30,7 @@ from resnetboost_api.stage import (
 )
 from resnetboost_api.trainerconfig import JobReference as Job
 from resnetboost_api.trainerconfig import RankAdasum as Adasum
+from resnetboost_api.trainerconfig import RankPreflight as Preflight
 from resnetboost_api.trainerconfig import RollBack
 from resnetboost_api.trainerconfig import TrainerConfig as Config
 from resnetboost_api.wording import Schema
@@ -60,6 +61,7 @@ __all__ = [
     "Momentum",
     "Pca",
     "Precision",
+    "Preflight",
     "Residual",
     "RollBack",
     "SmoothedOver",

@@ -12,6 +12,7 @@ import msgspec
 
 from resnetboost_api import failures
 from resnetboost_api.failures import FailureClass
+from resnetboost_api.status import PreflightResult
 
 # A container has 4096 bytes for its message, a pod 12 KiB for all of them.
 MESSAGE_LIMIT_BYTES = 2048
@@ -69,6 +70,14 @@ class Interrupted(TrainingError, failure=failures.INTERRUPTED):
     """Asked to stop, and stopped after a checkpoint."""
 
 
+class PreflightFailed(TrainingError, failure=failures.PREFLIGHT_FAILED):
+    """The preflight named a rank, and the job asks to go on without its node; `result` says what was found."""
+
+    def __init__(self, message: str, result: PreflightResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
 class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The termination message: how this rank ended, where, and what a resumed run will start from.
 
@@ -90,6 +99,7 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     resumed_step: int | None = None
     skipped: tuple[str, ...] = ()
     fault: Fault | None = None
+    preflight: PreflightResult | None = None
 
 
 def classify(error: BaseException) -> TrainingError:

@@ -7,9 +7,10 @@ from resnetboost_api import trainerconfig
 from resnetboost_api.device import DeviceKind
 from resnetboost_api.fields import Block
 from resnetboost_api.policies import Checkpointing, LossLimit
+from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Stage, StartFrom, Training
 from resnetboost_api.status import RollBack
-from resnetboost_api.trainerconfig import JobReference, RankAdasum, TrainerConfig
+from resnetboost_api.trainerconfig import JobReference, RankAdasum, RankPreflight, TrainerConfig
 from resnetboost_api.writing import without_defaults
 from resnetboost_operator.job import Job, ranks_per_summand
 
@@ -20,9 +21,9 @@ Part = TypeVar("Part", bound=Block)
 def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[RollBack] = ()) -> Manifest:
     """The stage's configuration without defaults, with the job's field names and without anything of Kubernetes.
 
-    Of nodes the trainer knows only how many ranks Adasum averages before it sums. Its rank comes from the environment.
-    `roll_backs` are those of the job's status: an attempt never sees another list than the one it was decided with,
-    because each of them begins a new attempt.
+    Of nodes the trainer knows only how many ranks share one, for Adasum and the preflight. Its rank comes from the
+    environment. `roll_backs` are those of the job's status: an attempt never sees another list than the one it was
+    decided with, because each of them begins a new attempt.
     """
     spec, start_from, adasum = job.spec, stage.start_from, None
     if start_from is None and stage != spec.stages[0]:
@@ -31,6 +32,9 @@ def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[Ro
         averaged = ranks_per_summand(spec.device, stage)
         adasum = RankAdasum(reduce=stage.adasum.reduce, ranks_per_node=averaged)
     rule = spec.failure_policy.divergence
+    preflight = None
+    if spec.preflight is not None:
+        preflight = RankPreflight(**_fields(Preflight, spec.preflight), ranks_per_node=spec.device.per_node or 1)
     config = TrainerConfig(
         job=JobReference(name=job.name, namespace=job.namespace, uid=job.uid),
         stage=stage.name,
@@ -45,6 +49,7 @@ def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[Ro
         divergence=_part(LossLimit, rule) if rule is not None else None,
         roll_backs=tuple(_roll_back(found) for found in roll_backs),
         straggler_factor=spec.failure_policy.straggler.factor,
+        preflight=preflight,
         **{**_fields(Training, stage), "start_from": start_from},
     )
     found, of_stage = without_defaults(config), _encoded(Training)

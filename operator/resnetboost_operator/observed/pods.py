@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from resnetboost_api import names
-from resnetboost_api.status import Amount, Count, Ratio
+from resnetboost_api.status import Amount, Count, PreflightResult, Ratio
 from resnetboost_operator.ranktable import annotations
 from resnetboost_operator.status import Marks
 
@@ -39,6 +39,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     resumed_step: Count | None = None
     skipped: Marks = ()
     fault: Fault | None = None
+    preflight: PreflightResult | None = None
 
 
 class Termination(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import msgspec
 
 from resnetboost_api.launcher import GangReport
 from resnetboost_api.stage import Stage
-from resnetboost_api.status import Progress, Status
+from resnetboost_api.status import PolledProgress, Progress, Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
 from resnetboost_operator.observed import launchers, pods
@@ -51,7 +51,7 @@ class Observation(msgspec.Struct, frozen=True):
     """
 
     pods: tuple[PodView, ...] = ()
-    progress: Progress | None = None
+    progress: PolledProgress | Progress | None = None
     since: float = 0.0
     nodes: Mapping[str, NodeView] = {}
     obstacle: Obstacle | None = None
@@ -165,8 +165,13 @@ class ObservedState(msgspec.Struct, frozen=True):
         running = statuses.is_true(self.status, "Running")
         if self.status.attempt_creation_time is None or self.is_training or running:
             return float("inf")
-        limit = self.job.spec.run_policy.startup_deadline_seconds * (UNREACHABLE_PATIENCE if self.is_unreachable else 1)
+        limit = self._startup_seconds() * (UNREACHABLE_PATIENCE if self.is_unreachable else 1)
         return self._minus_seconds_seen(self.status.attempt_creation_time) + limit
+
+    def _startup_seconds(self) -> int:
+        """The startup deadline, with the time that the job gives its preflight."""
+        rule, limit = self.job.spec.preflight, self.job.spec.run_policy.startup_deadline_seconds
+        return limit + (rule.seconds if rule is not None else 0)
 
     def seconds_until_hang(self) -> float:
         """Seconds left until a training gang counts as hung; infinite before the first step or while unreachable."""

@@ -8,7 +8,7 @@ from resnetboost_operator.observed import failure as observed_failure
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import exclusion, pending, stragglers
+from resnetboost_operator.planning import exclusion, pending, preflight, stragglers
 
 # A victim's failure is often seen before its culprit's: how long to wait for the culprit's. On Kubernetes that may be a
 # lost node, which is reported only after 50 s. On one machine (no nodes) everything is reported within moments.
@@ -29,6 +29,8 @@ def failure(state: ObservedState) -> Failure | None:
     if culprit is not None and observed_failure.is_victim(culprit):
         # A node that is not ready at this moment explains a victim well enough.
         culprit = observed_failure.first_culprit(state.gang, (), state.unready_nodes, state.tombstones)
+    if culprit is not None and culprit.failure_class is failures.PREFLIGHT_FAILED:
+        return preflight.blamed(state, culprit)
     if culprit is not None:
         return _with_remedy(state, culprit)
     image = _image_failure(state, hopeless_only=True)

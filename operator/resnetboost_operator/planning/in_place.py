@@ -5,6 +5,8 @@ launcher reports an earlier attempt, each plan repeats the command. It costs the
 next, after a crash at any point, sends the same one.
 """
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from resnetboost_api import failures, names
@@ -78,10 +80,16 @@ def command(state: ObservedState, status: Status) -> StartAttempt | None:
         return None
     return StartAttempt(
         attempt=status.attempt,
-        config=trainer_config(state.job, state.stage, status.attempt, status.roll_backs),
+        config=_config(state, status),
         coordinator_port=coordinator_port(status),
         delay_seconds=max(0.0, pods.seconds(status.restart_time) - state.now),
     )
+
+
+def _config(state: ObservedState, status: Status) -> dict[str, Any]:
+    """The attempt's configuration, without a preflight: the devices and connections are those of the attempt before."""
+    config = trainer_config(state.job, state.stage, status.attempt, status.roll_backs)
+    return {name: value for name, value in config.items() if name != "preflight"}
 
 
 def recorded(written: Status, decided: Plan) -> StartAttempt | None:

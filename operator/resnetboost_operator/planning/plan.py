@@ -26,6 +26,7 @@ from resnetboost_operator.planning import (
     obsolete_groups,
     pending,
     placement,
+    preflight,
     queue,
     rank_assignment,
     reports,
@@ -59,6 +60,7 @@ def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan
 
 
 def _changes(before: Status, after: Status, now: float) -> Iterator[Event]:
+    yield from preflight.events(before, after)
     yield from exclusion.events(before, after, now)
     yield from stragglers.events(before, after)
 

@@ -10,7 +10,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import goodput, stragglers
+from resnetboost_operator.planning import goodput, preflight, stragglers
 
 _FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
 
@@ -20,7 +20,7 @@ def with_progress(state: ObservedState) -> ObservedState:
     status, ended = state.status, (*state.gang, *state.tombstones)
     if statuses.is_terminal(status):
         return state
-    progress = _progress(status, state.observation.progress, ended, state.now)
+    progress = _progress(status, _kept(state.observation.progress), ended, state.now)
     if progress is not None and not state.keeps_checkpoints:
         progress = replace(progress, checkpoint_step=None)
     # In place, also the checkpoints of a job without a claim outlive the attempt.
@@ -30,7 +30,13 @@ def with_progress(state: ObservedState) -> ObservedState:
     if progress is not None and statuses.is_current(progress, status):
         status = _with_arrival(status, progress)
     stages = _with_skipped(status, progress, ended)
+    status = preflight.with_result(replace(state, status=status))
     return replace(state, status=replace(status, ranks=_ranks(state), progress=progress, stages=stages))
+
+
+def _kept(polled: Progress | None) -> Progress | None:
+    """The part of a rank's answer that is kept as its progress."""
+    return None if polled is None else Progress(**{name: getattr(polled, name) for name in Progress.__struct_fields__})
 
 
 def _ranks(state: ObservedState) -> Ranks:

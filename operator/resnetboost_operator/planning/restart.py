@@ -18,6 +18,7 @@ from resnetboost_operator.planning import (
     failure_rules,
     finish,
     in_place,
+    preflight,
     wakeup,
 )
 from resnetboost_operator.planning.actions import Event, Plan, sooner
@@ -107,6 +108,8 @@ def _with_exclusion(state: ObservedState, status: Status, record: Attempt, polic
     """The status with the nodes that the next attempt avoids: one more, or one less if pods found no place."""
     if record.reason == failures.NOT_SCHEDULED.name:
         return exclusion.without_oldest(status)
+    if record.reason == failures.PREFLIGHT_FAILED.name:
+        return preflight.with_exclusions(status, preflight.current(state.status), state)
     settings = state.job.spec.failure_policy.node_exclusion
     at_once = policy.excludes_node or record.reason == failures.STRAGGLER.name
     return exclusion.after_failure(status, settings, record, state.now, at_once=at_once)

@@ -35,6 +35,7 @@ from resnetboost_trainer.metrics.stragglers import Stragglers
 from resnetboost_trainer.models import amp, resnet
 from resnetboost_trainer.optim import registry, schedule
 from resnetboost_trainer.optim.algorithm import PrepareContext
+from resnetboost_trainer.preflight.conductor import Conductor, Outcome, judge
 
 # Images of a batch that diverged, which a rank names in its log.
 IMAGES_NAMED = 16
@@ -74,6 +75,7 @@ class Training:
         checks.check_same(dataset.fingerprint, self.communicator.gather)
         self.graphs = Graphs.of_stage(config, self.communicator, environment.checkpoints)
         network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
+        preflight = self._preflight(progress)
         self.weights = list(network.trainable_params())
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
         self.step = self.skipped = 0
@@ -88,10 +90,28 @@ class Training:
         self._advise()
         metrics = Metrics(config, environment.rank, convolution, registry.metrics(config))
         corrupt.counted = functools.partial(_report_skipped, corrupt, metrics, progress)
+        if preflight is not None:
+            metrics.observe_preflight(preflight.result, preflight.own.compute, preflight.own.link)
         server.expose(metrics.registry)
         self.logger = self._logger(progress, metrics)
         self.saver = self._saver()
         startup.done("network")
+
+    def _preflight(self, progress: ProgressState) -> Outcome | None:
+        """Measure the gang before anything is compiled. A collective.
+
+        The network must be there: its first convolution chooses oneDNN's instructions, which the first product fixes.
+        """
+        rule = self.config.preflight
+        if rule is None:
+            return None
+        self.startup.done("network")
+        progress.update(state="Preflight")
+        outcome = Conductor(rule, self.communicator, self.environment.index, lambda: bool(self.stop)).run()
+        progress.update(state="Starting", preflight=outcome.result, preflight_seconds=outcome.result.seconds)
+        self.startup.done("preflight")
+        judge(outcome.result, rule, self.communicator)
+        return outcome
 
     def run(self) -> EvaluationRecord:
         """Train to the end and return the final evaluation. Raises a TrainingError, Interrupted after a checkpoint."""

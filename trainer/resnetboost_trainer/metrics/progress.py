@@ -6,6 +6,7 @@ import time
 
 import msgspec
 
+from resnetboost_api.status import PreflightResult
 from resnetboost_trainer.metrics.stragglers import Straggler
 
 
@@ -34,6 +35,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     slowest_rank: int | None = None
     slowest_compute_seconds: float | None = None
     stragglers: tuple[Straggler, ...] = ()
+    preflight_seconds: float | None = None
+    preflight: PreflightResult | None = None
     skipped_images: int = 0
     heartbeat: int = 0
 

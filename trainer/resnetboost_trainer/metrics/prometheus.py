@@ -5,6 +5,7 @@ from importlib import metadata
 
 from prometheus_client import CollectorRegistry
 
+from resnetboost_api.status import PreflightResult
 from resnetboost_trainer import __version__
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
@@ -69,6 +70,8 @@ class Metrics:
         self._algorithms = {each.REPORT: each(series) for each in algorithms if each.applies(config)}
         if config.ema is not None:
             self._ema()
+        if config.preflight is not None:
+            self._preflight()
         self._takes_snapshots = config.snapshots is not None
         if self._takes_snapshots:
             self.snapshot_seconds = series.late_histogram("snapshot_seconds", "Writing a snapshot, in the background.")
@@ -80,6 +83,26 @@ class Metrics:
             mindspore=metadata.version("mindspore"),
             convolution=convolution,
         )
+
+    def _preflight(self) -> None:
+        """Create the series of a stage that begins with a preflight."""
+        series = self._series
+        self.preflight_seconds = series.gauge("preflight_seconds", "Duration of the attempt's preflight.")
+        self.preflight_compute = series.gauge(
+            "preflight_compute_flops", "Floating-point operations per second of this rank in the preflight."
+        )
+        self.preflight_link = series.gauge(
+            "preflight_link_bytes_per_second", "Rate of this rank's best all-reduce with a neighbour in the preflight."
+        )
+        self.preflight_suspects = series.gauge("preflight_suspects", "Ranks that the preflight named.")
+
+    def observe_preflight(self, result: PreflightResult, compute: float, link: float) -> None:
+        """Observe the preflight; this rank's rates in GFLOP/s and MB/s, `link` 0 where it has no neighbour."""
+        self.preflight_seconds.set(result.seconds)
+        self.preflight_suspects.set(result.suspect_count)
+        self.preflight_compute.set(compute * 1e9)
+        if link:
+            self.preflight_link.set(link * 1e6)
 
     def _ema(self) -> None:
         """Create the series of a stage that averages its weights."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from resnetboost_api import names
-from resnetboost_api.status import Attempt, Condition, Goodput, Progress, StageStatus, Status
+from resnetboost_api.status import Attempt, Condition, Goodput, PreflightResult, Progress, StageStatus, Status
 from resnetboost_operator import lost_time, readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli.status import job_view
@@ -12,6 +12,7 @@ from resnetboost_operator.cli.view import text
 from resnetboost_operator.job import Job
 from resnetboost_operator.kubeclient.reader import Event
 from resnetboost_operator.observed import pods
+from resnetboost_operator.planning import preflight
 from resnetboost_operator.planning.pending import PASSING, UNHEARD, UNHEARD_TRAINING
 
 Fact = tuple[str, str]
@@ -33,6 +34,8 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
         yield from _of_progress(found, view, now)
     if (table := statuses.condition(status, statuses.RANK_TABLE_READY)) is not None and not view.is_over:
         yield "rank table", _rank_table(table)
+    if status.preflight is not None:
+        yield "preflight", _preflight(status.preflight)
     yield "restarts", _restarts(status, view.job)
     if not view.is_over:
         yield from _excluded(status, now)
@@ -127,6 +130,17 @@ def _excluded(status: Status, now: float) -> Iterator[Fact]:
         left = pods.seconds(found.until) - now
         if left > 0:
             yield "avoids", f"{found.node} for {readable.duration(left)}: {' '.join(found.reason.split())}"
+
+
+def _preflight(found: PreflightResult) -> str:
+    """What the newest preflight found."""
+    verdict = f"named {preflight.listed(found)}" if found.suspects else "named no rank"
+    parts = [f"attempt {found.attempt}", f"{found.seconds:g} s", verdict]
+    if found.compute_median is not None:
+        parts.append(f"{readable.quantity(found.compute_median)} GFLOP/s")
+    if found.collective_rate is not None:
+        parts.append(f"all-reduce {readable.quantity(found.collective_rate)} MB/s")
+    return text.SEPARATOR.join(parts)
 
 
 def _goodput(found: Goodput) -> Iterator[Fact]:
