@@ -55,7 +55,17 @@ AREAS = {
     "planning": Area(
         (*_files(_OPERATOR, "planning/* planning/policies/* observed/failure"), "api/resnetboost_api/failures.py"),
         _files(_UNIT, "plan plan_on_kubernetes plan_of_rank_tables failure_policies job_metrics plan_properties")
-        + _files(_UNIT, "queue queue_properties queue_topology admissions gang_placement obsolete_groups"),
+        + _files(_UNIT, "queue queue_properties queue_topology admissions gang_placement obsolete_groups")
+        + _files(_UNIT, "failure_rules goodput node_exclusion node_taints plan_of_stragglers preflight_plan")
+        + _files(_UNIT, "restart_in_place roll_back_plans"),
+    ),
+    "launcher": Area(
+        (
+            *_files(_TRAINER, "launcher/state launcher/gang launcher/launcher launcher/leading launcher/following"),
+            "api/resnetboost_api/connection.py",
+        ),
+        _files(_UNIT, "launcher_state launcher_gang launcher_link restart_in_place_faults"),
+        count=20,
     ),
     "scheduling": Area(
         _files(_OPERATOR, "scheduling/* scheduling/kueue/*"),
@@ -309,7 +319,7 @@ def _run_tests(area: Area, site: Site | None, folder: Path, cpu_seconds: int) ->
         "-W",
         "ignore::pytest.PytestAssertRewriteWarning",
         "-m",
-        "not slow and not chaos",
+        "not long and not chaos",
         *area.tests,
     ]
     code = 3

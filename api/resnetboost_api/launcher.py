@@ -53,10 +53,6 @@ class StartAttempt(Message, frozen=True, tag="start"):
     delay_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
 
 
-class Leave(Message, frozen=True, tag="leave"):
-    """Command: end the rank as SIGTERM would, then exit with its exit code, so that the container ends too."""
-
-
 class RankEnd(Message, frozen=True, tag="rankEnd"):
     """How a rank ended. `exit_code` is 128 plus the signal's number for a killed one, as kubelet has it.
 
@@ -97,4 +93,4 @@ class GangReport(Message, frozen=True, tag="gang"):
     ended_count: Index = 0
 
 
-AnyMessage = HelloOperator | HelloLauncher | Alive | StartAttempt | Leave | RankReport | GangReport
+AnyMessage = HelloOperator | HelloLauncher | Alive | StartAttempt | RankReport | GangReport

@@ -29,7 +29,7 @@ def test_the_help_of_validate_has_it_too() -> None:
 
 def test_the_page_for_people_on_call_has_each_class_with_its_exit_code_and_what_follows() -> None:
     table = (DOCUMENTS / "failures.md").read_text().partition("| reason (exit code) |")[2].partition("\n\n")[0]
-    rows = {}
+    rows: dict[str, tuple[list[str], str, str]] = {}
     for row in table.splitlines()[2:]:
         reasons, _happened, follows, remedy = (cell.strip() for cell in row.strip("|").split(" | "))
         codes = re.findall(r"\d+", reasons)

@@ -14,7 +14,6 @@ from resnetboost_api.connection import Broken, Connection, connect
 from resnetboost_api.launcher import (
     HelloLauncher,
     HelloOperator,
-    Leave,
     RankReport,
     StartAttempt,
 )
@@ -147,17 +146,6 @@ def test_launchers_without_an_answer_end_with_their_ranks_exit_codes(
         assert gang.launchers[1].state.report().end is not None
 
     play(scene, 2, host)
-
-
-def test_everything_ends_on_leave(host: str) -> None:
-    async def scene(gang: Gang) -> None:
-        gang.start()
-        operator = await gang.operator()
-        await reported(operator, lambda report: report.running == 3)
-        await operator.send(Leave())
-        assert await asyncio.gather(*gang.runs) == [16] * 3
-
-    play(scene, 3, host)
 
 
 def test_the_leader_notices_a_launcher_that_is_gone(host: str) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 
 from resnetboost_api.connection import Broken, Connection, connect
-from resnetboost_api.launcher import SILENCE_SECONDS, HelloLauncher, Leave, StartAttempt
+from resnetboost_api.launcher import SILENCE_SECONDS, HelloLauncher, StartAttempt
 from resnetboost_trainer.launcher.leading import Commanded, keep_alive, received
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,6 @@ class Following:
                 message = await received(connection)
                 if isinstance(message, StartAttempt):
                     self._own.command(message)
-                elif isinstance(message, Leave):
-                    self._own.stop()
         except (Broken, TimeoutError) as error:
             log.debug("launcher: lost the leader: %s", error)
         finally:

@@ -12,7 +12,6 @@ from resnetboost_api.launcher import (
     Alive,
     HelloLauncher,
     HelloOperator,
-    Leave,
     Message,
     RankReport,
     StartAttempt,
@@ -135,9 +134,6 @@ class Leading:
                 if isinstance(message, StartAttempt):
                     self._own.command(message)
                     await self._pass_on(message)
-                elif isinstance(message, Leave):
-                    await self._pass_on(message)
-                    self._own.stop()
         finally:
             reporting.cancel()
 
