@@ -17,7 +17,7 @@ from resnetboost_api.launcher import (
     RankReport,
     StartAttempt,
 )
-from resnetboost_trainer.launcher import state
+from resnetboost_trainer.launcher import leading, state
 from resnetboost_trainer.launcher.launcher import Launcher
 from support import launched
 from support.launched import PORT, SECONDS, TOKEN, Process, operator_of, reported
@@ -72,10 +72,10 @@ class Gang:
         self.launchers = [Launcher(index, size, 0, ranks) for index, ranks in enumerate(self.ranks)]
         self.runs: list[asyncio.Task[int]] = []
 
-    def start(self, *indexes: int) -> None:
+    def start(self, *indexes: int, through: str = "") -> None:
         for index in indexes or range(self.size):
             launcher = self.launchers[index]
-            launcher.lead(self.host, PORT, TOKEN) if index == 0 else launcher.follow(self.host, PORT, TOKEN)
+            launcher.lead(self.host, PORT, TOKEN) if index == 0 else launcher.follow(through or self.host, PORT, TOKEN)
             self.runs.append(asyncio.create_task(launcher.run()))
 
     async def operator(self) -> Connection:
@@ -96,6 +96,35 @@ def play(scene: Callable[[Gang], Awaitable[None]], size: int, host: str) -> None
             gang.close()
 
     asyncio.run(run())
+
+
+class Network:
+    """What followers have between them and their leader. While it is cut it swallows every byte; connections stay."""
+
+    def __init__(self, leader: str) -> None:
+        self.host, self._leader = launched.address(), leader
+        self.cut = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> asyncio.Server:
+        return await asyncio.start_server(self._join, self.host, PORT)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(self._leader, PORT)
+        for source, target in ((reader, far_writer), (far_reader, writer)):
+            task = asyncio.create_task(self._carry(source, target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                if not self.cut:
+                    target.write(data)
+        except OSError:
+            pass
+        finally:
+            target.close()
 
 
 @pytest.fixture
@@ -156,6 +185,32 @@ def test_the_leader_notices_a_launcher_that_is_gone(host: str) -> None:
         gang.runs[2].cancel()
         report = await reported(operator, lambda report: report.connected == 2)
         assert report.running == 2
+
+    play(scene, 3, host)
+
+
+def test_a_partition_between_the_leader_and_the_others_is_seen_and_mended(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(leading, "ALIVE_SECONDS", 0.1)
+
+    async def scene(gang: Gang) -> None:
+        network = Network(host)
+        gang.start(0)
+        operator = await gang.operator()
+        async with await network.serve():
+            gang.start(1, 2, through=network.host)
+            await reported(operator, lambda report: report.running == 3)
+            network.cut = True
+            await reported(operator, lambda report: report.connected == 1)
+            await operator.send(StartAttempt(1, {"attempt": 1}, 8119))
+            await reported(operator, lambda report: (report.attempt, report.running) == (1, 1))
+            started = [[attempt for attempt, _ in ranks.all] for ranks in gang.ranks]
+            assert started == [[0, 1], [0], [0]], "who cannot be reached goes on as before"
+            network.cut = False
+            await reported(operator, lambda report: (report.attempt, report.running) == (1, 3))
+        assert [[attempt for attempt, _ in ranks.all] for ranks in gang.ranks] == [[0, 1]] * 3
 
     play(scene, 3, host)
 
