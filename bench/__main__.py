@@ -28,7 +28,7 @@ SUITES = {
     "gangs": "200 gangs of 5 pods on devices for 100 pods, under Kubernetes' gang scheduler",
 }
 # Suites that are measured with another, after it.
-INCLUDED = {"scale": ("gangs",)}
+INCLUDED = {"scale": ("gangs",), "restart": ("rollback",)}
 OUTPUT = Path("build/bench.json")
 # A suite whose result a CI gate reads on its own has a file of its own.
 OWN_OUTPUT = dict.fromkeys(("scale", "gangs"), Path("build/bench-scale.json"))

@@ -48,6 +48,53 @@ def test_a_gang_survives_a_killed_container_and_an_upgrade_and_learns(
         tell(timeline)
 
 
+@pytest.mark.parametrize("restart_in", ["Pod", "NewPod"])
+def test_a_killed_rank_starts_again_where_the_policy_says(
+    bed: Bed, space: Space, capsys: pytest.CaptureFixture[str], restart_in: str
+) -> None:
+    bed.add_claim(space.namespace, CLAIM)
+    manifest = yaml.safe_load(EXAMPLE.read_text())
+    manifest["spec"]["checkpoint"]["claimName"] = CLAIM
+    manifest["spec"]["stages"][0] |= EPOCHS
+    manifest["spec"]["failurePolicy"] = {"restartIn": restart_in, "backoffSeconds": 0}
+    space.create(manifest)
+    space.until(lambda status: saved(status) >= 20, "a checkpoint is saved")
+    before = pods(space)
+
+    containers.kill_rank(bed, space.namespace, "digits-base-0-1")
+    killed = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    status = space.until(
+        lambda status: status["attempt"] == 1 and saved(status) > status["attempts"][0]["checkpointStep"],
+        "the next attempt saves a checkpoint",
+    )
+
+    after = pods(space)
+    assert (after == before) == (restart_in == "Pod")
+    assert all(restarts == 0 for _, restarts in after.values())
+    assert (status["attempts"][0]["rank"], status["attempts"][0]["exitCode"]) == (1, 137)
+    assert status.get("podsAttempt") == (0 if restart_in == "Pod" else None)
+    with capsys.disabled():
+        print(f"\n{restart_in}: {first_resumed_step(space, min(after)) - killed} from the kill to the next step")
+
+
+def pods(space: Space) -> dict[str, tuple[str, int]]:
+    """uid and container restarts of each pod."""
+    found = {}
+    for name in space.names_of("pods"):
+        pod = space.get("pods", name)
+        (container,) = pod["status"]["containerStatuses"]
+        found[name] = (pod["metadata"]["uid"], container["restartCount"])
+    return found
+
+
+def first_resumed_step(space: Space, pod: str) -> datetime.datetime:
+    """When rank 0 of the newest attempt finished its first step, by its log."""
+    _, _, resumed = log(space, pod).rpartition("resumed from the checkpoint")
+    line = re.search(r"^(\S+ \S+) \w+ .*step \d+/", resumed, re.MULTILINE)
+    assert line, f"no step after the restart in the log of {pod}"
+    return datetime.datetime.strptime(line[1], "%Y-%m-%d %H:%M:%S,%f")
+
+
 def saved(status: dict[str, Any]) -> int:
     return int(status.get("progress", {}).get("checkpointStep") or 0)
 

@@ -1,4 +1,4 @@
-"""Kills or inspects a pod's container on the node, without the API server."""
+"""Kills or inspects a pod's container, or the rank in it, on the node, without the API server."""
 
 import json
 from typing import Any
@@ -9,12 +9,22 @@ from resnetboost_api import names
 
 def kill(bed: Bed, namespace: str, pod: str, signal: str = "KILL") -> None:
     """Send a signal to the first process of a pod's trainer container."""
+    bed.run("kill", f"-{signal}", _first_process(bed, namespace, pod))
+
+
+def kill_rank(bed: Bed, namespace: str, pod: str) -> None:
+    """Kill the rank in a pod other than the leader's: the only child of the process that the launcher forks from."""
+    (template,) = bed.run("pgrep", "--parent", _first_process(bed, namespace, pod)).split()
+    (rank,) = bed.run("pgrep", "--parent", template).split()
+    bed.run("kill", "-KILL", rank)
+
+
+def _first_process(bed: Bed, namespace: str, pod: str) -> str:
     wanted = container_id(bed, namespace, pod)
     for line in bed.run("ctr", "--namespace", "k8s.io", "tasks", "ls").splitlines()[1:]:
         task, process, *_ = line.split()
         if task == wanted:
-            bed.run("kill", f"-{signal}", process)
-            return
+            return process
     raise AssertionError(f"no task {wanted} runs")
 
 
