@@ -104,9 +104,10 @@ class FailureRule(Block, frozen=True, kw_only=True):
     """Exit codes of the rank that failed first; any when left out, also none."""
     action: failures.Action
     """Restart: start the gang again and count it towards maxRestarts; an error that would only repeat (InternalError,
-    OutOfMemory, StorageError, DataError or NumericsError at the same step twice) fails the job. RestartUncounted: start it again however often, never without a wait. RollBack: go back to a checkpoint before
-    the failure, as divergence says (its defaults, if it is left out). Fail: end the job at once. ExcludeNode: as
-    Restart, and the next attempts avoid the node of the rank that failed first, after this one failure.
+    OutOfMemory, StorageError, DataError or NumericsError at the same step twice) fails the job. RestartUncounted: start
+    it again however often, never without a wait. RollBack: go back to a checkpoint before the failure, as divergence
+    says (its defaults, if it is left out). Fail: end the job at once. ExcludeNode: as Restart, and the next attempts
+    avoid the node of the rank that failed first, after this one failure.
     """
     RULES: ClassVar[tuple[Rule, ...]] = failurerules.ON_ONE
 
