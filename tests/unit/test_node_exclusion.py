@@ -200,7 +200,7 @@ class TestLift:
         cluster.now += 1
         cluster.settle()
         assert excluded(cluster) == ["node-0"]
-        assert cluster.events[-1] == "NodeReadmitted"
+        assert cluster.events[-2:] == ["NodeReadmitted", "GangStarting"], "at once, without a back-off"
         record = cluster.status.attempts[-1]
         assert (record.reason, record.message) == (
             "NotScheduled",

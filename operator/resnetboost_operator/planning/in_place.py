@@ -120,6 +120,11 @@ def is_awaited(status: Status) -> bool:
     return statuses.is_in_place(status) and status.attempt_start_time is None
 
 
+def is_of_before(status: Status, pod: PodView) -> bool:
+    """Whether the end of that pod's container tells of the attempt before: its rank may never have begun this one."""
+    return is_awaited(status) and pod.termination is not None and not pod.termination.by_launcher
+
+
 def abandoned(state: ObservedState) -> Plan | None:
     """The plan that goes on with new pods, if the ranks cannot all start in place any more.
 
