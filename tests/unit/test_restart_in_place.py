@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from resnetboost_api import failures, names
 from resnetboost_api.failures import FailureClass
 from resnetboost_api.launcher import GangReport, RankEnd
-from resnetboost_api.status import Status
+from resnetboost_api.status import Goodput, Status
 from resnetboost_operator import status
 from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.trainer_config import trainer_config
@@ -408,6 +408,68 @@ def test_an_attempt_in_place_has_no_preflight() -> None:
     assert command is not None
     assert "preflight" in trainer_config(cluster.job, cluster.job.spec.stages[0], 0)
     assert "preflight" not in command.config
+
+
+def test_a_job_that_is_suspended_before_the_command_has_its_failure_once() -> None:
+    cluster, launchers = training(nodeExclusion={})
+    launchers.end(1, 1, cluster.now)
+    with pytest.raises(Crash):
+        cluster.step(crash_after=1)  # the operator dies between the status and the command
+    cluster.now += 11
+    cluster.leave()  # containers end with what happened in the attempt before
+    run_policy = replace(cluster.job.spec.run_policy, suspend=True)
+    cluster.job = replace(cluster.job, spec=replace(cluster.job.spec, run_policy=run_policy))
+    for _ in range(3):
+        cluster.settle()
+        cluster.finish_deletions()
+    assert cluster.status.phase == "Suspended"
+    assert [found.reason for found in cluster.status.attempts] == ["InternalError", "Suspended"]
+    assert (cluster.status.goodput or Goodput()).repeated_steps == 1
+    assert cluster.status.excluded_nodes == ()
+
+
+def test_new_pods_after_ranks_that_did_not_start_are_lost_to_the_failure_before() -> None:
+    cluster, launchers = killed(backoffSeconds=0)
+    launchers.connected.discard(1)
+    for _ in range(3):
+        cluster.settle()
+        cluster.finish_deletions()
+    assert cluster.status.pods_attempt is None
+    cluster.run_all()
+    cluster.now += 30
+    cluster.train_to(6)
+    cluster.settle()
+    cluster.exit(0, 137)
+    cluster.settle()
+    found = {(loss.reason, loss.failure): loss.device_seconds for loss in (cluster.status.goodput or Goodput()).lost}
+    assert found.get(("Restart", "Killed"), 0) >= 2 * 30
+
+
+def test_without_a_claim_new_pods_lose_what_was_saved_in_the_old_ones() -> None:
+    cluster, launchers = trained(job(checkpoint={}, failurePolicy={"backoffSeconds": 0}))
+    cluster.train_to(100, checkpoint_step=90)
+    cluster.settle()
+    launchers.end(1, 137, cluster.now)
+    cluster.settle()
+    cluster.restarted()
+    for step, resumed in ((91, 90), (140, 90)):
+        cluster.train_to(step)
+        assert cluster.progress is not None
+        cluster.progress = replace(cluster.progress, resumed_step=resumed)
+        cluster.settle()
+    assert (cluster.status.goodput or Goodput()).repeated_steps == 10
+    cluster.vanish(1)
+    for _ in range(3):
+        cluster.now += 1
+        cluster.settle()
+        cluster.finish_deletions()
+    cluster.run_all()
+    cluster.train_to(1)
+    assert cluster.progress is not None
+    cluster.progress = replace(cluster.progress, resumed_step=0)
+    cluster.settle()
+    assert (cluster.status.goodput or Goodput()).repeated_steps == 10 + 140
+    assert cluster.status.stages[0].checkpoint_step is None
 
 
 def test_a_hang_is_healed_in_place() -> None:
