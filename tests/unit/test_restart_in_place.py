@@ -460,9 +460,10 @@ def test_a_lost_launcher_is_explained_by_its_node_as_before() -> None:
 LIES = [
     GangReport(0, 2**20, 2**20),
     GangReport(2**31, 2, 2),
-    GangReport(0, 0, 0, tuple(RankEnd(2**20 - index, 0, 1) for index in range(16)), 16),
-    GangReport(0, 2, 2, (RankEnd(0, 5, 137), RankEnd(1, 0, 0)), 2),
-    GangReport(0, 2, 2, (RankEnd(0, 3, 137, "x" * 4096, 1e300),), 1),
+    GangReport(0, 0, 0, tuple(RankEnd(2**20 - index, 0, 1) for index in range(16))),
+    GangReport(0, 0, 2, (), ((2**20, 14), (5, 137), (0, 0))),
+    GangReport(0, 2, 2, (RankEnd(0, 5, 137), RankEnd(1, 0, 0))),
+    GangReport(0, 2, 2, (RankEnd(0, 3, 137, "x" * 4096, 1e300),)),
 ]
 
 
@@ -476,9 +477,36 @@ def test_reports_about_others_change_nothing(lie: GangReport) -> None:
 
 def test_a_report_of_control_characters_makes_a_status_that_the_api_server_takes() -> None:
     cluster, launchers = training()
-    launchers.lie = GangReport(0, 1, 2, (RankEnd(1, 0, 255, "\x1b[2J\x00" * 800, -1e300),), 1)
+    launchers.lie = GangReport(0, 1, 2, (RankEnd(1, 0, 255, "\x1b[2J\x00" * 800, -1e300),))
     cluster.step()  # checks the status
     assert "\x1b" not in cluster.status.attempts[0].message
+
+
+def wide(codes: list[int]) -> tuple[Cluster, Launchers]:
+    """A gang whose ranks all ended with these codes at one moment; the clock of the first one's node is ahead."""
+    cluster, launchers = trained(job(device={"type": "CPU", "count": len(codes)}, failurePolicy={"maxRestarts": 0}))
+    cluster.nodes = {f"node-{index}": NodeView(f"node-{index}", ready=True) for index in range(len(codes))}
+    for index, code in enumerate(codes):
+        launchers.end(index, code, cluster.now - (index > 0), message='{"class": "OutOfMemory"}' if code == 13 else "")
+    return cluster, launchers
+
+
+def test_the_culprit_of_many_ranks_is_found_though_its_clock_is_ahead() -> None:
+    cluster, _launchers = wide([13] + [14] * 19)
+    cluster.step()
+    assert (cluster.status.attempts[0].reason, cluster.status.attempts[0].rank) == ("OutOfMemory", 0)
+
+
+def test_many_victims_without_a_living_rank_are_waited_for_no_longer() -> None:
+    cluster, _launchers = wide([14] * 20)
+    cluster.step()
+    assert [found.reason for found in cluster.status.attempts] == ["CommunicationError"]
+
+
+def test_every_ended_rank_of_many_counts_as_failed_and_keeps_its_log() -> None:
+    cluster, _launchers = wide([14] * 20 + [137])
+    decided = cluster.plan()
+    assert (decided.status.ranks.failed, decided.status.phase, decided.delete) == (21, "Failed", ())
 
 
 def suspend(cluster: Cluster, value: bool) -> None:
