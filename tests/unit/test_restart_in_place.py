@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from resnetboost_api import failures, names
 from resnetboost_api.failures import FailureClass
 from resnetboost_api.launcher import GangReport, RankEnd
-from resnetboost_api.status import Status
+from resnetboost_api.status import PolledProgress, PreflightResult, Status
 from resnetboost_operator import status
 from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.trainer_config import trainer_config
@@ -23,6 +23,7 @@ from support.simulation import Cluster, Crash, job
 
 ORIGINAL = ["digits-base-0-0", "digits-base-0-1"]
 RENEWED = ["digits-base-1-0", "digits-base-1-1"]
+MEASURED = PreflightResult(seconds=4.5, compute_median=17.2, compute_lowest=16.0, slowest_rank=0, collective_rate=55.5)
 
 
 def training(**policy: Any) -> tuple[Cluster, Launchers]:
@@ -401,13 +402,47 @@ def test_the_next_stage_gets_pods_of_its_own() -> None:
     assert cluster.status.pods_attempt is None
 
 
-def test_an_attempt_in_place_has_no_preflight() -> None:
+def measured(cluster: Cluster) -> None:
+    """Rank 0 answers with the result of its preflight, and trains."""
+    attempt = cluster.status.attempt
+    cluster.progress = PolledProgress(
+        state="Training", stage="base", attempt=attempt, step=5, heartbeat=5, preflight=MEASURED
+    )
+    cluster.settle()
+
+
+def test_an_attempt_in_place_has_no_preflight_where_an_earlier_one_in_these_pods_had() -> None:
     cluster, launchers = trained(job(preflight={"seconds": 5}))
-    launchers.end(1, 137, cluster.now)
+    measured(cluster)
+    for _ in range(2):
+        launchers.end(1, 137, cluster.now)
+        command = cluster.step().command
+        assert command is not None
+        assert "preflight" in trainer_config(cluster.job, cluster.job.spec.stages[0], 0)
+        assert "preflight" not in command.config
+        cluster.restarted()
+        cluster.train_to(9)
+        cluster.settle()
+
+
+def test_an_attempt_in_place_is_measured_where_the_one_before_died_of_its_preflight() -> None:
+    cluster = Cluster(job(preflight={"seconds": 5}))
+    cluster.settle()
+    cluster.launch().end(1, 137, cluster.now)
     command = cluster.step().command
     assert command is not None
-    assert "preflight" in trainer_config(cluster.job, cluster.job.spec.stages[0], 0)
-    assert "preflight" not in command.config
+    assert "preflight" in command.config
+
+
+def test_the_preflight_of_earlier_pods_is_none_of_these() -> None:
+    cluster, _launchers = trained(job(preflight={"seconds": 5}, failurePolicy={"backoffSeconds": 0}))
+    measured(cluster)
+    cluster.vanish(1)
+    cluster.settle()
+    cluster.launch().end(1, 137, cluster.now)
+    command = cluster.step().command
+    assert command is not None
+    assert (cluster.status.pods_attempt, "preflight" in command.config) == (1, True)
 
 
 def test_a_hang_is_healed_in_place() -> None:

@@ -87,9 +87,11 @@ def command(state: ObservedState, status: Status) -> StartAttempt | None:
 
 
 def _config(state: ObservedState, status: Status) -> dict[str, Any]:
-    """The attempt's configuration, without a preflight: the devices and connections are those of the attempt before."""
+    """The attempt's configuration, without a preflight if these very pods have been measured in this stage."""
     config = trainer_config(state.job, state.stage, status.attempt, status.roll_backs)
-    return {name: value for name, value in config.items() if name != "preflight"}
+    found = status.preflight
+    measured = found is not None and found.stage == status.stage and found.attempt >= statuses.pods_attempt(status)
+    return {name: value for name, value in config.items() if name != "preflight" or not measured}
 
 
 def recorded(written: Status, decided: Plan) -> StartAttempt | None:
