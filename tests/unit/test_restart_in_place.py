@@ -15,9 +15,10 @@ from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.trainer_config import trainer_config
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.nodes import NodeView
-from resnetboost_operator.observed.pods import PodView, seconds, view
+from resnetboost_operator.observed.pods import PodView, seconds, timestamp, view
 from resnetboost_operator.observed.state import Observation, observe
 from resnetboost_operator.planning import attempts, in_place
+from resnetboost_operator.planning.wakeup import POLL_STARTING_SECONDS
 from support.playedlaunchers import Launchers
 from support.simulation import Cluster, Crash, job
 
@@ -260,6 +261,51 @@ def test_an_operator_that_has_just_begun_waits_for_the_leaders_report() -> None:
     cluster.restarted()
     assert (pods(cluster), cluster.status.attempt) == (ORIGINAL, 1)
     assert cluster.status.attempt_start_time is not None
+
+
+def taken_over() -> tuple[Cluster, Launchers]:
+    """A gang in its back-off, whose operator is replaced by one with another key. Then its ranks start."""
+    cluster, launchers = killed()
+    cluster.now += 5
+    cluster.since, cluster.reached = cluster.now, False
+    plan = cluster.step()
+    assert (plan.poll and plan.poll.index, plan.poll_seconds) == (0, 5.0 + POLL_STARTING_SECONDS)
+    cluster.now += 5
+    launchers.tick(cluster.now)
+    return cluster, launchers
+
+
+def test_an_attempt_in_place_that_trains_goes_on_under_an_operator_with_another_key() -> None:
+    cluster, _launchers = taken_over()
+    cluster.settle()
+    cluster.now += 5
+    cluster.train_to(6)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.attempt_start_time) == ("Running", timestamp(cluster.now))
+    cluster.now += 10
+    cluster.settle()
+    assert (pods(cluster), cluster.status.attempt) == (ORIGINAL, 1)
+
+
+def test_an_attempt_in_place_that_has_begun_has_the_startup_deadline_under_an_operator_with_another_key() -> None:
+    cluster, _launchers = taken_over()
+    cluster.load()
+    cluster.now += in_place.IN_PLACE_SECONDS + 1
+    cluster.settle()
+    assert (pods(cluster), cluster.status.attempt) == (ORIGINAL, 1)
+    wake = cluster.plan().wake_seconds
+    assert wake is not None
+    assert wake > 0
+    cluster.now += wake
+    cluster.step()
+    assert cluster.status.attempts[-1].reason == "StartupDeadlineExceeded"
+
+
+def test_an_attempt_in_place_of_which_nothing_is_heard_gets_new_pods() -> None:
+    cluster, _launchers = taken_over()
+    cluster.now += in_place.IN_PLACE_SECONDS
+    cluster.settle()
+    assert pods(cluster) == ["digits-base-2-0", "digits-base-2-1"]
 
 
 def test_after_a_restart_in_place_that_came_to_nothing_the_next_one_is_with_new_pods() -> None:
