@@ -138,7 +138,7 @@ def test_a_gang_restarts_in_place_by_one_command(host: str) -> None:
         operator = await gang.operator()
         await reported(operator, lambda report: report.running == 5)
         gang.ranks[3].newest.end(137, "words")
-        report = await reported(operator, lambda report: report.ended_count == 1)
+        report = await reported(operator, lambda report: len(report.ended) == 1)
         assert [(end.index, end.exit_code, end.message) for end in report.ended] == [(3, 137, "words")]
         await operator.send(StartAttempt(1, {"attempt": 1}, 8119))
         await reported(operator, lambda report: (report.attempt, report.running) == (1, 5))
@@ -305,7 +305,7 @@ def test_a_killed_rank_is_started_again_and_a_stopped_launcher_ends_with_its_ran
         await reported(operator, lambda report: report.running == 1)
         rank = found.children()[-1]
         os.kill(rank, signal.SIGKILL)
-        report = await reported(operator, lambda report: report.ended_count == 1)
+        report = await reported(operator, lambda report: len(report.ended) == 1)
         assert report.ended[0].exit_code == 137
         assert rank not in found.children(), "a dead rank is reaped"
         await operator.send(StartAttempt(1, {**config, "attempt": 1}, 8119))

@@ -193,9 +193,11 @@ class TestLift:
         policy = {"rules": [{"onExitCodes": [79], "action": "ExcludeNode"}]}
         cluster = training(policy, runPolicy={"startupDeadlineSeconds": 60})
         fail(cluster, code=79, index=1)
-        wait(cluster)
+        cluster.finish_deletions()
+        cluster.now = seconds(cluster.status.restart_time)
+        cluster.step()
         cluster.obstacle = Obstacle("exceeded quota")
-        cluster.pods.clear()
+        cluster.pods.popitem()
         cluster.now += 60
         cluster.step()
         assert cluster.status.attempts[-1].reason == "NotScheduled"

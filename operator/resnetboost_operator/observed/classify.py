@@ -19,6 +19,4 @@ def classify(exit_code: int | None, reason: str, reported_class: str) -> Failure
     reported = failures.BY_NAME.get(reported_class)
     if reported is not None and reported.exit_code == exit_code:
         return reported
-    if exit_code > 128:
-        return failures.KILLED
-    return failures.BY_EXIT_CODE.get(exit_code, failures.INTERNAL_ERROR)
+    return failures.of_exit_code(exit_code)

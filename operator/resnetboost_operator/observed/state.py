@@ -137,6 +137,12 @@ class ObservedState(msgspec.Struct, frozen=True):
         return next((pod for pod in self.gang if pod.index == 0), None)
 
     @property
+    def polled(self) -> PodView | None:
+        """The pod of rank 0 if it can be asked for its progress."""
+        rank_0 = self.rank_0
+        return rank_0 if rank_0 is not None and rank_0.phase == "Running" and rank_0.address else None
+
+    @property
     def is_training(self) -> bool:
         """Whether the gang has finished a step: by rank 0's progress or, if it is unreachable, by its readiness."""
         if self.progress is not None and self.progress.heartbeat > 0:

@@ -115,8 +115,8 @@ def without_oldest(status: Status) -> Status:
 
 
 def lifts(state: ObservedState) -> bool:
-    """Whether pods that avoid nodes have found no place. A quota that lets no pod exist is no reason to lift."""
-    return any(pod.avoids and not pod.node for pod in state.gang)
+    """Whether pods of a whole gang that avoid nodes have found no place; pods that a quota keeps out are no reason."""
+    return not state.missing and any(pod.avoids and not pod.node for pod in state.gang)
 
 
 def _oldest(status: Status) -> ExcludedNode | None:

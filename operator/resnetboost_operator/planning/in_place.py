@@ -87,9 +87,11 @@ def command(state: ObservedState, status: Status) -> StartAttempt | None:
 
 
 def _config(state: ObservedState, status: Status) -> dict[str, Any]:
-    """The attempt's configuration, without a preflight: the devices and connections are those of the attempt before."""
+    """The attempt's configuration, without a preflight if these very pods have been measured in this stage."""
     config = trainer_config(state.job, state.stage, status.attempt, status.roll_backs)
-    return {name: value for name, value in config.items() if name != "preflight"}
+    found = status.preflight
+    measured = found is not None and found.stage == status.stage and found.attempt >= statuses.pods_attempt(status)
+    return {name: value for name, value in config.items() if name != "preflight" or not measured}
 
 
 def recorded(written: Status, decided: Plan) -> StartAttempt | None:
@@ -146,11 +148,22 @@ def abandoned(state: ObservedState) -> Plan | None:
 
 
 def awaited(state: ObservedState) -> Plan | None:
-    """The plan while ranks that were told to start in place do not all run yet, None once they do."""
+    """The plan while ranks that were told to start in place do not all run yet, None once they do.
+
+    Rank 0 is polled from the end of the back-off on: an operator that cannot greet the launchers hears of it alone.
+    """
     if not is_awaited(state.status) or _all_run(state):
         return None
-    wake = sooner(max(0.0, _seconds_left(state)), wakeup.wake_seconds(state))
-    return Plan(state.status, delete=deletions.delete(state, state.status, state.stale), wake_seconds=wake)
+    left = _seconds_left(state)
+    wake = sooner(left if left > 0 else None, wakeup.wake_seconds(state))
+    delay = max(0.0, pods.seconds(state.status.restart_time) - state.now)
+    return Plan(
+        state.status,
+        delete=deletions.delete(state, state.status, state.stale),
+        wake_seconds=wake,
+        poll=state.polled,
+        poll_seconds=delay + wakeup.POLL_STARTING_SECONDS,
+    )
 
 
 def _excluded(state: ObservedState, status: Status) -> str:
@@ -177,6 +190,8 @@ def _unfit_gang(state: ObservedState) -> str:
 
 def _unfit_launchers(state: ObservedState) -> str:
     report = state.observation.gang_report
+    if report is None and state.progress is not None:
+        return ""  # rank 0 has begun, so the others were told too; the startup deadline bounds the rest
     if report is None:
         return f"the launcher of rank 0 (port {names.PORT_LAUNCHER}) does not answer"
     if report.connected < state.count:
@@ -206,6 +221,8 @@ def _lost(state: ObservedState) -> str:
         return f"the launchers are at attempt {report.attempt}"
     if _seconds_left(state) > 0 or _all_run(state):
         return ""
+    if report is None and state.progress is not None:
+        return ""  # rank 0 has begun, so the others were told too; the startup deadline bounds the rest
     if report is None:
         return f"the launcher of rank 0 (port {names.PORT_LAUNCHER}) does not answer"
     running = report.running if report.attempt == state.status.attempt else 0
@@ -213,6 +230,9 @@ def _lost(state: ObservedState) -> str:
 
 
 def _all_run(state: ObservedState) -> bool:
+    """By the leader's launcher, or by a step of the attempt, which takes every rank."""
+    if state.progress is not None and state.progress.heartbeat > 0:
+        return True
     report = state.observation.gang_report
     return report is not None and report.attempt == state.status.attempt and report.running >= state.count
 
