@@ -110,6 +110,11 @@ class ObservedState(msgspec.Struct, frozen=True):
         there = self.succeeded | {pod.index for pod in (*self.gang, *self.tombstones)}
         return tuple(index for index in range(self.count) if index not in there)
 
+    def ended_before(self, pod: PodView) -> bool:
+        """Whether the end of that pod's container tells of the attempt before: its rank may not have begun this one."""
+        awaited = statuses.is_awaited_in_place(self.status)
+        return awaited and pod.termination is not None and not pod.termination.by_launcher
+
     @property
     def progress(self) -> Progress | None:
         """The current attempt's progress, None before its first report."""

@@ -117,16 +117,6 @@ def leader(state: ObservedState, status: Status) -> PodView | None:
     return None if not runs or statuses.is_terminal(status) else rank_0
 
 
-def is_awaited(status: Status) -> bool:
-    """Whether the ranks were told to start in place, and have not all been seen to run yet."""
-    return statuses.is_in_place(status) and status.attempt_start_time is None
-
-
-def is_of_before(status: Status, pod: PodView) -> bool:
-    """Whether the end of that pod's container tells of the attempt before: its rank may never have begun this one."""
-    return is_awaited(status) and pod.termination is not None and not pod.termination.by_launcher
-
-
 def abandoned(state: ObservedState) -> Plan | None:
     """The plan that goes on with new pods, if the ranks cannot all start in place any more.
 
@@ -134,7 +124,7 @@ def abandoned(state: ObservedState) -> Plan | None:
     nothing about an attempt that its rank may never have begun. The number grows all the same: some ranks may have
     begun the attempt, and on a lost node may still write its checkpoints.
     """
-    if not is_awaited(state.status) or not (reason := _lost(state)):
+    if not statuses.is_awaited_in_place(state.status) or not (reason := _lost(state)):
         return None
     status = attempts.with_next_attempt(state.status, state.time)
     creation = state.status.attempt_creation_time  # of what counts as one attempt
@@ -152,7 +142,7 @@ def awaited(state: ObservedState) -> Plan | None:
 
     Rank 0 is polled from the end of the back-off on: an operator that cannot greet the launchers hears of it alone.
     """
-    if not is_awaited(state.status) or _all_run(state):
+    if not statuses.is_awaited_in_place(state.status) or _all_run(state):
         return None
     left = _seconds_left(state)
     wake = sooner(left if left > 0 else None, wakeup.wake_seconds(state))

@@ -10,7 +10,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import goodput, in_place, preflight, stragglers
+from resnetboost_operator.planning import goodput, preflight, stragglers
 
 _FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
 
@@ -18,7 +18,7 @@ _FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "
 def with_progress(state: ObservedState) -> ObservedState:
     """The state with ranks, progress and stages of its status updated; unchanged for a finished job."""
     status = state.status
-    ended = [pod for pod in (*state.gang, *state.tombstones) if not in_place.is_of_before(status, pod)]
+    ended = [pod for pod in (*state.gang, *state.tombstones) if not state.ended_before(pod)]
     if statuses.is_terminal(status):
         return state
     progress = _progress(status, _kept(state.observation.progress), ended, state.now)

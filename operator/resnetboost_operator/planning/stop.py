@@ -10,7 +10,7 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import failure as observed_failure
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import attempts, deletions, in_place, wakeup
+from resnetboost_operator.planning import attempts, deletions, wakeup
 from resnetboost_operator.planning.actions import Event, Plan
 from resnetboost_operator.planning.conditions import not_running
 
@@ -21,12 +21,12 @@ def stop(state: ObservedState, ended: FailureClass, reason: str, why: str = "") 
     """
     status, present = state.status, (*state.gang, *state.stale)
     delete = deletions.delete(state, status, present)
-    gang = [pod for pod in state.gang if not in_place.is_of_before(status, pod)]
-    tombstones = [pod for pod in state.tombstones if not in_place.is_of_before(status, pod)]
+    gang = [pod for pod in state.gang if not state.ended_before(pod)]
+    tombstones = [pod for pod in state.tombstones if not state.ended_before(pod)]
     failure = observed_failure.first_culprit(gang, (), tombstones=tombstones, stopping=True)
     if failure is not None and _is_own_fault(failure):
         status = _with_record(state, failure)  # it failed before, or while it saved: that must not be lost
-    elif (gang or tombstones) and status.attempt_start_time is None and not in_place.is_awaited(status):
+    elif (gang or tombstones) and status.attempt_start_time is None and not statuses.is_awaited_in_place(status):
         status = replace(status, attempt_start_time=state.time)  # never seen whole, but it may have trained
     if present:
         waiting = f"waiting for {readable.listed([pod.name for pod in present])} to stop; {saved(state, status)}"
