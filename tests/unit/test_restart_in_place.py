@@ -553,6 +553,16 @@ def test_without_a_claim_new_pods_lose_what_was_saved_in_the_old_ones() -> None:
     assert cluster.status.stages[0].checkpoint_step is None
 
 
+def test_a_rank_that_was_killed_for_memory_is_told_so_with_the_remedy() -> None:
+    limits = {"resources": {"limits": {"memory": "300Mi"}}}
+    cluster, launchers = trained(job(template=limits))
+    launchers.end(1, 137, cluster.now, message='{"class": "OutOfMemory"}')
+    cluster.step()
+    (record,) = cluster.status.attempts
+    assert (record.reason, record.exit_code) == ("OutOfMemory", 137)
+    assert "template.resources.limits.memory is 300Mi; raise it" in record.message
+
+
 def test_a_hang_is_healed_in_place() -> None:
     cluster, _launchers = training()
     cluster.now += 700

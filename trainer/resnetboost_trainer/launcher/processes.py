@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from resnetboost_api import names
+from resnetboost_api import failures, names
 from resnetboost_trainer.engine import early_signals
+from resnetboost_trainer.launcher import memory_events
 from resnetboost_trainer.launcher.ranklog import RankLog
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class RankProcess:
     def __init__(self, template: "_Template", message: Path, written: RankLog) -> None:
         self._template, self._message, self._log = template, message, written
         self._pidfd = -1
+        self._oom_kills = memory_events.oom_kills()
         self.forked = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -64,8 +66,12 @@ class RankProcess:
         await self.forked.wait()
 
     async def wait(self) -> tuple[int, str]:
-        """Its exit code and termination message; that of one that failed without a word is the end of its log."""
+        """Its exit code and termination message; that of one that failed without a word is the end of its log, or that
+        it was killed for memory.
+        """
         exit_code = await self.ended
+        if exit_code == KILLED and memory_events.oom_kills() > self._oom_kills:
+            return exit_code, json.dumps({"class": failures.OUT_OF_MEMORY.name})
         tail = await self._log.tail()
         return exit_code, self._read_message() or (tail if exit_code != 0 else "")
 
