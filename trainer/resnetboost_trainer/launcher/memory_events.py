@@ -1,6 +1,6 @@
 """How often the kernel has killed a process of this container because its memory was used up.
 
-Kubelet notices it of process 1 alone, which is the launcher. That a rank was killed for memory, only a launcher can say.
+Kubelet notices it of process 1 alone, which is the launcher: that a rank was killed for memory, only that can say.
 """
 
 import re
