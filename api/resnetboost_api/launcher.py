@@ -60,7 +60,8 @@ class StartAttempt(Message, frozen=True, tag="start"):
 class RankEnd(Message, frozen=True, tag="rankEnd"):
     """How a rank ended. `exit_code` is 128 plus the signal's number for a killed one, as kubelet has it.
 
-    `message`: the rank's termination message, or the end of its log. `time`: unix seconds by its launcher's clock.
+    `message`: the rank's termination message, or the end of what it wrote to its standard error. `time`: unix seconds
+    by its launcher's clock.
     """
 
     index: Index

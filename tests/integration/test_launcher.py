@@ -326,6 +326,30 @@ def test_a_killed_rank_is_started_again_and_a_stopped_launcher_ends_with_its_ran
     assert words["checkpointStep"] > 0
 
 
+def test_the_end_of_the_log_of_a_rank_that_crashed_is_reported(
+    tmp_path: Path, host: str, processes: list[Process]
+) -> None:
+    found = Process(tmp_path, host, {**GOOD, "epochs": 1000, "checkpoint": {"everySteps": 5}})
+    processes.append(found)
+
+    async def scene() -> None:
+        operator = await operator_of(host)
+        await reported(operator, lambda report: report.running == 1)
+        while not list(tmp_path.glob("checkpoints/*/*/attempt-0/step-*")):
+            assert found.process.poll() is None
+            await asyncio.sleep(0.05)
+        os.kill(found.children()[-1], signal.SIGSEGV)
+        (end,) = (await reported(operator, lambda report: len(report.ended) == 1)).ended
+        assert (end.exit_code, len(end.message) > 40) == (139, True)
+        assert end.message in (tmp_path / "log").read_text()
+
+    async def limited() -> None:
+        async with asyncio.timeout(SECONDS):
+            await scene()
+
+    asyncio.run(limited())
+
+
 def test_no_rank_outlives_its_launcher(tmp_path: Path, host: str, processes: list[Process]) -> None:
     found = Process(tmp_path, host, {**GOOD, "epochs": 1000})
     processes.append(found)

@@ -20,6 +20,7 @@ import yaml
 
 from resnetboost_api import names
 from resnetboost_trainer.engine import early_signals
+from resnetboost_trainer.launcher.ranklog import RankLog
 
 log = logging.getLogger(__name__)
 
@@ -44,16 +45,16 @@ class _Template(msgspec.Struct, frozen=True):
     process: subprocess.Popen[bytes]
     socket: socket.socket
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message. Raises OSError if the process has ended."""
-        self.socket.send(json.dumps(message).encode())
+    def send(self, message: Mapping[str, Any], *descriptors: int) -> None:
+        """Send a message, with open files. Raises OSError if the process has ended."""
+        socket.send_fds(self.socket, [json.dumps(message).encode()], descriptors)
 
 
 class RankProcess:
     """A rank forked by the template process."""
 
-    def __init__(self, template: "_Template", message: Path) -> None:
-        self._template, self._message = template, message
+    def __init__(self, template: "_Template", message: Path, written: RankLog) -> None:
+        self._template, self._message, self._log = template, message, written
         self._pidfd = -1
         self.forked = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -63,8 +64,10 @@ class RankProcess:
         await self.forked.wait()
 
     async def wait(self) -> tuple[int, str]:
-        """Its exit code and termination message, '' if it left none."""
-        return await self.ended, self._read_message()
+        """Its exit code and termination message; that of one that failed without a word is the end of its log."""
+        exit_code = await self.ended
+        tail = await self._log.tail()
+        return exit_code, self._read_message() or (tail if exit_code != 0 else "")
 
     def terminate(self) -> None:
         """Ask it to stop; one that does not exist yet never will: importing MindSpore takes seconds."""
@@ -140,12 +143,15 @@ class RankProcesses:
         host = self._environment.get(names.ENV_COORDINATOR, "").rpartition(":")[0]
         if host and coordinator_port is not None:
             changed[names.ENV_COORDINATOR] = f"{host}:{coordinator_port}"
-        self._rank = RankProcess(template, message)
+        written = RankLog()
+        self._rank = RankProcess(template, message, written)
         try:
-            template.send({"do": "start", "environment": changed})
+            template.send({"do": "start", "environment": changed}, written.writing)
         except OSError as error:
             log.warning("launcher: the template process has ended: %s", error)
             self._rank.finish(KILLED)
+        finally:
+            os.close(written.writing)  # the rank alone has it now
         return self._rank
 
     def close(self) -> None:
