@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import yaml
 
 from resnetboost_api import failures, names
 from resnetboost_trainer.engine import early_signals
+from resnetboost_trainer.engine.scratch import Scratch
 from resnetboost_trainer.launcher import memory_events
 from resnetboost_trainer.launcher.ranklog import RankLog
 
@@ -130,19 +130,19 @@ class RankProcess:
 class RankProcesses:
     """Starts ranks. The template process ends with this one, and every rank with the template process.
 
-    `folder` is private to this launcher: configurations and termination messages of its ranks.
+    Their configurations and termination messages are in a folder private to this launcher.
     """
 
     def __init__(self, environment: Mapping[str, str], arguments: list[str]) -> None:
         self._environment, self._arguments = dict(environment), arguments
-        self.folder = Path(tempfile.mkdtemp(prefix="resnetboost-launcher-"))
+        self._scratch = Scratch("resnetboost-launcher-")
         self._template: _Template | None = None
         self._rank: RankProcess | None = None
 
     async def start(self, attempt: int, config: Mapping[str, Any] | None, coordinator_port: int | None) -> RankProcess:
         """Have the rank of an attempt forked."""
         template = self._living_template()
-        message = self.folder / f"termination-log-{attempt}"
+        message = self._scratch.path / f"termination-log-{attempt}"
         changed = {names.ENV_TERMINATION_LOG: str(message)}
         if config is not None:
             changed[names.ENV_CONFIG] = str(self._written(attempt, config))
@@ -161,10 +161,11 @@ class RankProcesses:
         return self._rank
 
     def close(self) -> None:
-        """End the template process, and with it the rank."""
+        """End the template process, and with it the rank; remove the folder."""
         if self._template is not None:
             self._template.process.kill()
             self._template.process.wait()
+        self._scratch.remove()
 
     def reap(self) -> None:
         """Reap orphans, whose parent process 1 of a container becomes; not the template process."""
@@ -178,7 +179,7 @@ class RankProcesses:
                 os.waitpid(found.si_pid, os.WNOHANG)
 
     def _written(self, attempt: int, config: Mapping[str, Any]) -> Path:
-        path = self.folder / f"config-{attempt}.yaml"
+        path = self._scratch.path / f"config-{attempt}.yaml"
         path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
         return path
 
