@@ -563,6 +563,15 @@ def test_a_rank_that_was_killed_for_memory_is_told_so_with_the_remedy() -> None:
     assert "template.resources.limits.memory is 300Mi; raise it" in record.message
 
 
+def test_a_gang_whose_launcher_does_not_answer_gets_new_pods_although_it_trains() -> None:
+    silent, _launchers = training()
+    silent.reached = False
+    silent.now += 700  # a hang: no container ends
+    silent.step()
+    assert (silent.status.attempt, silent.status.pods_attempt) == (1, None)
+    assert "the launcher of rank 0 (port 9401) does not answer" in message(silent)
+
+
 def test_a_hang_is_healed_in_place() -> None:
     cluster, _launchers = training()
     cluster.now += 700

@@ -180,8 +180,6 @@ def _unfit_gang(state: ObservedState) -> str:
 
 def _unfit_launchers(state: ObservedState) -> str:
     report = state.observation.gang_report
-    if report is None and state.progress is not None:
-        return ""  # rank 0 has begun, so the others were told too; the startup deadline bounds the rest
     if report is None:
         return f"the launcher of rank 0 (port {names.PORT_LAUNCHER}) does not answer"
     if report.connected < state.count:
