@@ -201,12 +201,24 @@ class ControlPlane:
             raise ClusterError(f"the folder {error.filename}: {error.strerror}; name a new one") from None
         return self._kept_folder.resolve()
 
+    def until_established(self, *kinds: str) -> None:
+        """Wait for definitions of kinds, as arguments of kubectl. `kubectl wait` fails before they have any condition."""
+
+        def established() -> bool:
+            found = json.loads(self.kubectl("get", *kinds, "--output=json"))
+            conditions = [kind.get("status", {}).get("conditions") or () for kind in found.get("items", [found])]
+            return all(
+                any(one["type"] == "Established" and one["status"] == "True" for one in kind) for kind in conditions
+            )
+
+        self.processes.wait_until(established, f"the kind of {' '.join(kinds)}")
+
     def _start(self) -> None:
         self._start_program("etcd", components.etcd())
         self.start_apiserver()
         for crd in self._crds:
             self.kubectl("create", f"--filename={crd}")
-            self.kubectl("wait", "--for=condition=Established", f"--filename={crd}")
+            self.until_established(f"--filename={crd}")
         self._start_program("kube-controller-manager", self._controller_manager_options())
         self._start_program(
             "kube-scheduler", components.scheduler(self._identities.kubeconfig("system:kube-scheduler"))
