@@ -202,14 +202,11 @@ class ControlPlane:
         return self._kept_folder.resolve()
 
     def until_established(self, *kinds: str) -> None:
-        """Wait for definitions of kinds, as arguments of kubectl. `kubectl wait` fails before they have any condition."""
+        """Wait for definitions of kinds, as arguments of kubectl, whose own `wait` fails before they have a condition."""
 
         def established() -> bool:
             found = json.loads(self.kubectl("get", *kinds, "--output=json"))
-            conditions = [kind.get("status", {}).get("conditions") or () for kind in found.get("items", [found])]
-            return all(
-                any(one["type"] == "Established" and one["status"] == "True" for one in kind) for kind in conditions
-            )
+            return all(map(_is_established, found.get("items", [found])))
 
         self.processes.wait_until(established, f"the kind of {' '.join(kinds)}")
 
@@ -251,3 +248,8 @@ def _reserved_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
+
+
+def _is_established(kind: dict[str, Any]) -> bool:
+    conditions = kind.get("status", {}).get("conditions") or ()
+    return any((found["type"], found["status"]) == ("Established", "True") for found in conditions)
