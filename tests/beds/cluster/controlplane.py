@@ -202,7 +202,7 @@ class ControlPlane:
         return self._kept_folder.resolve()
 
     def until_established(self, *kinds: str) -> None:
-        """Wait for definitions of kinds, as arguments of kubectl, whose own `wait` fails before they have a condition."""
+        """Wait for definitions of kinds, as arguments of kubectl, whose `wait` fails before they have a condition."""
 
         def established() -> bool:
             found = json.loads(self.kubectl("get", *kinds, "--output=json"))
