@@ -21,7 +21,7 @@ rendezvous = Rendezvous(environment)
 from resnetboost_trainer.engine import device  # noqa: E402  after the coordinator has begun to import MindSpore
 from support import elastic, elasticcases  # noqa: E402
 
-FIRST, END, THROUGH = (int(os.environ.get(name, 0)) for name in ("FIRST", "END", "THROUGH"))
+FIRST, END, THROUGH = (int(os.environ.get(name, "0")) for name in ("FIRST", "END", "THROUGH"))
 folder = Path(sys.argv[1])
 device.prepare()
 communicator = Communicator(environment.rank, environment.world_size)
