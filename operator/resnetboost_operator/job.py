@@ -18,7 +18,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Each of its stages has the settings of its algorithm and a `device_count` of its own.
     `queue` and `queue_priority` are the values of Kueue's labels, '' without; `pod_annotations` those of the job's
-    annotations that its pods get. `volcano_queue` and `yunikorn_queue` are the queues it names for these schedulers, ''
+    annotations that its pods get. `virtual_ranks` are the numbers of ranks that stages are defined by, where they run
+    on fewer. `volcano_queue` and `yunikorn_queue` are the queues it names for these schedulers, ''
     without.
     """
 
@@ -32,6 +33,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     pod_annotations: Mapping[str, str] = {}
     volcano_queue: str = ""
     yunikorn_queue: str = ""
+    virtual_ranks: Mapping[str, int] = {}
 
     @property
     def has_launchers(self) -> bool:
@@ -56,6 +58,22 @@ def parse_job(obj: dict[str, Any]) -> Job:
         yunikorn_queue=labels.get(names.YUNIKORN_QUEUE, ""),
         spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage, spec.device) for stage in spec.stages)),
     )
+
+
+def resized(job: Job, ranks: int) -> Job:
+    """The job on at most so many ranks: each stage on the largest number that divides its own."""
+    counts = {stage.name: stage.device_count or 1 for stage in job.spec.stages}
+    fewer = {name: _largest_divisor(count, ranks) for name, count in counts.items() if count > ranks}
+    stages = tuple(
+        msgspec.structs.replace(stage, device_count=fewer.get(stage.name, stage.device_count))
+        for stage in job.spec.stages
+    )
+    virtual = {name: counts[name] for name in fewer}
+    return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, stages=stages), virtual_ranks=virtual)
+
+
+def _largest_divisor(count: int, most: int) -> int:
+    return max(number for number in range(1, most + 1) if count % number == 0)
 
 
 def _completed(stage: Stage, device: Device) -> Stage:
