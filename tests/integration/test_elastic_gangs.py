@@ -14,7 +14,7 @@ from support.elasticgang import Stage
 pytestmark = pytest.mark.slow
 
 # Of the losses of all steps, relative to each: float32 sums in another order, and what the training makes of them.
-MOMENTUM_WITHIN = 1e-4
+WITHIN = 1e-4
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -41,8 +41,41 @@ def test_momentum_goes_on_with_half_of_its_ranks_and_with_all_of_them_again(tmp_
     second = moved.train(1, until=28)
     assert 6 <= first < 22 < second < 44, "a gang did not change in the middle of an epoch"
     assert moved.train(2) == 44
-    assert difference(moved, still) < MOMENTUM_WITHIN
+    assert difference(moved, still) < WITHIN
     for rank in range(2):
         shard = f"rank-{rank:04d}.safetensors"
         for name, values in tensors(still, shard).items():
             np.testing.assert_allclose(tensors(moved, shard)[name], values, rtol=1e-2, atol=1e-3, err_msg=name)
+
+
+ALL = {
+    "algorithm": "THOR",
+    "thor": trainerconfig.THOR | {"frequency": 5},
+    "ema": {"decay": 0.99},
+    "accumulationSteps": 2,
+    "dataset": {"name": "digits", "augmentation": {"crop": "Padded", "padding": 1, "mixupAlpha": 0.4}},
+}
+LARS = {"lars": {}, "learningRate": {"schedule": "Cosine", "peak": 10, "final": 0, "warmupEpochs": 1}}
+SCALED = {"precision": "Float16", "dynamicLossScale": {"initial": 65536, "growthSteps": 5}}
+
+
+def moved_through(stage: Stage, *gangs: tuple[int, int]) -> None:
+    """Train on so many ranks until that step each, none of which may be the end of an epoch of 22; then on all."""
+    for ranks, until in gangs:
+        assert stage.train(ranks, until) % 22, "a gang changed at the end of an epoch; choose another step"
+    assert stage.train(stage.count) == 44
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [ALL | {"localBatchSize": 8}, LARS | SCALED | {"localBatchSize": 16}],
+    ids=["THOR, EMA, accumulation, mixup", "LARS, dynamic loss scale"],
+)
+def test_four_ranks_go_on_as_two_as_one_and_as_four_again(changes: dict[str, Any], tmp_path: Path) -> None:
+    still, moved = (Stage(tmp_path / name, config(**changes), 4) for name in ("still", "moved"))
+    assert still.train(4) == 44
+    moved_through(moved, (4, 5), (2, 14), (1, 26))
+    assert difference(moved, still) < WITHIN
+    for column in ("left_out", "loss_scale"):
+        assert moved.column(column) == still.column(column)
+    assert moved.column("ranks")[0] == 4 and sorted(set(moved.column("ranks"))) == [1, 2, 4]
