@@ -19,10 +19,12 @@ Results = list[dict[str, NDArray[Any]]]
 # (ranks, first step, end): no end is that of an epoch, which has six steps, or three with accumulation.
 GANGS = ((4, 0, 4), (2, 4, 8), (1, 8, 10), (4, 10, 14))
 END = GANGS[-1][-1]
-LOSS, NORM, LEFT_OUT, SCALE = range(4)
+LOSS, _, LEFT_OUT, SCALE = range(4)
 
-# The largest difference of a step's loss from the undisturbed run's, relative to it. docs/elastic.md states these.
-WITHIN = dict.fromkeys(STAGES, 1e-5)
+# Of a step's loss from the undisturbed run's, relative to it: float32 sums in another order. docs/elastic.md states it.
+LOSS_WITHIN = 2e-6
+# Of the numbers of a checkpoint's array, relative to the largest of them.
+STATE_WITHIN = 2e-5
 
 
 class Trained:
@@ -68,8 +70,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def test_losses_are_those_of_a_gang_that_never_changed(trained: Trained, case: str) -> None:
     ours, theirs = trained.told(case), trained.undisturbed(case)
     difference = np.abs(ours[:, LOSS] - theirs[:, LOSS]) / theirs[:, LOSS]
-    print(case, "loss", difference.max(), "norm", np.abs(ours[:, NORM] / np.maximum(theirs[:, NORM], 1e-9) - 1).max())
-    assert difference.max() < WITHIN[case]
+    print(f"{case}: {difference.max():.1e}")
+    assert difference.max() < LOSS_WITHIN
+    assert np.ptp(theirs[:, LOSS]) > 0.1, "it did not train"
+    if "dynamicLossScale" in STAGES[case]:
+        assert 2 < theirs[:, LEFT_OUT].sum() < END - 4, "the scale was never tested"
     np.testing.assert_array_equal(ours[:, [LEFT_OUT, SCALE]], theirs[:, [LEFT_OUT, SCALE]])
 
 
@@ -102,9 +107,8 @@ def test_the_last_state_is_that_of_the_gang_that_never_changed(trained: Trained,
         found = safetensors.numpy.load_file(ours / path.name)
         for name, values in safetensors.numpy.load_file(path).items():
             scale = max(float(np.abs(values).max()), 1e-3)
-            worst = np.abs(found[name] - values).max() / scale
-            print(case, path.name, name, worst)
-            assert worst < 1e-3, f"{path.name}: {name}"
+            worst = float(np.abs(found[name] - values).max() / scale)
+            assert worst < STATE_WITHIN, f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize("case", STAGES)

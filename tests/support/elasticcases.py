@@ -21,7 +21,11 @@ STAGES: dict[str, dict[str, Any]] = {
     "Momentum": {},
     "THOR": {"algorithm": "THOR", "thor": _THOR},
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
-    "PCA by SGD": {"algorithm": "PCA", "pca": _PCA | {"solver": "SGD"}},
+    "PCA by SGD, in buckets": {
+        "algorithm": "PCA",
+        "pca": _PCA | {"solver": "SGD"},
+        "allReduceFusion": {"bucketBytes": 65536},
+    },
     "EMA": {"ema": {"decay": 0.9}},
     "LARS": {"learningRate": {"schedule": "Cosine", "peak": 5, "final": 0, "warmupEpochs": 1}, "lars": {}},
     "accumulation": {"accumulationSteps": 2},

@@ -22,9 +22,10 @@ INTERRUPTED = 16
 class Stage:
     """A stage of a job in its own folder; `config` is the trainer's, without an attempt."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], count: int) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], count: int, first_attempt: int = 0) -> None:
         """`count` is the number of ranks that the training is defined by."""
-        self.folder, self.config, self.count, self.attempt = folder, dict(config), count, -1
+        self.folder, self.config, self.count = folder, dict(config), count
+        self.first_attempt, self.attempt = first_attempt, first_attempt - 1
         folder.mkdir(parents=True, exist_ok=True)
 
     def train(self, ranks: int, until: int | None = None) -> int:
@@ -53,7 +54,7 @@ class Stage:
     def rows(self) -> dict[int, dict[str, str]]:
         """The rows of all attempts' metrics by step; a later attempt's replace those of an earlier one."""
         found = {}
-        for attempt in range(self.attempt + 1):
+        for attempt in range(self.first_attempt, self.attempt + 1):
             with self._metrics(attempt).open() as file:
                 found.update({int(row["step"]): row for row in csv.DictReader(file)})
         return found
