@@ -64,8 +64,8 @@ ALL = {
     "accumulationSteps": 2,
     "dataset": {"name": "digits", "augmentation": {"crop": "Padded", "padding": 1, "mixupAlpha": 0.4}},
 }
-LARS = {"lars": {}, "learningRate": {"schedule": "Cosine", "peak": 10, "final": 0, "warmupEpochs": 1}}
-SCALED = {"precision": "Float16", "dynamicLossScale": {"initial": 65536, "growthSteps": 5}}
+LARS = {"lars": {}, "learningRate": {"schedule": "Cosine", "peak": 5, "final": 0, "warmupEpochs": 1}}
+SCALED = {"dynamicLossScale": {"initial": 65536, "growthSteps": 5}}
 
 
 def moved_through(stage: Stage, *gangs: tuple[int, int]) -> int:

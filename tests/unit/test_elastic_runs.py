@@ -1,5 +1,6 @@
 """A run folder on another number of ranks: what stays of its job, what its gang becomes, and what is refused."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -83,7 +84,11 @@ def test_each_stage_runs_on_the_most_ranks_that_divide_its_own(
 
 def measured(ranks: list[float], attempts: list[int]) -> Measured:
     steps = range(1, len(ranks) + 1)
-    columns = {"ranks": ranks, "step_seconds": [0.1] * len(ranks), "loss": [1.0] * len(ranks)}
+    columns: dict[str, Sequence[float]] = {
+        "ranks": ranks,
+        "step_seconds": [0.1] * len(ranks),
+        "loss": [1.0] * len(ranks),
+    }
     return Measured(steps, ["base"] * len(ranks), attempts, columns)
 
 

@@ -14,7 +14,7 @@ Micro = list[tuple[list[int], object]]
 def step(count: int, ranks: int, local: int, accumulated: int, n: int, number: int) -> Micro:
     """The samples and the generators' positions of all micro batches of a step, in the order of the virtual ranks."""
     whole, parts = count * local * accumulated, count // ranks * accumulated
-    found = []
+    found: Micro = []
     for rank in range(ranks):
         sampler = DistributedSampler(3, whole, rank, ranks, n, parts)
         for request in sampler.steps(number, number + 1):

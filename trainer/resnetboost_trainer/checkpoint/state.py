@@ -40,8 +40,9 @@ def by_rank(
     If the checkpoint is of another number, all begin with the mean, which is in the file of that name.
     Raises ConfigError if the checkpoint belongs to another model.
     """
-    as_saved = shard(ranks - 1, prefix) in contents and shard(ranks, prefix) not in contents
-    files = [shard(rank, prefix) if as_saved else mean for rank in range(ranks)]
+    shards = [shard(rank, prefix) for rank in range(ranks)]
+    as_saved = contents.keys() >= set(shards) and shard(ranks, prefix) not in contents
+    files = shards if as_saved else [mean] * ranks
     return np.stack([arrays.pick(contents[name], parameters) for name in files])
 
 
