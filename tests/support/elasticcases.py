@@ -26,10 +26,13 @@ STAGES: dict[str, dict[str, Any]] = {
         "pca": _PCA | {"solver": "SGD"},
         "allReduceFusion": {"bucketBytes": 65536},
     },
-    "EMA": {"ema": {"decay": 0.9}},
-    "LARS": {"learningRate": {"schedule": "Cosine", "peak": 5, "final": 0, "warmupEpochs": 1}, "lars": {}},
+    "LARS, EMA, mixup": {
+        "learningRate": {"schedule": "Cosine", "peak": 5, "final": 0, "warmupEpochs": 1},
+        "lars": {},
+        "ema": {"decay": 0.9},
+        **_MIXED,
+    },
     "accumulation": {"accumulationSteps": 2},
-    "mixup": _MIXED,
     "dynamic loss scale": _DYNAMIC | {"ema": {"decay": 0.9}},
     "THOR with all": {"algorithm": "THOR", "thor": _THOR, "accumulationSteps": 2, "ema": {"decay": 0.9}}
     | _DYNAMIC

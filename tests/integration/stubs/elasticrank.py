@@ -1,4 +1,4 @@
-"""One rank of a gang that trains every case from step $FIRST to step $END; the leader writes what came of it.
+"""One rank of a gang that trains the $CASES from step $FIRST to step $END; the leader writes what came of it.
 
 Its folder holds a checkpoint of each case by step, from which it goes on. With $THROUGH it trains on to that step after
 the checkpoint of step $END: these are the values whose names begin with `undisturbed`.
@@ -19,7 +19,7 @@ environment = config.environment()
 rendezvous = Rendezvous(environment)
 
 from resnetboost_trainer.engine import device  # noqa: E402  after the coordinator has begun to import MindSpore
-from support import elastic, elasticcases  # noqa: E402
+from support import elastic  # noqa: E402
 
 FIRST, END, THROUGH = (int(os.environ.get(name, "0")) for name in ("FIRST", "END", "THROUGH"))
 folder = Path(sys.argv[1])
@@ -64,7 +64,7 @@ def train(case: str, first: int, end: int, prefix: str = "") -> None:
         left[f"{prefix}{case}.evaluated.{name}"] = values
 
 
-for case in elasticcases.STAGES:
+for case in os.environ["CASES"].split("|"):
     trainee = elastic.Trainee(case, communicator)
     if FIRST:
         left[f"{case}.changed"] = np.array(restore(folder / f"{case}-{FIRST}"))
