@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 # Of a step's loss, relative to it, at first: float32 sums in another order. A training magnifies any such difference
 # whenever it decides the sign of an activation near 0 or whether a line search takes a length, so that later losses
 # differ by more, as they do when a unit in the last place is added to some weights.
-AT_FIRST, LATER = 1e-5, 0.1
+AT_FIRST, LATER = 1e-5, 0.1  # in the first three steps after a change, and in all
 STEPS = 44
 
 
@@ -32,7 +32,7 @@ def check(ours: Stage, theirs: Stage, changed: int, *columns: str) -> None:
     assert ours.steps() == theirs.steps() == list(range(1, STEPS + 1))
     a, b = np.array(ours.column("loss")), np.array(theirs.column("loss"))
     difference = np.abs(a - b) / b
-    end = changed + 5
+    end = changed + 3
     print("at first", difference[:end].max(), "later", difference.max())
     assert difference[:end].max() < AT_FIRST
     assert difference.max() < LATER
@@ -65,7 +65,7 @@ ALL = {
     "accumulationSteps": 2,
     "dataset": {"name": "digits", "augmentation": {"crop": "Padded", "padding": 1, "mixupAlpha": 0.4}},
 }
-LARS = {"lars": {}, "learningRate": {"schedule": "Cosine", "peak": 5, "final": 0, "warmupEpochs": 1}}
+LARS = {"lars": {}, "learningRate": {"schedule": "Cosine", "peak": 1, "final": 0, "warmupEpochs": 1}}
 SCALED = {"dynamicLossScale": {"initial": 65536, "growthSteps": 5}}
 
 
