@@ -49,6 +49,13 @@ _ORDER = (
     "additionalProperties",
 )
 
+# What `kubectl scale` and autoscalers read and write.
+SCALE = {
+    "specReplicasPath": ".spec.device.count",
+    "statusReplicasPath": ".status.ranks.desired",
+    "labelSelectorPath": ".status.selector",
+}
+
 
 def definition() -> Schema:
     """The CustomResourceDefinition of ResNetBoostJobs, to be applied as it is."""
@@ -56,7 +63,7 @@ def definition() -> Schema:
         "name": names.VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        "subresources": {"status": {}, "scale": SCALE},
         "additionalPrinterColumns": [msgspec.to_builtins(column) for column in COLUMNS],
         "schema": {"openAPIV3Schema": schema(ResNetBoostJob)},
     }

@@ -35,7 +35,18 @@ class Device(DeviceKind, frozen=True, kw_only=True):
     """
 
     count: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """Number of devices, and so of ranks and of pods. A stage may take fewer; see its deviceCount."""
+    """Number of devices, and so of ranks and of pods. A stage may take fewer; see its deviceCount. The number of the
+    job's first attempt defines the training; changed later, as by `kubectl scale`, the same training goes on from its
+    checkpoint on the largest number that is not above it and divides the first.
+    """
+    min_count: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """The fewest devices to go on with, where there is no room for all: their number then divides that of the first
+    attempt, and the training stays the same. Left out, the job waits for all of them.
+    """
+    elastic_after_seconds: Annotated[int, Meta(ge=1, le=31536000)] = 300
+    """With minCount: seconds that an attempt waits for room before the job goes on with fewer devices."""
+    resize_backoff_seconds: Annotated[int, Meta(ge=0, le=31536000)] = 1800
+    """With minCount: seconds from one change of the number of devices to the next search for room for more."""
     per_node: Annotated[int, Meta(ge=1, le=1024)] | None = None
     """How many of the devices share a node. Each node then gets exactly so many pods of the job, and ranks of one node
     are neighbours. Left out, the scheduler puts each pod where there is room. The algorithm Adasum averages over
@@ -71,8 +82,30 @@ class Device(DeviceKind, frozen=True, kw_only=True):
     """
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "self == oldSelf",
-            "device cannot change once the job exists; delete the job and apply it again",
+            """
+            self.type == oldSelf.type &&
+            has(self.perNode) == has(oldSelf.perNode) && (!has(self.perNode) || self.perNode == oldSelf.perNode) &&
+            has(self.resourceName) == has(oldSelf.resourceName) &&
+            (!has(self.resourceName) || self.resourceName == oldSelf.resourceName) &&
+            has(self.chip) == has(oldSelf.chip) && (!has(self.chip) || self.chip == oldSelf.chip) &&
+            has(self.rendezvous) == has(oldSelf.rendezvous) &&
+            (!has(self.rendezvous) || self.rendezvous == oldSelf.rendezvous) &&
+            has(self.runtimeClassName) == has(oldSelf.runtimeClassName) &&
+            (!has(self.runtimeClassName) || self.runtimeClassName == oldSelf.runtimeClassName) &&
+            has(self.sharedMemorySize) == has(oldSelf.sharedMemorySize) &&
+            (!has(self.sharedMemorySize) || self.sharedMemorySize == oldSelf.sharedMemorySize) &&
+            has(self.driverMounts) == has(oldSelf.driverMounts) &&
+            (!has(self.driverMounts) || self.driverMounts == oldSelf.driverMounts)
+            """,
+            """
+            of device only count, minCount, elasticAfterSeconds and resizeBackoffSeconds can change once the job exists;
+            take back the other changes, or delete the job and apply it again
+            """,
+        ),
+        Rule(
+            "!has(self.minCount) || self.minCount <= self.count",
+            "the job cannot shrink to more devices than it has; lower minCount or raise count",
+            field_path=".minCount",
         ),
         Rule(
             "!has(self.perNode) || self.count % self.perNode == 0",

@@ -64,6 +64,8 @@ SUSPENDED = FailureClass("Suspended", None, "disruption", 10)
 STRAGGLER = FailureClass("Straggler", None, "disruption", 10)
 # By the job's queue: another job gets its devices.
 EVICTED = FailureClass("Evicted", None, "disruption", 10)
+# With another number of ranks: a user asked for it, or there is room for fewer or more.
+RESIZED = FailureClass("Resized", None, "disruption", 10)
 
 ALL = (
     SUCCEEDED,
@@ -92,11 +94,12 @@ ALL = (
     SUSPENDED,
     STRAGGLER,
     EVICTED,
+    RESIZED,
 )
 # Ranks that probably ended because of another one.
 VICTIMS = (COMMUNICATION_ERROR, INTERRUPTED)
 # Whole gangs that were stopped on purpose: neither a failure nor a restart.
-STOPPED = (SUSPENDED, EVICTED)
+STOPPED = (SUSPENDED, EVICTED, RESIZED)
 # Why a job fails where the same error comes at the same step twice.
 REPEATED = "RepeatedFailure"
 # What makes a job fail that would end the same way again, unless somebody mends something first.

@@ -191,6 +191,47 @@ ACROSS_PARTS = (
         + "Momentum or THOR"
         """,
     ),
+    Rule(
+        """
+        self.device.count == oldSelf.device.count || has(self.checkpoint.claimName) || oldSelf.runPolicy.suspend
+        """,
+        """
+        another number of devices needs new pods, and without checkpoint.claimName the training would begin again; set
+        runPolicy.suspend to true first if it may, or delete the job and apply it again with a claimName
+        """,
+        field_path=".device.count",
+    ),
+    Rule(
+        "self.device.count == oldSelf.device.count || self.stages.all(s, s.algorithm != 'Adasum')",
+        """
+        Adasum's sums depend on the number of devices, which would be another training; delete the job and apply it
+        again
+        """,
+        field_path=".device.count",
+    ),
+    Rule(
+        "!has(self.device.minCount) || has(self.checkpoint.claimName)",
+        """
+        with fewer devices the job goes on from its checkpoint, which is lost with the pods; add a checkpoint.claimName,
+        or leave minCount out
+        """,
+        field_path=".device.minCount",
+    ),
+    Rule(
+        "!has(self.device.minCount) || self.stages.all(s, s.algorithm != 'Adasum')",
+        """
+        Adasum's sums depend on the number of devices, so that the training cannot go on with fewer; leave minCount out
+        """,
+        field_path=".device.minCount",
+    ),
+    Rule(
+        "!has(self.device.minCount) || self.device.elasticAfterSeconds < self.runPolicy.startupDeadlineSeconds",
+        """
+        the attempt would fail for want of room before it goes on with fewer devices; use an elasticAfterSeconds below
+        runPolicy.startupDeadlineSeconds
+        """,
+        field_path=".device.elasticAfterSeconds",
+    ),
     # A stage without the block has the topology Hierarchical; stages of one device have a rule.
     Rule(
         """

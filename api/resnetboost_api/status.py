@@ -283,6 +283,8 @@ class Attempt(Reported, frozen=True):
     """The rule of failurePolicy.rules that decided what followed; left out where none matched."""
     message: Annotated[str, Meta(max_length=4096)] = ""
     """What the rank said, or the end of its log."""
+    ranks: Count | None = None
+    """How many ranks it had."""
     rolled_back: bool = False
     """Whether the next attempt went back to a checkpoint before the failure; see rollBacks."""
     REQUIRED: ClassVar[tuple[str, ...] | None] = ("attempt",)
@@ -327,9 +329,9 @@ class Status(Reported, frozen=True):
 
     phase: Phase = "Pending"
     """Summary for people. Pending: nothing runs yet. Queued: it waits for its queue's admission. Starting: pods exist,
-    not all ranks train. Running: all ranks train. Restarting: the gang failed and starts again. Suspending: the ranks
-    save and leave. Suspended: stopped by runPolicy.suspend. Complete and Failed are final. Programs should look at
-    conditions.
+    not all ranks train. Running: all ranks train. Restarting: the gang failed, or gets another number of devices, and
+    starts again. Suspending: the ranks save and leave. Suspended: stopped by runPolicy.suspend. Complete and Failed are
+    final. Programs should look at conditions.
     """
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=32, extra_json_schema=keyed("type"))] = ()
     """State of the job for programs, as Kubernetes conditions."""
@@ -360,6 +362,16 @@ class Status(Reported, frozen=True):
     waiting_time: Time | None = None
     """Since when the job waits for its next attempt, in its queue or between two attempts; goodput has the time before.
     """
+    virtual_ranks: Count | None = None
+    """device.count of the first attempt, by which the training is defined; later ones may have fewer ranks."""
+    device_count: Count | None = None
+    """Number of devices of the current attempt, once it has begun."""
+    placeable_devices: Count | None = None
+    """For how many devices there was room of late, where it was not for all; the next attempt asks for no more."""
+    resize_time: Time | None = None
+    """When the number of devices last changed."""
+    selector: Annotated[str, Meta(max_length=256)] = ""
+    """Selects the job's pods, for `kubectl scale` and autoscalers."""
     ranks: Ranks = Ranks()
     observed_generation: Count = 0
     """Generation of the job that this status was decided for."""

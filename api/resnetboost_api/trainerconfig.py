@@ -68,6 +68,9 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     """Name of the stage."""
     attempt: Annotated[int, Meta(ge=0, le=2**53)]
     """Number of the attempt; it grows over the whole job."""
+    virtual_ranks: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """How many ranks the training is defined by, where the gang has fewer: each of its ranks does the work of several
+    neighbouring ones, as more micro batches. Left out where it is the gang's own number."""
     seed: Seed = 0
     """Seed of the initial weights and of the order of the data."""
     jit_level: JitLevel | None = None

@@ -16,10 +16,13 @@ from resnetboost_api.stage import Stage
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A job as the plan sees it; `uid` is empty and `generation` 1 for a file that no cluster has seen.
 
-    Each of its stages has the settings of its algorithm and a `device_count` of its own.
+    Each of its stages has the settings of its algorithm and a `device_count` of its own. `defined_devices` is the
+    device.count by which the training is defined, which may differ from the spec's since.
     `queue` and `queue_priority` are the values of Kueue's labels, '' without; `pod_annotations` those of the job's
     annotations that its pods get. `volcano_queue` and `yunikorn_queue` are the queues it names for these schedulers, ''
     without. `launcher_key` says which key of the operator the launchers' token is made of, '' without an operator.
+    `most_devices`: on how many devices it is to run now. `virtual_ranks`: the numbers of ranks that stages are defined
+    by, where they run on fewer (`sizes`).
     """
 
     name: str
@@ -33,6 +36,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     volcano_queue: str = ""
     yunikorn_queue: str = ""
     launcher_key: str = ""
+    defined_devices: int
+    most_devices: int
+    virtual_ranks: Mapping[str, int] = {}
 
     @property
     def has_launchers(self) -> bool:
@@ -41,10 +47,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_job(obj: dict[str, Any]) -> Job:
-    """Read an object that `schema.check` found right."""
+    """Read an object that `schema.check` found right.
+
+    Once it has trained, its status says by how many devices it is defined; device.count may change after that.
+    """
     metadata = obj["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     spec = msgspec.convert(obj["spec"], Spec)
+    defined = (obj.get("status") or {}).get("virtualRanks") or spec.device.count
     return Job(
         name=metadata["name"],
         namespace=metadata.get("namespace", "default"),
@@ -55,14 +65,15 @@ def parse_job(obj: dict[str, Any]) -> Job:
         pod_annotations={key: annotations[key] for key in names.PASSED_ANNOTATIONS if key in annotations},
         volcano_queue=annotations.get(names.VOLCANO_QUEUE) or labels.get(names.VOLCANO_QUEUE, ""),
         yunikorn_queue=labels.get(names.YUNIKORN_QUEUE, ""),
-        spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage, spec.device) for stage in spec.stages)),
+        spec=msgspec.structs.replace(spec, stages=tuple(_completed(stage, defined) for stage in spec.stages)),
+        defined_devices=defined,
+        most_devices=spec.device.count,
     )
 
 
-def _completed(stage: Stage, device: Device) -> Stage:
+def _completed(stage: Stage, defined: int) -> Stage:
     adasum = stage.adasum or (Adasum() if stage.algorithm == "Adasum" else None)
-    count = stage.device_count or device.count
-    return msgspec.structs.replace(stages.completed(stage), adasum=adasum, device_count=count)
+    return msgspec.structs.replace(stages.completed(stage), adasum=adasum, device_count=stage.device_count or defined)
 
 
 def ranks_per_summand(device: Device, stage: Stage) -> int:

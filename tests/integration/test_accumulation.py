@@ -40,9 +40,10 @@ class Trainee:
         images = thornetworks.images(BATCH, seed=step) if images is None else images
         labels = np.roll(thornetworks.labels(BATCH), step)
         *before, last = zip(np.split(images, self.parts), np.split(labels, self.parts), strict=True)
+        now = StepSchedule(step, 0.1, 0.1)
         for some, theirs in before:
-            self.program.accumulate(Tensor(some), Tensor(theirs))
-        return self.program.step(Tensor(last[0]), Tensor(last[1]), StepSchedule(step, 0.1, 0.1), stop=False)
+            self.program.accumulate(Tensor(some), Tensor(theirs), now)
+        return self.program.step(Tensor(last[0]), Tensor(last[1]), now, stop=False)
 
     def weights(self) -> Weights:
         return {parameter.name: parameter.asnumpy().copy() for parameter in self.network.trainable_params()}

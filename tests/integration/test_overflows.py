@@ -90,7 +90,7 @@ def test_statistics_of_all_micro_batches_of_a_step_are_put_back() -> None:
     scale = {"initial": overflowing.SCALE, "growthSteps": 1000}
     program = overflowing.program("THOR", ALONE, dynamicLossScale=scale, accumulationSteps=2)
     before = overflowing.everything(program)
-    program.accumulate(*overflowing.batch(0, 0))
+    program.accumulate(*overflowing.batch(0, 0), StepSchedule(0, 0.1, 0.1))
     assert step(program, 0, faint=True).left_out
     after = overflowing.everything(program)
     changed = {name for name in before if not np.array_equal(before[name], after[name])}

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ TESTS = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 300
 
 
-def run(script: str, ranks: int, folder: Path) -> list[dict[str, NDArray[Any]]]:
-    """Run a script as all ranks; returns what each wrote to rank-<n>.npz in the folder. All must exit with 0."""
+def run(script: str, ranks: int, folder: Path, **more: str) -> list[dict[str, NDArray[Any]]]:
+    """Run a script as all ranks; returns what each wrote to rank-<n>.npz in the folder. All must exit with 0.
+
+    `more` are further variables of their environment.
+    """
     addresses = machine.Addresses()  # another program could take a port of 127.0.0.1 before the coordinator does
     coordinator = f"{addresses.next()}:{names.PORT_COORDINATOR}"
-    processes = [_start(script, rank, ranks, coordinator, folder) for rank in range(ranks)]
+    processes = [_start(script, rank, ranks, coordinator, folder, more) for rank in range(ranks)]
     try:
         codes = [process.wait(TIMEOUT_SECONDS) for process in processes]
     finally:
@@ -32,8 +36,11 @@ def run(script: str, ranks: int, folder: Path) -> list[dict[str, NDArray[Any]]]:
     return [dict(np.load(folder / f"rank-{rank}.npz")) for rank in range(ranks)]
 
 
-def _start(script: str, rank: int, ranks: int, coordinator: str, folder: Path) -> subprocess.Popen[bytes]:
+def _start(
+    script: str, rank: int, ranks: int, coordinator: str, folder: Path, more: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     variables = {
+        **more,
         "RESNETBOOST_RANK": str(rank),
         "RESNETBOOST_WORLD_SIZE": str(ranks),
         "RESNETBOOST_COORDINATOR": coordinator,

@@ -1,5 +1,6 @@
 """Store of compiled graphs: saved graphs are loaded again, and any other file is rejected."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,18 @@ def test_an_empty_store_finds_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_graphs_of_another_environment_are_replaced(file: Path, tmp_path: Path) -> None:
-    assert read(tmp_path, "theirs") == {}
-    Store(tmp_path / "graphs", "theirs").write(KEY, GRAPH)
-    assert read(tmp_path, "theirs") == {KEY: GRAPH}
+def test_graphs_of_another_environment_are_not_read_and_stay_until_there_are_too_many(
+    file: Path, tmp_path: Path
+) -> None:
+    os.utime(file.parent, (0, 0))
+    for number in range(1, graph_store.ENVIRONMENTS):
+        assert read(tmp_path, f"theirs {number}") == {}
+        Store(tmp_path / "graphs", f"theirs {number}").write(KEY, GRAPH)
+        assert read(tmp_path, f"theirs {number}") == {KEY: GRAPH}
+        assert read(tmp_path) == {KEY: GRAPH}
+    Store(tmp_path / "graphs", "one too many").write(KEY, GRAPH)
     assert read(tmp_path) == {}
+    assert read(tmp_path, "theirs 1") == read(tmp_path, "one too many") == {KEY: GRAPH}
 
 
 @pytest.mark.parametrize("place", [0, 40, -1], ids=["hash", "middle", "end"])

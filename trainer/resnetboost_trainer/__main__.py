@@ -94,7 +94,7 @@ def _train(settings: Config, environment: Environment, progress: ProgressState) 
     """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
     from resnetboost_trainer.checkpoint import pretrained
     from resnetboost_trainer.data import checks, registry
-    from resnetboost_trainer.distributed import ranktable
+    from resnetboost_trainer.distributed import ranktable, virtual_ranks
     from resnetboost_trainer.distributed.communicator import Rendezvous
     from resnetboost_trainer.metrics.server import Server
 
@@ -105,7 +105,8 @@ def _train(settings: Config, environment: Environment, progress: ProgressState) 
     dataset = registry.load(settings.dataset, settings.model.num_classes)
     mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
-    checks.check_batch(samples, environment.world_size, batch, mixes, accumulated)
+    virtual = virtual_ranks.of(settings, environment.world_size)
+    checks.check_batch(samples, virtual.count, batch, mixes, accumulated)
     pretrained.check(settings, environment, dataset.channels)
     startup.done("data")
     environment = ranktable.place(environment)

@@ -39,6 +39,7 @@ def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[Ro
         job=JobReference(name=job.name, namespace=job.namespace, uid=job.uid),
         stage=stage.name,
         attempt=attempt,
+        virtual_ranks=job.virtual_ranks.get(stage.name),
         seed=spec.seed,
         jit_level=spec.jit_level,
         device=DeviceKind(type=spec.device.type),

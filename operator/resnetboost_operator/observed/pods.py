@@ -70,7 +70,7 @@ class PodView(msgspec.Struct, frozen=True):
     `created` (unix seconds) is by the API server's clock; `looked_at`: a scheduler has judged or bound it.
     `devices` are the annotations of a device plugin, `rank_table` is the digest in the operator's
     annotation, or ''. `gates` are the names of its scheduling gates, `avoids` those of the nodes that its affinity
-    excludes.
+    excludes. `bound` (unix seconds): when a scheduler bound it to its node, 0 if it did not say.
     """
 
     namespace: str
@@ -95,6 +95,7 @@ class PodView(msgspec.Struct, frozen=True):
     avoids: tuple[str, ...] = ()
     created: float = 0.0
     looked_at: bool = True
+    bound: float = 0.0
 
     @property
     def container_ended(self) -> bool:
@@ -139,6 +140,7 @@ def view(pod: Manifest) -> PodView:
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
         avoids=_avoids(spec),
         created=seconds(metadata.get("creationTimestamp")),
+        bound=seconds(_condition(status, "PodScheduled", "True").get("lastTransitionTime")),
         looked_at=bool(node) or any(found.get("type") == "PodScheduled" for found in status.get("conditions") or ()),
     )
 

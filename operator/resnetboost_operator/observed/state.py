@@ -66,12 +66,23 @@ class Observation(msgspec.Struct, frozen=True):
     labelled_nodes: int | None = None
     gang_report: GangReport | None = None
 
+    def is_queued(self, job: Job) -> bool:
+        """Whether Kueue decides when the job runs: by the job's label, or because there is a Workload of it."""
+        usable = self.capabilities.kueue and self.capabilities.kueue_enabled
+        return usable and (bool(job.queue) or self.workload is not None)
+
+    def admitted_count(self, job: Job) -> int | None:
+        """How many pods Kueue has admitted, None if that is for all or it does not decide."""
+        found = self.workload
+        return found.admitted if found is not None and self.is_queued(job) else None
+
 
 class ObservedState(msgspec.Struct, frozen=True):
     """All input of a planning decision.
 
     `gang`: the pods that the current attempt uses; `tombstones`: those that are gone but whose end was seen; `stale`:
-    pods of any earlier attempt, to be deleted; `kept`: finished pods of finished stages, which stay for their logs.
+    pods of any earlier attempt, to be deleted; `kept`: finished pods of finished stages, which stay for their logs;
+    `probes`: pods of the current attempt beyond its ranks, which look for room for more.
     """
 
     job: Job
@@ -81,6 +92,7 @@ class ObservedState(msgspec.Struct, frozen=True):
     tombstones: tuple[PodView, ...]
     stale: tuple[PodView, ...]
     kept: tuple[PodView, ...]
+    probes: tuple[PodView, ...]
     observation: Observation
     now: float
 
@@ -218,12 +230,13 @@ def observe(job: Job, status: Status, observation: Observation, now: float) -> O
     stage = next(stage for stage in job.spec.stages if stage.name == status.stage)
     views = launchers.laid_over(observation.pods, status, observation.gang_report, now)
     gang = tuple(pod for pod in views if _is_current(pod, status) and pod.index < stage.device_count)
+    probes = tuple(pod for pod in views if _is_current(pod, status) and pod.index >= stage.device_count)
     missing = set(range(stage.device_count)) - {pod.index for pod in gang}
     tombstones = tuple(pod for pod in observation.tombstones if _is_current(pod, status) and pod.index in missing)
     others = [pod for pod in views if not _is_current(pod, status)]
     kept = tuple(pod for pod in others if _is_kept(pod, status))
     stale = tuple(pod for pod in others if not _is_kept(pod, status))
-    return ObservedState(job, status, stage, gang, tombstones, stale, kept, observation, now)
+    return ObservedState(job, status, stage, gang, tombstones, stale, kept, probes, observation, now)
 
 
 def _is_current(pod: PodView, status: Status) -> bool:

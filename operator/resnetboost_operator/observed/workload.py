@@ -17,7 +17,8 @@ class WorkloadView(msgspec.Struct, frozen=True):
 
     `priority_class` and `priority_kind` are of its priorityClassRef, '' without.
 
-    `admission` and `checks` (admissionChecks) are as in its status, empty without. `reclaimed` is the count given back.
+    `admission` and `checks` (admissionChecks) are as in its status, empty without. `reclaimed` is the count given back,
+    `admitted` the count that quota is reserved for, None without.
     """
 
     namespace: str
@@ -37,6 +38,7 @@ class WorkloadView(msgspec.Struct, frozen=True):
     conditions: Mapping[str, Condition]
     generation: int = 0
     priority_kind: str = ""
+    admitted: int | None = None
 
     def is_true(self, kind: str) -> bool:
         """Whether the condition of that type is True."""
@@ -66,4 +68,10 @@ def view(workload: Manifest) -> WorkloadView:
         conditions=conditions.read(status),
         generation=metadata.get("generation", 0),
         priority_kind=(spec.get("priorityClassRef") or {}).get("kind", ""),
+        admitted=_admitted(status.get("admission") or {}),
     )
+
+
+def _admitted(admission: Manifest) -> int | None:
+    counts = [int(found["count"]) for found in admission.get("podSetAssignments") or () if "count" in found]
+    return sum(counts) if counts else None

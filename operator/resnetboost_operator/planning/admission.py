@@ -25,8 +25,7 @@ _REMEDIES = {
 
 def is_queued(state: ObservedState) -> bool:
     """Whether Kueue decides when the job runs: by the job's label, or because there is a Workload of it."""
-    usable = state.observation.capabilities.kueue and state.observation.capabilities.kueue_enabled
-    return usable and (bool(state.job.queue) or state.observation.workload is not None)
+    return state.observation.is_queued(state.job)
 
 
 def is_admitted(state: ObservedState) -> bool:

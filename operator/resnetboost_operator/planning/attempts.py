@@ -47,6 +47,7 @@ def record(failure: Failure, status: Status, end_time: str, rule: str | None = N
         resumed_step=known.resumed_step if known is not None else None,
         step_seconds=known.step_seconds if known is not None else None,
         rule=rule,
+        ranks=status.device_count,
         message=plain(_message(failure)),
     )
 
@@ -75,6 +76,7 @@ def with_next_attempt(status: Status, now: str) -> Status:
         attempt_start_time=None,
         failure_time=None,
         rank_table=None,
+        device_count=None,
     )
 
 

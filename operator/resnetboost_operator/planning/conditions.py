@@ -12,13 +12,14 @@ GANG_INCOMPLETE = ("GangIncomplete", "a rank table needs every pod of the gang b
 BRIEF_LIMIT = 600
 # Conditions that are a phase while they are True, the first of them first.
 _ENDS: tuple[Phase, ...] = ("Complete", "Failed", "Suspended")
-QUEUED, EVICTED = "Queued", "Evicted"
+QUEUED, EVICTED, RESIZING = "Queued", "Evicted", "Resizing"
 # Reasons of the condition Running that are a phase while it is False. The last two are of local runs without a process.
 _REASONS: dict[str, Phase] = {
     "NoGangScheduler": "Pending",
     "Restarting": "Restarting",
     "Suspending": "Suspending",
     EVICTED: "Suspending",
+    RESIZING: "Restarting",
     QUEUED: "Queued",
     "Stopped": "Suspended",
     "NotBegun": "Pending",

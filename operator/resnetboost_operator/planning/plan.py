@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from resnetboost_api import failures
+from resnetboost_api import failures, names
 from resnetboost_api.status import StageStatus, Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
@@ -20,6 +20,7 @@ from resnetboost_operator.planning import (
     cleanup,
     conditions,
     deadlines,
+    elastic,
     exclusion,
     failure_detection,
     in_place,
@@ -27,9 +28,11 @@ from resnetboost_operator.planning import (
     pending,
     placement,
     preflight,
+    probes,
     queue,
     rank_assignment,
     reports,
+    resize,
     restart,
     running,
     stages,
@@ -45,9 +48,10 @@ from resnetboost_operator.planning.rank_assignment import RankAssignment
 
 def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan:
     """The next actions for a job. Planning again with their results changes nothing more."""
-    state = observe(job, _begun(job, status, pods.timestamp(now)), observation, now)
+    begun = elastic.begun(job, _begun(job, status, pods.timestamp(now)))
+    state = observe(elastic.sized(job, begun, observation), begun, observation, now)
     state = timekeeping.begun(reports.with_progress(admission.with_admission(state)))
-    decided = queue.with_workload(status, state, _decide(state))
+    decided = queue.with_workload(status, state, probes.with_probes(state, _decide(state)))
     kept = timekeeping.kept(state, stragglers.with_straggling(state, decided.status))
     decided = replace(decided, status=replace(kept, phase=conditions.phase(kept)))
     decided = replace(decided, events=(*decided.events, *_changes(status, decided.status, now)))
@@ -67,7 +71,8 @@ def _changes(before: Status, after: Status, now: float) -> Iterator[Event]:
 
 def _begun(job: Job, status: Status, now: str) -> Status:
     """The status of a job that was never planned before, or is resumed: its active time begins now."""
-    status = replace(status, observed_generation=job.generation)
+    selector = f"{names.LABEL_JOB}={job.name},{names.LABEL_JOB_UID}={job.uid}"
+    status = replace(status, observed_generation=job.generation, selector=selector)
     if not status.stage:
         first = tuple(StageStatus(stage.name) for stage in job.spec.stages)
         status = replace(status, stage=first[0].name, stages=first)
@@ -89,6 +94,8 @@ def _decide(state: ObservedState) -> Plan:
         return suspend.suspend(state)
     if (held := queue.hold(state)) is not None:
         return held
+    if (resized := resize.resize(state := elastic.with_room(state))) is not None:
+        return resized
     if (abandoned := in_place.abandoned(state)) is not None:
         return abandoned
     failure, ranks = failure_detection.failure(state), None

@@ -45,7 +45,8 @@ def _missing_from_older(shared: Sequence[Manifest]) -> tuple[Manifest, ...]:
 
 
 def _begin_attempt(state: ObservedState) -> tuple[Status, tuple[Event, ...]]:
-    status = replace(state.status, attempt_creation_time=state.time)
+    status = replace(state.status, attempt_creation_time=state.time, device_count=state.count)
+    status = replace(status, virtual_ranks=status.virtual_ranks or state.job.defined_devices)
     attempts = statuses.stage_status(status, status.stage).attempts + 1
     status = statuses.with_stage(status, status.stage, state="Running", attempts=attempts)
     message = f"attempt {status.attempt} of stage {status.stage}: a gang of {readable.plural(state.count, 'pod')}"

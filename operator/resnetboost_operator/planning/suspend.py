@@ -35,6 +35,7 @@ def _suspended(state: ObservedState, status: Status) -> Plan:
         start_time=None,
         restart_time=None,
         attempt_creation_time=None,
+        placeable_devices=None,
         ranks=Ranks(desired=state.count),
     )
     status = not_running(status, "Suspended", message, state.time)

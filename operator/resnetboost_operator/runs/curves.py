@@ -50,12 +50,19 @@ class Did(msgspec.Struct, frozen=True):
     updates: Sequence[Updates] = ()
     sums: Sequence[Sums] = ()
     descents: Sequence[Descent] = ()
+    changed_ranks: bool = False
+    """Whether the run had different numbers of ranks."""
 
     @property
     def names(self) -> list[str]:
         """The optional panels, in order."""
-        panels = {"curvature": self.updates, "adaptive sums": self.sums, "subspace": self.descents}
-        return [name for name, stages in panels.items() if stages]
+        panels = {
+            "curvature": self.updates,
+            "adaptive sums": self.sums,
+            "subspace": self.descents,
+            "number of ranks": self.changed_ranks,
+        }
+        return [name for name, shown in panels.items() if shown]
 
 
 def draw(measured: Measured, title: str, did: Did) -> bytes:
@@ -90,6 +97,8 @@ def _draw_panel(name: str, axes: "Axes", measured: Measured, did: Did) -> None:
             _draw_sums(axes, measured, did.sums)
         case "subspace":
             _draw_descent(axes, measured, did.descents)
+        case "number of ranks":
+            _draw_ranks(axes, measured)
 
 
 def _draw_loss(axes: "Axes", measured: Measured) -> None:
@@ -240,6 +249,21 @@ def _draw_descent(axes: "Axes", measured: Measured, descents: Sequence[Descent])
     _note(axes, f"{readable.plural(count, 'step')} in the subspace took {cost.describe(descents)}")
 
 
+def _draw_ranks(axes: "Axes", measured: Measured) -> None:
+    """Draw the gang's size over the steps, which the run's figures do not depend on."""
+    axes.set_title("Number of ranks")
+    axes.set_ylabel("ranks")
+    counts = measured.column("ranks")
+    axes.step(measured.steps, counts, where="mid", color=_TRAIN, linewidth=1.8)
+    axes.set_ylim(0, 1.3 * max(or_zero(count) for count in counts))
+    axes.set_yticks(sorted({0.0, *(count for count in counts if count == count)}))
+
+
+def changed_ranks(measured: Measured) -> bool:
+    """True if steps were made by gangs of different sizes."""
+    return len({count for count in measured.column("ranks") if count == count}) > 1
+
+
 def _finite(values: Sequence[float]) -> list[float]:
     return [value if math.isfinite(value) else float("nan") for value in values]
 
@@ -293,14 +317,18 @@ def _mark_attempts(axes: "Axes", measured: Measured, labelled: bool) -> None:
 def _takeovers(measured: Measured) -> Iterator[tuple[int, str, bool]]:
     """(step, label, whether it went back because it had diverged)."""
     before: tuple[str, int] | None = None
-    faults = measured.column("rolled_back_from")
-    for step, stage, attempt, fault in zip(measured.steps, measured.stages, measured.attempts, faults, strict=True):
+    faults, sizes = measured.column("rolled_back_from"), measured.column("ranks")
+    size = math.nan
+    steps = zip(measured.steps, measured.stages, measured.attempts, faults, sizes, strict=True)
+    for step, stage, attempt, fault, ranks in steps:
         went_back = fault == fault
         if went_back or (before is not None and (stage, attempt) != before):
             begun = before is None or stage == before[0]
             label = f"attempt {attempt}" if begun else f"stage {stage}"
+            if ranks != size and ranks == ranks and size == size:
+                label = f"{label}, {readable.plural(int(ranks), 'rank')}"
             yield step, f"{label}, back from step {fault:.0f}" if went_back else label, went_back
-        before = (stage, attempt)
+        before, size = (stage, attempt), ranks
 
 
 def _label_line(axes: "Axes", step: int, row: int, text: str) -> None:

@@ -115,7 +115,12 @@ def write_report(folder: RunFolder) -> None:
     metricsfile.merge(folder)
     job, status = folder.read_job(), folder.read_status()
     measured = metricsfile.read(folder.metrics_file)
-    did = Did(thor.by_stage(measured), adasum.by_stage(measured, job), pca.by_stage(measured))
+    did = Did(
+        thor.by_stage(measured),
+        adasum.by_stage(measured, job),
+        pca.by_stage(measured),
+        curves.changed_ranks(measured),
+    )
     png = _drawn(measured, title(job), did)
     if png:
         write(folder.report_png, png)

@@ -80,7 +80,7 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
     )
     if goes_on:
         state_.restore(None if found is None else found.contents)
-        log.info("resumed from the checkpoint of step %d", step)
+        log.info("resumed from the checkpoint of step %d%s", step, _of_other_ranks(manifest, source.ours))
         if found is not None and found.manifest.job_uid != source.ours.job_uid:
             source.taking_over(found.manifest, source.ours)
         _adopt(source, found)
@@ -98,6 +98,17 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
     if source.weights is not None or (source.start_from is not None and source.start_from.job_name is not None):
         _save(source, state_.snapshot(), begun)
     return begun
+
+
+def _of_other_ranks(theirs: Manifest | None, ours: Manifest) -> str:
+    """Say, on the leader, that a gang of another size has saved a checkpoint."""
+    if theirs is None or theirs.ranks in (0, ours.ranks):
+        return ""
+    return f", which {_ranks(theirs.ranks)} saved; {_ranks(ours.ranks)} here do the work of {ours.world_size}"
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _skipped(source: Source, manifest: Manifest | None) -> tuple[int, int]:
@@ -189,9 +200,8 @@ def _batch(manifest: Manifest) -> str:
     """Format the global batch in terms of a user's fields: 66 (2 ranks x localBatchSize 33)."""
     parts = manifest.micro_batches or 1
     accumulated = f" x accumulationSteps {parts}" if parts > 1 else ""
-    ranks = "1 rank" if manifest.world_size == 1 else f"{manifest.world_size} ranks"
     whole = manifest.world_size * manifest.local_batch_size * parts
-    return f"{whole} ({ranks} x localBatchSize {manifest.local_batch_size}{accumulated})"
+    return f"{whole} ({_ranks(manifest.world_size)} x localBatchSize {manifest.local_batch_size}{accumulated})"
 
 
 def _by_name(

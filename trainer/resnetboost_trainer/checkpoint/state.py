@@ -1,8 +1,9 @@
 """The training state that a checkpoint saves and restores: weights, BN statistics, optimizer.
 
 Weights are the same bits on every rank, and so is the optimizer's state, unless each node has its own. BN's running
-statistics differ between ranks. Values that differ are saved in a shard per rank or node, so that a resumed run is
-bit-identical; their mean is saved with the rest, for gangs of another size and for evaluation.
+statistics differ between ranks. Values that differ are saved in a shard per virtual rank or node, so that a resumed run
+is bit-identical; their mean is saved with the rest, for trainings of another number and for evaluation. A gang with
+fewer ranks than virtual ones has the same shards: each of its ranks keeps those of several.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,19 +16,34 @@ from resnetboost_trainer.checkpoint import arrays
 from resnetboost_trainer.checkpoint.arrays import Arrays
 from resnetboost_trainer.distributed.communicator import Communicator, Floats
 from resnetboost_trainer.models import freeze
+from resnetboost_trainer.models.layers.running_stats import VirtualStatistics
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 
 
 def shard(rank: int, prefix: str = "") -> str:
-    """Return the file name of a rank's own values."""
+    """Return the file name of a virtual rank's own values."""
     return f"{prefix}rank-{rank:04d}.safetensors"
 
 
 def node_shard(node: int) -> str:
     """Return the file name of a node's own values."""
     return f"node-{node:04d}.safetensors"
+
+
+def by_rank(
+    contents: Mapping[str, Arrays], mean: str, parameters: Mapping[str, Parameter], ranks: int, prefix: str = ""
+) -> Floats:
+    """Return the values of each of so many virtual ranks in a checkpoint, (ranks, values).
+
+    If the checkpoint is of another number, all begin with the mean, which is in the file of that name.
+    Raises ConfigError if the checkpoint belongs to another model.
+    """
+    shards = [shard(rank, prefix) for rank in range(ranks)]
+    as_saved = contents.keys() >= set(shards) and shard(ranks, prefix) not in contents
+    files = shards if as_saved else [mean] * ranks
+    return np.stack([arrays.pick(contents[name], parameters) for name in files])
 
 
 class Average(Protocol):
@@ -78,6 +94,7 @@ class State:
         self.of_node = {parameter.name: parameter for parameter in of_node}
         self.later: dict[str, Parameter] = {}
         self.communicator, self.ranks_per_node = communicator, ranks_per_node
+        self.virtual: VirtualStatistics | None = None
         self.average: Average | None = None
         self.watch: Watch | None = None
 
@@ -85,9 +102,27 @@ class State:
         """Add optional parameters: a checkpoint without them (older trainer, other loss scale) keeps their values."""
         self.later |= {parameter.name: parameter for parameter in parameters}
 
+    def become_virtual(self, each: int) -> VirtualStatistics | None:
+        """Keep the statistics of so many virtual ranks on this rank from now on; None if the network has none."""
+        if self.statistics:
+            self.virtual = VirtualStatistics(list(self.statistics.values()), each)
+        return self.virtual
+
+    @property
+    def own(self) -> Floats:
+        """Copies of the statistics of this rank's virtual ranks, (virtual ranks, values)."""
+        return arrays.flatten(self.statistics)[None] if self.virtual is None else self.virtual.values
+
+    def _set_own(self, rows: Floats) -> None:
+        if self.virtual is None:
+            arrays.assign_flat(rows[0], self.statistics)
+        else:
+            self.virtual.values = rows
+
     def snapshot(self) -> dict[str, Arrays] | None:
         """Return copies of a checkpoint's contents on the leader, None on other ranks. A collective: all ranks call."""
-        every = self.communicator.gather(arrays.flatten(self.statistics))
+        own = self.own
+        every = self.communicator.gather(own.reshape(-1)).reshape(len(own) * self.communicator.size, own.shape[1])
         nodes = list(self._of_nodes())
         averaged = self.average.snapshot() if self.average is not None else {}
         if not self.communicator.leads:
@@ -120,17 +155,17 @@ class State:
         """
         everything = {**self.weights, **self.optimizer, **self.later}
         self._restore_nodes(contents)
-        statistics = np.zeros((self.communicator.size, arrays.count(self.statistics)), np.float32)
+        each = 1 if self.virtual is None else len(self.virtual.rows)
+        statistics = np.zeros((each * self.communicator.size, arrays.count(self.statistics)), np.float32)
         if contents is not None:
             arrays.assign(contents[MODEL], self.weights)
             saved = contents[OPTIMIZER]
             arrays.assign(saved, self.optimizer)
             arrays.assign(saved, {name: value for name, value in self.later.items() if name in saved})
-            for rank, row in enumerate(statistics):
-                # A gang of another size starts from the mean, which is what evaluation uses.
-                row[:] = arrays.pick(contents.get(shard(rank), contents[MODEL]), self.statistics)
+            statistics = by_rank(contents, MODEL, self.statistics, len(statistics))
         arrays.assign_flat(self.communicator.broadcast(arrays.flatten(everything)), everything)
-        arrays.assign_flat(self.communicator.broadcast(statistics)[self.communicator.rank], self.statistics)
+        first = each * self.communicator.rank
+        self._set_own(self.communicator.broadcast(statistics)[first : first + each])
         if self.average is not None:
             self.average.restore(contents)
         if self.watch is not None:
@@ -158,6 +193,8 @@ class State:
         if model is not None:
             arrays.assign(model, everything)
         arrays.assign_flat(self.communicator.broadcast(arrays.flatten(everything)), everything)
+        if self.virtual is not None:
+            self.virtual.values = np.repeat(arrays.flatten(self.statistics)[None], len(self.virtual.rows), axis=0)
         if self.average is not None:
             self.average.begin()
 
@@ -166,11 +203,11 @@ class State:
         return arrays.copy(self.weights) | arrays.copy(self.statistics) | given
 
     def evaluation_statistics(self) -> Floats:
-        """Set the statistics to their mean over the ranks, for evaluation; return this rank's own. A collective."""
-        own = arrays.flatten(self.statistics)
-        arrays.assign_flat(self.communicator.mean(own), self.statistics)
-        return own
+        """Set the statistics to the mean of all virtual ranks', for evaluation; return what they were. A collective."""
+        before = arrays.flatten(self.statistics)
+        arrays.assign_flat(self.communicator.mean(arrays.mean(self.own)), self.statistics)
+        return before
 
-    def training_statistics(self, own: Floats) -> None:
-        """Restore this rank's own statistics bit for bit, for training."""
-        arrays.assign_flat(own, self.statistics)
+    def training_statistics(self, before: Floats) -> None:
+        """Restore the network's statistics bit for bit, for training."""
+        arrays.assign_flat(before, self.statistics)

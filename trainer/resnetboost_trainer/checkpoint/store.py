@@ -52,9 +52,10 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     Random numbers are counter-based: seed, lineage, step and batch sizes determine them and the data order completely
     (data/rng.py). Old checkpoints without a job namespace and name are found by uid only. `written` is in Unix seconds.
-    `layout` describes a snapshot's flat vector; `basis` identifies the subspace of a PCA state; `weights` is the
-    fingerprint of the file that the run's first weights came from. The step after this one takes the batch
-    `step + skipped_batches` of the data order: roll-backs skip some."""
+    `world_size` is the number of virtual ranks, which the training is defined by; `ranks` is that of the gang, 0 if the
+    checkpoint is older than this field. `layout` describes a snapshot's flat vector; `basis` identifies the subspace of
+    a PCA state; `weights` is the fingerprint of the file that the run's first weights came from. The step after this
+    one takes the batch `step + skipped_batches` of the data order: roll-backs skip some."""
 
     format: int = FORMAT
     job_uid: str
@@ -67,6 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     seed: int
     lineage: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = BY_SEED_ALONE
     world_size: int
+    ranks: int = 0
     local_batch_size: int
     model: str
     dataset: str

@@ -19,7 +19,7 @@ from resnetboost_trainer import config, failures
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import checks, registry
 from resnetboost_trainer.data.registry import Dataset
-from resnetboost_trainer.distributed import ranktable
+from resnetboost_trainer.distributed import ranktable, virtual_ranks
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.profiling.step_times import Step, Times, times
@@ -105,7 +105,8 @@ def _alone(settings: Config) -> Config:
 def _check_batch(settings: Config, environment: Environment, dataset: Dataset) -> None:
     samples, mixes = len(dataset.train.labels), dataset.mixing is not None
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
-    checks.check_batch(samples, environment.world_size, batch, mixes, accumulated)
+    ranks = virtual_ranks.of(settings, environment.world_size).count
+    checks.check_batch(samples, ranks, batch, mixes, accumulated)
 
 
 def _measured(settings: Config, environment: Environment, dataset: Dataset, folder: Path, steps: int) -> Profile:

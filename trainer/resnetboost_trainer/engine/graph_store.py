@@ -21,6 +21,7 @@ NUMBER = "#"
 
 SUFFIX, TRIAL = ".graph", "trial"
 DIGEST_BYTES = 32
+ENVIRONMENTS = 4  # whose graphs are kept: a gang of 4 ranks that runs as 2 and as 1 has three
 _FILE_NAME = re.compile(r"[A-Za-z_]+#?\.[a-z]+")
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,9 @@ def decode(data: bytes) -> dict[str, Graph]:
 
 
 class Store:
-    """The graphs of one stage. Writing the first graph of an environment deletes those of others, which are not read.
+    """The graphs of one stage. Writing the first graph of an environment deletes those of all but the newest others.
+
+    Graphs of another environment are not read; a gang that changes its size and returns to it finds its own.
 
     A trial marks the first run of a graph that was read: if the process dies in it, the next start drops all graphs.
     """
@@ -95,7 +98,7 @@ class Store:
 
     def _write(self, path: Path, data: bytes) -> None:
         if not self.folder.exists():
-            shutil.rmtree(self.root, ignore_errors=True)
+            self._delete_oldest()
             self.folder.mkdir(parents=True, mode=0o700)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         with open(partial, "wb", opener=_private) as file:
@@ -103,6 +106,14 @@ class Store:
             file.flush()
             os.fsync(file.fileno())
         partial.rename(path)
+
+    def _delete_oldest(self) -> None:
+        """Make room for another environment."""
+        if self.root.exists():
+            folders = [path for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]
+            newest = sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
+            for folder in newest[ENVIRONMENTS - 1 :]:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _private(path: str, flags: int) -> int:

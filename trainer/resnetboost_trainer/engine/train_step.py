@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer.config import Config
+from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.buckets import Buckets
 from resnetboost_trainer.distributed.communicator import Communicator, Floats, lost, of_collective
 from resnetboost_trainer.distributed.reduction import ACCURACY, LOSS, NORM_SQUARED, TAIL
@@ -34,7 +35,10 @@ DIVERGED = 1000.0
 
 
 class Program:
-    """A network, its loss, its optimizer and their graphs. Ranks differ in BN's running statistics alone."""
+    """A network, its loss, its optimizer and their graphs. Virtual ranks differ in BN's running statistics alone.
+
+    The micro batches of a step are those of each of this rank's virtual ranks, one virtual rank after another.
+    """
 
     def __init__(self, config: Config, network: nn.Cell, communicator: Communicator, prepared: object = None) -> None:
         """`prepared` is what `registry.prepare` returned for the stage. A collective."""
@@ -43,38 +47,51 @@ class Program:
         entropy = loss.CrossEntropy(config.label_smoothing, config.label_smoothing_over)
         if communicator.leads:
             log.info(loss.described(config.label_smoothing, config.label_smoothing_over, self.classes))
-        parts, self.state = registry.build(BuildContext(config, network, entropy, communicator, prepared))
+        self.virtual = virtual_ranks.of(config, communicator.size)
+        context = BuildContext(config, network, entropy, communicator, prepared)
+        parts, self.state = registry.build(context)
+        self.of_each = self.state.become_virtual(self.virtual.each) if self.virtual.each > 1 else None
         self.update_rule, self.curvature, self.advice = parts.update_rule, parts.curvature, parts.advice
         self.average: ModelEma | None = None
         if config.ema is not None:
-            self.average = ModelEma(self.state.weights, self.state.statistics, config.ema.decay, communicator)
+            weights, statistics = self.state.weights, self.state.statistics
+            self.average = ModelEma(weights, statistics, config.ema.decay, communicator, self.of_each)
             self.state.average = self.average
         self.watch: LossWatch | None = None
         if config.divergence is not None:
             self.watch = self.state.watch = LossWatch(config.divergence, self.classes, communicator)
         self.scaler = grad_scaler.of(config)
-        self.statistics = None if self.scaler is None else Statistics(network)
+        self.statistics = None if self.scaler is None else self.of_each or Statistics(network)
         self.state.add([] if self.scaler is None else self.scaler.parameters)
         scale = config.loss_scale if self.scaler is None else self.scaler.factor
         probes = self.curvature.capture.probes if self.curvature is not None else ()
         sizes = [parameter.size for parameter in parts.parameters]
-        buckets = _buckets(config, sizes, scale) if communicator.size > 1 else None
+        buckets = _buckets(config, sizes, scale) if context.summed and communicator.size > 1 else None
         self.gradient = Gradient(network, entropy, parts.parameters, scale, buckets=buckets)
         self.capturing = Gradient(network, entropy, parts.parameters, scale, probes)
-        self.accumulation = Accumulation(sum(sizes) + 2, config.accumulation_steps)
+        self.micro_batches = config.accumulation_steps  # of each virtual rank
+        self.accumulation = Accumulation(sum(sizes) + 2, self.micro_batches * self.virtual.each)
+        self._place = 0  # of the next micro batch in its step
+        self._evaluates_again = parts.evaluates_again
+        self._batches: list[tuple[Tensor, Tensor]] = []  # of the virtual ranks before this one
         self._compiled: set[bool] = set()
         self._compiling = False
         self._sampled = False  # whether the step before was timed without compiling
         self._accumulated_seconds = self._seconds = 0.0
 
-    def accumulate(self, images: Tensor, labels: Tensor) -> None:
+    def accumulate(self, images: Tensor, labels: Tensor, now: StepSchedule) -> None:
         """Add the gradient of a micro batch before the step's last one, which `step` takes. Not a collective."""
         begun = time.perf_counter()
-        self._keep_statistics()
-        self.gradient.set_train(True)
-        flat, _ = self.gradient(images, labels, Tensor(np.zeros(1 + self.communicator.size, np.float32)))
+        last = (self._place + 1) % self.micro_batches == 0  # of its virtual rank
+        due = last and self._is_due(now)
+        tail = Tensor(np.zeros(1 + self.communicator.size, np.float32))
+        flat, captured = self._micro_batch(images, labels, tail, due)
         self.accumulation.add(flat)
-        self._compiling |= self._first_use(False)
+        if self.curvature is not None and due:
+            self.curvature.observe(captured, flat, len(images), self._scale())
+        if last and self._evaluates_again:
+            self._batches.append((images, labels))
+        self._compiling |= self._first_use(due)
         self._accumulated_seconds += time.perf_counter() - begun
 
     def step(
@@ -86,7 +103,8 @@ class Program:
         started: float | None = None,
         data_wait_seconds: float = 0.0,
     ) -> StepRecord:
-        """Gradient, reduction, finite check, update. A collective. THOR's factors are those of this last micro batch.
+        """Gradient, reduction, finite check, update. A collective. THOR's factors are those of each virtual rank's last
+        micro batch.
 
         The whole step began at `started` (of `time.perf_counter`) and waited so long for its batches. A step that is
         left out changes the loss scale alone, and postpones an update of the curvature to the next one.
@@ -94,14 +112,14 @@ class Program:
         is broken.
         """
         begun = time.perf_counter() - self._accumulated_seconds
-        due = self.curvature is not None and self.curvature.due(now.step)
-        self._keep_statistics()
-        flat, captured = self._gradient(images, labels, Tensor(self._tail(stop)), due)
+        due = self._is_due(now)
+        flat, captured = self._micro_batch(images, labels, Tensor(self._tail(stop)), due)
+        batches, self._batches, self._place = [*self._batches, (images, labels)], [], 0
         whole = self.accumulation.mean(flat)
         computed = time.perf_counter()
         gradients, scalars = self.update_rule.reduce(whole)
         reduced = time.perf_counter()
-        scale = self.scaler.now if self.scaler is not None else self.loss_scale
+        scale = self._scale()
         left_out = self._leaves_out(scalars, scale)
         curvature, update, across = None, None, 0.0
         if left_out:
@@ -112,7 +130,7 @@ class Program:
                 self.watch.check(now.step + 1, float(scalars[LOSS]), self._advice(now))
             if self.curvature is not None and due:
                 curvature = self.curvature.update(captured, flat, len(images), scale, now.damping)
-            batch = Batch(images, labels, float(scalars[LOSS]))
+            batch = Batch(batches, float(scalars[LOSS]))
             update = self.update_rule.update(gradients, batch, now.learning_rate)
             across = self.update_rule.collective_seconds
             if self.average is not None:
@@ -145,6 +163,26 @@ class Program:
             curvature=curvature,
             update=update,
         )
+
+    def _is_due(self, now: StepSchedule) -> bool:
+        return self.curvature is not None and self.curvature.due(now.step)
+
+    def _scale(self) -> float:
+        return self.scaler.now if self.scaler is not None else self.loss_scale
+
+    def _micro_batch(
+        self, images: Tensor, labels: Tensor, tail: Tensor, due: bool
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Compute the next micro batch's flat buffer, with the BN statistics of its virtual rank."""
+        self._keep_statistics()
+        virtual, place = divmod(self._place, self.micro_batches)
+        self._place += 1
+        if self.of_each is not None and place == 0:
+            self.of_each.enter(virtual)
+        found = self._gradient(images, labels, tail, due)
+        if self.of_each is not None and place == self.micro_batches - 1:
+            self.of_each.leave(virtual)
+        return found
 
     def _gradient(self, images: Tensor, labels: Tensor, tail: Tensor, due: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Compute the flat buffer; if a curvature update is due, another graph also captures its tensors."""

@@ -17,6 +17,7 @@ from resnetboost_trainer.data import checks, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import DataLoader
 from resnetboost_trainer.data.registry import Dataset
+from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import schedule_change
 from resnetboost_trainer.engine.compile_cache import Graphs
@@ -58,14 +59,15 @@ class Training:
     ) -> None:
         self.config, self.environment, self.dataset, self.stop = config, environment, dataset, stop
         self.startup = startup
-        self.global_batch = environment.world_size * config.local_batch_size * config.accumulation_steps
+        self.virtual = virtual_ranks.of(config, environment.world_size)
+        self.global_batch = self.virtual.count * config.local_batch_size * config.accumulation_steps
         self.share = sampler.DistributedSampler(
             config.seed,
             self.global_batch,
             environment.rank,
             environment.world_size,
             len(dataset.train.labels),
-            config.accumulation_steps,
+            self.virtual.each * config.accumulation_steps,
         )
         self.per_epoch = self.share.per_epoch
         self.total = config.epochs * self.per_epoch
@@ -87,6 +89,8 @@ class Training:
         self.graphs.watch(self.program, self.program.update_rule, self.evaluation)
         convolution = resnet.convolution_forms(network)
         log.info("%s in %s, convolutions: %s", config.model.name, config.precision, convolution)
+        if self.virtual.each > 1:
+            log.info("ranks: %d, which do the work of %d", environment.world_size, self.virtual.count)
         self._advise()
         metrics = Metrics(config, environment.rank, convolution, registry.metrics(config))
         corrupt.counted = functools.partial(_report_skipped, corrupt, metrics, progress)
@@ -161,7 +165,7 @@ class Training:
         now = schedule.at(self.config, self.step, self.per_epoch)
         images, labels, waited = next(batches)
         for _ in range(self.share.parts - 1):
-            self.program.accumulate(images, labels)
+            self.program.accumulate(images, labels, now)
             self.logger.progress.beat()
             images, labels, seconds = next(batches)
             waited += seconds
@@ -209,7 +213,7 @@ class Training:
         return batch == 0 and (epoch % self.config.evaluate_every_epochs == 0 or self.step == self.total)
 
     def _evaluate(self) -> EvaluationRecord:
-        """Evaluate with the mean of all ranks' BN statistics; training continues with each rank's own."""
+        """Evaluate with the mean of all virtual ranks' BN statistics; training continues with each one's own."""
         started = time.perf_counter()
         self.logger.state("Evaluating")
         own = self.program.state.evaluation_statistics()
@@ -354,7 +358,8 @@ class Training:
             steps_per_epoch=self.per_epoch,
             seed=config.seed,
             lineage=self.share.lineage,
-            world_size=self.communicator.size,
+            world_size=self.virtual.count,
+            ranks=self.communicator.size,
             local_batch_size=config.local_batch_size,
             model=resnet.identity(config.model, self.dataset.channels),
             dataset=self.dataset.fingerprint,

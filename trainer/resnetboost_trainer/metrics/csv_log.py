@@ -17,6 +17,7 @@ STEP_COLUMNS = (
     "images_per_second",
     "loss_scale",
     "left_out",
+    "ranks",
     "skipped_batches",
     "rolled_back_from",
     "diverged",

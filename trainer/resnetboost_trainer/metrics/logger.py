@@ -171,7 +171,7 @@ class MetricLogger:
     def _csv(self, step: StepRecord) -> Row:
         epoch, speed = step.step / self.per_epoch, self.batch / step.step_seconds
         here: Row = {"epoch": epoch, "time": round(time.time(), 3), "images_per_second": speed}
-        here |= {"skipped_batches": self.skipped_batches}
+        here |= {"skipped_batches": self.skipped_batches, "ranks": self.ranks}
         marks, self._marks = self._marks, {}
         return step.row() | self.metrics.row(step) | here | marks
 

@@ -8,6 +8,7 @@ from mindspore import Parameter, nn
 
 from resnetboost_trainer.checkpoint.resume import Source
 from resnetboost_trainer.config import Config
+from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
 from resnetboost_trainer.optim.schedule import StepSchedule
@@ -31,8 +32,12 @@ class BuildContext(msgspec.Struct, frozen=True):
 
     @property
     def summed(self) -> bool:
-        """Whether buckets sum the gradients over the ranks during the backward pass."""
-        return self.config.all_reduce_fusion is not None
+        """Whether buckets sum the gradients over the ranks during the backward pass.
+
+        Not if a rank does the work of several virtual ranks: then their gradients are summed first.
+        """
+        each = virtual_ranks.of(self.config, self.communicator.size).each
+        return self.config.all_reduce_fusion is not None and each == 1
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +46,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     `parameters` are in the order of the flat gradient. `advice` says what helps when numbers of a step are not finite.
     `state` goes into checkpoints and is the same on every rank; each node of `ranks_per_node` neighbouring ranks has a
     `node_state` of its own; `optional_state` may be missing in older checkpoints. `curvature` rescales the gradients
-    and needs a pass that captures the layers' inputs.
+    and needs a pass that captures the layers' inputs. `evaluates_again`: an update computes the batch's loss once more.
     """
 
     parameters: Sequence[Parameter]
@@ -52,6 +57,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     ranks_per_node: int = 1
     optional_state: Sequence[Parameter] = ()
     curvature: KFACPreconditioner | None = None
+    evaluates_again: bool = False
 
 
 class PrepareContext(msgspec.Struct, frozen=True):

@@ -12,10 +12,13 @@ from resnetboost_trainer.metrics.record import Report
 
 
 class Batch(NamedTuple):
-    """A rank's images (n, c, h, w) and labels (n,), and the gang's mean loss on the global batch they are part of."""
+    """The images (n, c, h, w) and labels (n,) of each of a rank's virtual ranks, and the gang's mean loss on the global
+    batch they are part of.
 
-    images: Tensor
-    labels: Tensor
+    Only the last virtual rank's for a rule that does not evaluate the batch again.
+    """
+
+    parts: Sequence[tuple[Tensor, Tensor]]
     loss: float
 
 

@@ -9,6 +9,7 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import DataLoader
+from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.metrics.record import StepRecord
@@ -24,10 +25,10 @@ class TimedSteps:
         """Build the stage's program for `total` steps. A collective."""
         self.config, self.communicator, self._done = config, communicator, 0
         size, samples = communicator.size, len(dataset.train.labels)
-        self.global_batch = size * config.local_batch_size * config.accumulation_steps
-        self.share = sampler.DistributedSampler(
-            config.seed, self.global_batch, communicator.rank, size, samples, config.accumulation_steps
-        )
+        virtual = virtual_ranks.of(config, size)
+        self.global_batch = virtual.count * config.local_batch_size * config.accumulation_steps
+        parts = virtual.each * config.accumulation_steps
+        self.share = sampler.DistributedSampler(config.seed, self.global_batch, communicator.rank, size, samples, parts)
         self.network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
         self.program = Program(config, self.network, communicator)
         corrupt = Corrupt(dataset.max_corrupt_images)
@@ -50,7 +51,7 @@ class TimedSteps:
         images, labels, waited = self._batch()
         for _ in range(self.share.parts - 1):
             started = time.time_ns()
-            self.program.accumulate(images, labels)
+            self.program.accumulate(images, labels, now)
             windows.append(Window(GRADIENT, started, time.time_ns()))
             images, labels, seconds = self._batch()
             waited += seconds

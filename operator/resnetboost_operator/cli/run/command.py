@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from resnetboost_api.status import Status
-from resnetboost_operator import errors, readable
+from resnetboost_operator import errors, readable, sizes
 from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import Output, console, standard_output
 from resnetboost_operator.cli.view import display, summary
@@ -21,7 +22,7 @@ from resnetboost_operator.errors import UserError
 from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.local import environment, machine
 from resnetboost_operator.local.runloop import RunLoop
-from resnetboost_operator.runs import resumption, runfolder
+from resnetboost_operator.runs import elastic, resumption, runfolder
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.validation import data_notes
 from resnetboost_operator.validation.notes import notes
@@ -140,11 +141,21 @@ def _enter_and_train(folder: RunFolder, manifest: Manifest, fresh: bool, output:
     """Train unless the run is complete; return the last status and whether anything was trained."""
     if fresh or folder.is_barren():
         folder.clear()
-    job = parse_job(folder.enter(manifest, lambda sentence: output.write(f"{folder.path}: {sentence}\n")))
+
+    def say(sentence: str) -> None:
+        output.write(f"{folder.path}: {sentence}\n")
+
+    ranks = manifest["spec"]["device"]["count"]
+    if folder.job_file.exists():
+        manifest = elastic.of_same_training(folder.read_job(), manifest)
+    job = parse_job(folder.enter(manifest, say))
     status = folder.read_status()
     if resumption.is_over(status, [stage.name for stage in job.spec.stages]):
         output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")
         return status, False
+    if job.spec.device.count != ranks:
+        say(elastic.note(job.spec.device.count, ranks))
+        job = sizes.resized(replace(job, most_devices=ranks), ranks)
     folder.write_environment(environment.describe())
     return asyncio.run(_train(job, folder, output)), True
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from resnetboost_api import failures
 from resnetboost_api.status import Attempt, Progress, RollBack, StageStatus, Status, Straggler
-from resnetboost_operator import readable
+from resnetboost_operator import readable, sizes
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
@@ -25,7 +25,9 @@ def facts(job: Job) -> list[str]:
     """Lines about the job, shown before the run starts."""
     spec = job.spec
     ranks = readable.ranks(spec.device.type, [stage.device_count for stage in spec.stages])
-    batches = {stage.device_count * stage.local_batch_size * stage.accumulation_steps for stage in spec.stages}
+    counts = [sizes.defined(job, stage) for stage in spec.stages]
+    sizes = zip(counts, spec.stages, strict=True)
+    batches = {count * stage.local_batch_size * stage.accumulation_steps for count, stage in sizes}
     batch = "/".join(str(size) for size in sorted(batches))
     return [f"{spec.model.name} on {spec.dataset.name}", ranks, f"global batch {batch}", f"seed {spec.seed}"]
 

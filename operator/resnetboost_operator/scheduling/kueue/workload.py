@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from resnetboost_api import names
 from resnetboost_api.stage import Stage
+from resnetboost_operator import sizes
 from resnetboost_operator.job import Job
 from resnetboost_operator.manifests import container, pod
 from resnetboost_operator.manifests.metadata import owner
@@ -86,9 +87,24 @@ def _pod_set(job: Job, stage: Stage) -> Manifest:
         trainer["resources"] = resources
     template = {"spec": {"containers": [trainer], **pod.scheduling(job)}}
     found: Manifest = {"name": POD_SET, "count": count(job, stage), "template": template}
+    least = _least(job, stage)
+    if least is not None and least < found["count"]:
+        found["minCount"] = least
     if request := topology_request(job):
         found["topologyRequest"] = request
     return found
+
+
+def _least(job: Job, stage: Stage) -> int | None:
+    """The fewest pods that the job can go on with, None if it needs all. Kueue takes no minCount with a topology."""
+    least = job.spec.device.min_count
+    if least is None or topology_key(job):
+        return None
+    stages = job.spec.stages[job.spec.stages.index(stage) :]
+    return max(
+        min(number for number in sizes.sizes(job, found) if number >= min(least, found.device_count))
+        for found in stages
+    )
 
 
 def topology_request(job: Job) -> Manifest:

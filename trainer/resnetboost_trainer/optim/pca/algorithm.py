@@ -53,6 +53,7 @@ def _build(context: BuildContext) -> Parts:
         update_rule=SubspaceUpdate(parameters, optimizer, communicator, context.summed),
         advice=_lower_residual_rate if config.pca.solver == "BFGS" else lower_rate,
         state=optimizer.state(),
+        evaluates_again=True,
     )
 
 

@@ -147,7 +147,8 @@ class Line:
             self.start, self.direction, length_, optimizer.residual.momentum_buffer, optimizer.zero
         )
         optimizer.objective.set_train(True)
-        return float(optimizer.objective(self.batch.images, self.batch.labels, penalty).asnumpy()[0])
+        parts = [optimizer.objective(images, labels, penalty) for images, labels in self.batch.parts]
+        return sum(float(part.asnumpy()[0]) for part in parts) / len(parts)
 
     def leave(self) -> None:
         """Restore BN's running statistics if a trial changed them."""

@@ -23,6 +23,7 @@ from resnetboost_trainer.optim.thor import device, exchange, host, inverse, laye
 from resnetboost_trainer.optim.thor.capture import Capture
 from resnetboost_trainer.optim.thor.exchange import Damped
 from resnetboost_trainer.optim.thor.host import Captured
+from resnetboost_trainer.optim.thor.observed import Observed
 from resnetboost_trainer.optim.thor.precondition import Preconditioned, Preconditioner
 from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 from resnetboost_trainer.optim.thor.trace_rule import Decision
@@ -79,6 +80,7 @@ class KFACPreconditioner:
         self.traces = Parameter(first, name="thor.traces", requires_grad=False)
         self.overdue = Parameter(Tensor(0.0, mindspore.float32), name="thor.overdue", requires_grad=False)
         self._overdue: bool | None = None
+        self._earlier: Observed | None = None  # of this step's virtual ranks before the last one
         unknown = Tensor(np.zeros(len(self.layers), np.float32))
         self.dampings = Parameter(unknown, name="thor.damping", requires_grad=False)
 
@@ -107,11 +109,12 @@ class KFACPreconditioner:
 
     def postpone(self) -> None:
         """Postpone an update to the next step, since its own step is skipped."""
+        self._earlier = None
         self._set_overdue(True)
 
     def forget(self) -> None:
         """Read the parameters again at the next step: other values may have been loaded."""
-        self._overdue = None
+        self._overdue = self._earlier = None
 
     def _is_overdue(self) -> bool:
         """Return the parameter's value, cached, since reading it waits for the device."""
@@ -124,20 +127,38 @@ class KFACPreconditioner:
             write(self.overdue, np.asarray(float(yes)))
             self._overdue = yes
 
+    def observe(self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float) -> None:
+        """Add what a virtual rank of this rank has captured before the last one's, which `update` takes. No collective.
+
+        Arguments as for `update`. The factors of all layers are computed, since which are due is not known yet.
+        """
+        everything = self._captured(captured, samples, loss_scale)
+        state: Floats = self.traces.asnumpy()
+        unexplained = np.zeros(len(state), np.float32)
+        if not state.any():
+            unexplained = self._unexplained(everything, gradients)
+        watched = (state[:, trace_rule.STOPPED] != trace_rule.LEFT_OUT) & (unexplained == 0)
+        factors = {int(k): self.statistics.factors(everything[k]) for k in np.flatnonzero(watched)}
+        new = Observed(1, unexplained, self._own_traces(watched, everything), factors)
+        self._earlier = new if self._earlier is None else self._earlier.plus(new)
+
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
     ) -> CurvatureUpdate:
-        """Update the inverses. A collective, except in a gang of one.
+        """Update the inverses by this virtual rank and those that `observe` has seen.
+
+        A collective, except in a gang of one.
 
         `captured` are the probes' gradients for a local batch of `samples` and a loss times `loss_scale`; `gradients`
         is this rank's own flat gradient, unscaled, used on the first call only.
         """
         started = time.perf_counter()
+        earlier, self._earlier = self._earlier, None
         everything = self._captured(captured, samples, loss_scale)
         state: Floats = self.traces.asnumpy()
         if not state.any():
-            state = self._without_unexplained(state, everything, gradients)
-        positions, traces, agreed = self._traces(state, everything, damping)
+            state = self._without_unexplained(state, self._unexplained(everything, gradients), earlier)
+        positions, traces, agreed = self._traces(state, everything, damping, earlier)
         dampings: Floats = self.dampings.asnumpy().copy()
         outdated = trace_rule.outdated(dampings, agreed)
         state, decisions = trace_rule.decide(state, traces, self.settings.trace_rule, outdated)
@@ -146,7 +167,7 @@ class KFACPreconditioner:
             for k, decision in enumerate(decisions)
             if decision is Decision.UPDATE
         ]
-        failed = self._renew(due, damping) if due else set()
+        failed = self._renew(due, damping, earlier) if due else set()
         renewed = np.isin(np.arange(len(state)), [one.place for one in due if one.place not in failed])
         dampings[renewed] = agreed
         write(self.traces, trace_rule.updated(state, renewed))
@@ -166,12 +187,17 @@ class KFACPreconditioner:
         everything = [Captured(layer, a, d, samples, loss_scale) for layer, a, d in pairs]
         return [host.brought(captured) for captured in everything] if self.statistics is host else everything
 
-    def _without_unexplained(self, state: Floats, everything: Sequence[Captured], gradients: Tensor) -> Floats:
-        """Exclude the layers, on every rank, whose captured tensors do not explain their gradient; return the state."""
+    def _unexplained(self, everything: Sequence[Captured], gradients: Tensor) -> Floats:
+        """Return 1 for each layer whose captured tensors do not explain its gradient, else 0."""
         sizes = np.cumsum([layer.form.size for layer in self.layers])
         parts = np.split(gradients.asnumpy()[: sizes[-1]], sizes[:-1])
         pairs = zip(everything, parts, strict=True)
-        unsound = self.communicator.sum(np.array([not _explained(*pair) for pair in pairs], np.float32)) > 0
+        return np.array([not _explained(*pair) for pair in pairs], np.float32)
+
+    def _without_unexplained(self, state: Floats, unexplained: Floats, earlier: Observed | None) -> Floats:
+        """Exclude the layers that are unexplained on any virtual rank of the gang; return the state."""
+        own = unexplained if earlier is None else unexplained + earlier.unexplained
+        unsound = self.communicator.sum(own) > 0
         for layer in itertools.compress(self.layers, unsound):
             log.warning("THOR leaves %s its plain gradient: %s", layer.name, UNEXPLAINED)
         after = state.copy()
@@ -179,28 +205,35 @@ class KFACPreconditioner:
         return after
 
     def _traces(
-        self, state: Floats, everything: Sequence[Captured], damping: float
+        self, state: Floats, everything: Sequence[Captured], damping: float, earlier: Observed | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Return T and tr F by layer, 0 for excluded layers, and the damping, all averaged over the ranks.
+        """Return T and tr F by layer, 0 for excluded layers, and the damping, all averaged over the virtual ranks.
 
         T is averaged because ranks may pad sequences to different lengths. The damping is averaged because processors,
         or a script's own function, may round it differently, and the choice of collectives depends on it.
         """
         watched = state[:, trace_rule.STOPPED] != trace_rule.LEFT_OUT
-        own = np.zeros((len(state), 3), np.float32)
-        seen = list(itertools.compress(everything, watched))
-        if seen:
-            own[watched, :2] = self.statistics.all_traces(seen)
-            own[watched, 2] = [captured.uses for captured in seen]
+        own = self._own_traces(watched, everything)
+        if earlier is not None:
+            own = np.where(watched[:, None], own + earlier.traces, np.float32(0)) / np.float32(earlier.count + 1)
         *flat, agreed = self.communicator.mean(np.append(own, np.float32(damping)))
         mean = np.array(flat, np.float64).reshape(-1, 3)
         groups = np.array([layer.form.groups for layer in self.layers])
         traces = trace_rule.kronecker_trace(mean[:, 2] / groups, mean[:, 0], mean[:, 1])
         return mean[:, 2], traces, float(agreed)
 
-    def _renew(self, due: Sequence[Due], damping: float) -> set[int]:
+    def _own_traces(self, watched: NDArray[np.bool_], everything: Sequence[Captured]) -> Floats:
+        """Return (tr A, tr G, T) by layer, 0 for those that are not watched."""
+        own = np.zeros((len(watched), 3), np.float32)
+        seen = list(itertools.compress(everything, watched))
+        if seen:
+            own[watched, :2] = self.statistics.all_traces(seen)
+            own[watched, 2] = [captured.uses for captured in seen]
+        return own
+
+    def _renew(self, due: Sequence[Due], damping: float, earlier: Observed | None) -> set[int]:
         """Compute and set new inverses; return the layers whose factors cannot be inverted, which keep theirs."""
-        inverses = self._inverted(due, self._factors(due), damping)
+        inverses = self._inverted(due, self._factors(due, earlier), damping)
         sound = {
             one.place: own
             for one, own in zip(due, inverses, strict=True)
@@ -212,9 +245,11 @@ class KFACPreconditioner:
         self.preconditioner.set(sound)
         return failed
 
-    def _factors(self, due: Sequence[Due]) -> list[list[Floats]]:
+    def _factors(self, due: Sequence[Due], earlier: Observed | None) -> list[list[Floats]]:
         """Return the layers' factors for the global batch, averaged in one collective."""
         own = [self.statistics.factors(one.captured) for one in due]
+        if earlier is not None:
+            own = [_mean(parts, earlier.factors[one.place], earlier.count) for one, parts in zip(due, own, strict=True)]
         if self.communicator.size == 1:
             return own
         return _split(
@@ -249,6 +284,11 @@ class KFACPreconditioner:
 
 def _explained(captured: Captured, gradient: Floats) -> bool:
     return host.explains(host.brought(captured) if isinstance(captured.input, Tensor) else captured, gradient)
+
+
+def _mean(last: Sequence[Floats], sums: Sequence[Floats], count: int) -> list[Floats]:
+    """Return the mean of a virtual rank's factors and those of `count` others, which are given as sums."""
+    return [(total + part) / np.float32(count + 1) for total, part in zip(sums, last, strict=True)]
 
 
 def _split(flat: Floats, like: Sequence[list[Floats]]) -> list[list[Floats]]:

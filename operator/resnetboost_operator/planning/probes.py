@@ -1,0 +1,76 @@
+"""Probes: pods that find out whether there is room for a larger gang, without disturbing the one that trains.
+
+They are what the larger gang would have more: pods of the current attempt with the indexes after its ranks. A scheduler
+places them when devices are free; they end at once and hold nothing. The next attempt takes them for stale.
+"""
+
+from msgspec.structs import replace
+
+from resnetboost_api.status import Status
+from resnetboost_operator import sizes
+from resnetboost_operator import status as statuses
+from resnetboost_operator.manifests.probe import probe
+from resnetboost_operator.observed import pods
+from resnetboost_operator.observed.pods import PodView
+from resnetboost_operator.observed.state import ObservedState
+from resnetboost_operator.planning import exclusion
+from resnetboost_operator.planning.actions import Deletion, Plan, sooner
+from resnetboost_operator.scheduling import gang_scheduler
+
+# How long the place that a probe found counts as free: others want it too.
+FRESH_SECONDS = 60.0
+
+
+def are_wanted(state: ObservedState, status: Status) -> bool:
+    """Whether to look for room: the gang trains on fewer devices than it should, and resizeBackoffSeconds are over."""
+    return _may_grow(state, status) and seconds_until_wanted(state) <= 0
+
+
+def seconds_until_wanted(state: ObservedState) -> float:
+    """Seconds until room for a larger gang is looked for; infinite if it has all devices or does not train."""
+    if not _may_grow(state, state.status):
+        return float("inf")
+    return pods.seconds(state.status.resize_time) + state.job.spec.device.resize_backoff_seconds - state.now
+
+
+def placed(state: ObservedState) -> int:
+    """How many probes found a place of late."""
+    return sum(_is_fresh(state, pod) for pod in state.probes)
+
+
+def with_probes(state: ObservedState, decided: Plan) -> Plan:
+    """The plan with probes created where they are wanted, and deleted where they are old or not wanted any more."""
+    if not are_wanted(state, decided.status):
+        return replace(decided, delete=(*decided.delete, *_deletions(state.probes)))
+    outdated = [pod for pod in state.probes if pod.node and not _is_fresh(state, pod)]
+    there = {pod.index for pod in (*state.probes, *state.stale)}
+    indexes = [index for index in range(state.count, _full(state)) if index not in there]
+    base = replace(gang_scheduler.base_placement(state.job), excluded_nodes=exclusion.nodes(state.status))
+    created = tuple(probe(state.job, state.stage, state.pods_attempt, index, base) for index in indexes)
+    return replace(
+        decided,
+        create=(*decided.create, *created),
+        delete=(*decided.delete, *_deletions(outdated)),
+        wake_seconds=sooner(decided.wake_seconds, FRESH_SECONDS if state.probes else None),
+    )
+
+
+def _may_grow(state: ObservedState, status: Status) -> bool:
+    same = (status.stage, status.attempt) == (state.status.stage, state.status.attempt)
+    if not same or status.placeable_devices is None or statuses.is_terminal(status):
+        return False
+    suspended = state.job.spec.run_policy.suspend or state.job.spec.device.min_count is None
+    return statuses.is_true(status, "Running") and not suspended and state.count < _full(state)
+
+
+def _full(state: ObservedState) -> int:
+    """The number of devices that the gang should have."""
+    return sizes.largest(state.job, state.stage, state.job.most_devices)
+
+
+def _is_fresh(state: ObservedState, pod: PodView) -> bool:
+    return bool(pod.node) and not pod.deleting and state.now - pod.bound < FRESH_SECONDS
+
+
+def _deletions(found: list[PodView] | tuple[PodView, ...]) -> tuple[Deletion, ...]:
+    return tuple(Deletion(pod.name, pod.uid, 1) for pod in found if not pod.deleting)
