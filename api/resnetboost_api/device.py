@@ -82,27 +82,6 @@ class Device(DeviceKind, frozen=True, kw_only=True):
     """
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            """
-            self.type == oldSelf.type &&
-            has(self.perNode) == has(oldSelf.perNode) && (!has(self.perNode) || self.perNode == oldSelf.perNode) &&
-            has(self.resourceName) == has(oldSelf.resourceName) &&
-            (!has(self.resourceName) || self.resourceName == oldSelf.resourceName) &&
-            has(self.chip) == has(oldSelf.chip) && (!has(self.chip) || self.chip == oldSelf.chip) &&
-            has(self.rendezvous) == has(oldSelf.rendezvous) &&
-            (!has(self.rendezvous) || self.rendezvous == oldSelf.rendezvous) &&
-            has(self.runtimeClassName) == has(oldSelf.runtimeClassName) &&
-            (!has(self.runtimeClassName) || self.runtimeClassName == oldSelf.runtimeClassName) &&
-            has(self.sharedMemorySize) == has(oldSelf.sharedMemorySize) &&
-            (!has(self.sharedMemorySize) || self.sharedMemorySize == oldSelf.sharedMemorySize) &&
-            has(self.driverMounts) == has(oldSelf.driverMounts) &&
-            (!has(self.driverMounts) || self.driverMounts == oldSelf.driverMounts)
-            """,
-            """
-            of device only count, minCount, elasticAfterSeconds and resizeBackoffSeconds can change once the job exists;
-            take back the other changes, or delete the job and apply it again
-            """,
-        ),
-        Rule(
             "!has(self.minCount) || self.minCount <= self.count",
             "the job cannot shrink to more devices than it has; lower minCount or raise count",
             field_path=".minCount",

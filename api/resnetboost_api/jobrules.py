@@ -193,6 +193,30 @@ ACROSS_PARTS = (
     ),
     Rule(
         """
+        self.device.type == oldSelf.device.type &&
+        has(self.device.perNode) == has(oldSelf.device.perNode) &&
+        (!has(self.device.perNode) || self.device.perNode == oldSelf.device.perNode) &&
+        has(self.device.resourceName) == has(oldSelf.device.resourceName) &&
+        (!has(self.device.resourceName) || self.device.resourceName == oldSelf.device.resourceName) &&
+        has(self.device.chip) == has(oldSelf.device.chip) &&
+        (!has(self.device.chip) || self.device.chip == oldSelf.device.chip) &&
+        has(self.device.rendezvous) == has(oldSelf.device.rendezvous) &&
+        (!has(self.device.rendezvous) || self.device.rendezvous == oldSelf.device.rendezvous) &&
+        has(self.device.runtimeClassName) == has(oldSelf.device.runtimeClassName) &&
+        (!has(self.device.runtimeClassName) || self.device.runtimeClassName == oldSelf.device.runtimeClassName) &&
+        has(self.device.sharedMemorySize) == has(oldSelf.device.sharedMemorySize) &&
+        (!has(self.device.sharedMemorySize) || self.device.sharedMemorySize == oldSelf.device.sharedMemorySize) &&
+        has(self.device.driverMounts) == has(oldSelf.device.driverMounts) &&
+        (!has(self.device.driverMounts) || self.device.driverMounts == oldSelf.device.driverMounts)
+        """,
+        """
+        of device only count, minCount, elasticAfterSeconds and resizeBackoffSeconds can change once the job exists; take
+        back the other changes, or delete the job and apply it again
+        """,
+        field_path=".device",
+    ),
+    Rule(
+        """
         self.device.count == oldSelf.device.count || has(self.checkpoint.claimName) || oldSelf.runPolicy.suspend
         """,
         """

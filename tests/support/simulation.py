@@ -261,7 +261,12 @@ class Cluster:
 
     def gang(self) -> list[dict[str, Any]]:
         attempt = str(status.pods_attempt(self.status))
-        return [pod for pod in self.pods.values() if pod["metadata"]["labels"][names.LABEL_ATTEMPT] == attempt]
+        mine = [pod for pod in self.pods.values() if pod["metadata"]["labels"][names.LABEL_ATTEMPT] == attempt]
+        return [pod for pod in mine if pod not in self.probes()]
+
+    def probes(self) -> list[dict[str, Any]]:
+        """The pods that look for room."""
+        return [pod for pod in self.pods.values() if pod["spec"]["containers"][0]["command"] == ["true"]]
 
     def rank(self, index: int) -> dict[str, Any]:
         return next(pod for pod in self.gang() if pod["metadata"]["labels"][names.LABEL_INDEX] == str(index))

@@ -25,9 +25,7 @@ def facts(job: Job) -> list[str]:
     """Lines about the job, shown before the run starts."""
     spec = job.spec
     ranks = readable.ranks(spec.device.type, [stage.device_count for stage in spec.stages])
-    counts = [sizes.defined(job, stage) for stage in spec.stages]
-    sizes = zip(counts, spec.stages, strict=True)
-    batches = {count * stage.local_batch_size * stage.accumulation_steps for count, stage in sizes}
+    batches = {sizes.defined(job, stage) * stage.local_batch_size * stage.accumulation_steps for stage in spec.stages}
     batch = "/".join(str(size) for size in sorted(batches))
     return [f"{spec.model.name} on {spec.dataset.name}", ranks, f"global batch {batch}", f"seed {spec.seed}"]
 
