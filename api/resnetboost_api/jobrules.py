@@ -210,8 +210,8 @@ ACROSS_PARTS = (
         (!has(self.device.driverMounts) || self.device.driverMounts == oldSelf.device.driverMounts)
         """,
         """
-        of device only count, minCount, elasticAfterSeconds and resizeBackoffSeconds can change once the job exists; take
-        back the other changes, or delete the job and apply it again
+        of device only count, minCount, elasticAfterSeconds and resizeBackoffSeconds can change once the job exists;
+        take back the other changes, or delete the job and apply it again
         """,
         field_path=".device",
     ),

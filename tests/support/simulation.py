@@ -10,6 +10,7 @@ from resnetboost_api.launcher import GangReport
 from resnetboost_api.status import Progress, Status
 from resnetboost_operator import status
 from resnetboost_operator.job import Job, parse_job
+from resnetboost_operator.manifests.probe import COMMAND
 from resnetboost_operator.observed import podgroup, pods
 from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.observed.flavor import Flavor
@@ -266,7 +267,7 @@ class Cluster:
 
     def probes(self) -> list[dict[str, Any]]:
         """The pods that look for room."""
-        return [pod for pod in self.pods.values() if pod["spec"]["containers"][0]["command"] == ["true"]]
+        return [pod for pod in self.pods.values() if pod["spec"]["containers"][0]["command"] == COMMAND]
 
     def rank(self, index: int) -> dict[str, Any]:
         return next(pod for pod in self.gang() if pod["metadata"]["labels"][names.LABEL_INDEX] == str(index))

@@ -1,4 +1,4 @@
-"""A probe: the pod of a rank in all that a scheduler looks at, whose container ends at once."""
+"""A probe: the pod of a rank in all that a scheduler looks at, whose container holds its device for a minute."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from resnetboost_operator.manifests.pod import pod
 
 Manifest = dict[str, Any]
 
-_COMMAND = ["true"]
+PROBE_SECONDS = 60
+COMMAND = ["sleep", str(PROBE_SECONDS)]
 _OF_RANKS = ("args", "env", "envFrom", "ports", "readinessProbe", "lifecycle")
 
 
@@ -21,5 +22,5 @@ def probe(job: Job, stage: Stage, attempt: int, index: int, placement: Placement
     found = pod(job, stage, attempt, index, placement)
     spec = {name: value for name, value in found["spec"].items() if name != "priorityClassName"}
     (container,) = spec["containers"]
-    container = {name: value for name, value in container.items() if name not in _OF_RANKS} | {"command": _COMMAND}
+    container = {name: value for name, value in container.items() if name not in _OF_RANKS} | {"command": COMMAND}
     return found | {"spec": spec | {"containers": [container], "terminationGracePeriodSeconds": 1}}

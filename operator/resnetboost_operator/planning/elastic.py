@@ -38,6 +38,8 @@ def with_room(state: ObservedState) -> ObservedState:
     """The state with what has been found out about room: too little for the gang, or enough for a larger one."""
     if state.job.spec.device.min_count is None or state.observation.is_queued(state.job):
         return replace(state, status=replace(state.status, placeable_devices=None))
+    if wanted(state) != state.count:  # on its way to another size: what its pods say is about this one
+        return state
     if (fewer := _fewer(state)) is not None and seconds_until_smaller(state) <= 0:
         return replace(state, status=replace(state.status, placeable_devices=fewer))
     if (more := _more(state)) is not None:

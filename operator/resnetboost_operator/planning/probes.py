@@ -1,24 +1,24 @@
 """Probes: pods that find out whether there is room for a larger gang, without disturbing the one that trains.
 
 They are what the larger gang would have more: pods of the current attempt with the indexes after its ranks. A scheduler
-places them when devices are free; they end at once and hold nothing. The next attempt takes them for stale.
+places them when devices are free. Each holds its device for a minute, or one free device would be counted for several;
+one that has ended stays, and says so, until it is time for another. The next attempt takes them for stale.
 """
+
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from resnetboost_api.status import Status
 from resnetboost_operator import sizes
 from resnetboost_operator import status as statuses
-from resnetboost_operator.manifests.probe import probe
+from resnetboost_operator.manifests.probe import PROBE_SECONDS, probe
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import exclusion
 from resnetboost_operator.planning.actions import Deletion, Plan, sooner
 from resnetboost_operator.scheduling import gang_scheduler
-
-# How long the place that a probe found counts as free: others want it too.
-FRESH_SECONDS = 60.0
 
 
 def are_wanted(state: ObservedState, status: Status) -> bool:
@@ -34,15 +34,17 @@ def seconds_until_wanted(state: ObservedState) -> float:
 
 
 def placed(state: ObservedState) -> int:
-    """How many probes found a place of late."""
-    return sum(_is_fresh(state, pod) for pod in state.probes)
+    """How many probes hold a device."""
+    return sum(bool(pod.node) and not pod.container_ended and not pod.deleting for pod in state.probes)
 
 
 def with_probes(state: ObservedState, decided: Plan) -> Plan:
     """The plan with probes created where they are wanted, and deleted where they are old or not wanted any more."""
     if not are_wanted(state, decided.status):
         return replace(decided, delete=(*decided.delete, *_deletions(state.probes)))
-    outdated = [pod for pod in state.probes if pod.node and not _is_fresh(state, pod)]
+    ended = [pod for pod in state.probes if pod.container_ended]
+    outdated = [pod for pod in ended if _seconds_left(state, pod) <= 0]
+    left = [_seconds_left(state, pod) for pod in ended if pod not in outdated]
     there = {pod.index for pod in (*state.probes, *state.stale)}
     indexes = [index for index in range(state.count, _full(state)) if index not in there]
     base = replace(gang_scheduler.base_placement(state.job), excluded_nodes=exclusion.nodes(state.status))
@@ -51,7 +53,7 @@ def with_probes(state: ObservedState, decided: Plan) -> Plan:
         decided,
         create=(*decided.create, *created),
         delete=(*decided.delete, *_deletions(outdated)),
-        wake_seconds=sooner(decided.wake_seconds, FRESH_SECONDS if state.probes else None),
+        wake_seconds=sooner(decided.wake_seconds, *left),
     )
 
 
@@ -68,9 +70,11 @@ def _full(state: ObservedState) -> int:
     return sizes.largest(state.job, state.stage, state.job.most_devices)
 
 
-def _is_fresh(state: ObservedState, pod: PodView) -> bool:
-    return bool(pod.node) and not pod.deleting and state.now - pod.bound < FRESH_SECONDS
+def _seconds_left(state: ObservedState, pod: PodView) -> float:
+    """Seconds until another probe may follow one that has ended."""
+    pause = max(state.job.spec.device.resize_backoff_seconds, PROBE_SECONDS)
+    return max(pod.bound, pod.created) + pause - state.now
 
 
-def _deletions(found: list[PodView] | tuple[PodView, ...]) -> tuple[Deletion, ...]:
+def _deletions(found: Iterable[PodView]) -> tuple[Deletion, ...]:
     return tuple(Deletion(pod.name, pod.uid, 1) for pod in found if not pod.deleting)
