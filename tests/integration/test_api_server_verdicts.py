@@ -19,7 +19,7 @@ from resnetboost_operator.validation import jobfile, schema
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "corpus"
-EVERYTHING = CORPUS / "good" / "everything.yaml"  # base of the merge patches
+ORIGINALS = ("everything", "minimal", "elastic")  # bases of the merge patches
 
 # kubectl's wording for errors without a field name.
 OTHER_NAMES = {
@@ -45,17 +45,22 @@ def create(control_plane: ControlPlane, path: Path) -> Any:
 
 
 def change(control_plane: ControlPlane, path: Path) -> None:
+    """Apply a change to the job it is for (dry run)."""
+    _, named, original = path.read_text().rpartition("# of: ")
+    job = original.strip().removesuffix(".yaml") if named else "everything"
     control_plane.kubectl(
-        "patch", "resnetboostjob/everything", "--dry-run=server", "--type=merge", f"--patch-file={path}"
+        "patch", f"resnetboostjob/{job}", "--dry-run=server", "--type=merge", f"--patch-file={path}"
     )
 
 
 @pytest.fixture(scope="module")
-def everything(control_plane: ControlPlane) -> Iterator[None]:
-    """The job that the changes modify."""
-    control_plane.kubectl("create", f"--filename={EVERYTHING}")
+def originals(control_plane: ControlPlane) -> Iterator[None]:
+    """The jobs that the changes modify, each named like its file."""
+    jobs = [jobfile.load(CORPUS / "good" / f"{name}.yaml") | {"metadata": {"name": name}} for name in ORIGINALS]
+    for job in jobs:
+        control_plane.kubectl("create", "--filename=-", input=json.dumps(job))
     yield
-    control_plane.kubectl("delete", f"--filename={EVERYTHING}")
+    control_plane.kubectl("delete", "resnetboostjobs", *ORIGINALS)
 
 
 def test_the_definition_raises_no_warning(control_plane: ControlPlane) -> None:
@@ -91,7 +96,7 @@ def test_the_documents_command_makes_labels_of_super_pods(control_plane: Control
     assert labelled == with_label == ["node/in-super-pod"]
 
 
-@pytest.mark.usefixtures("everything")
+@pytest.mark.usefixtures("originals")
 def test_losses_of_an_older_operator_get_no_failure_and_stand_beside_newer_ones(control_plane: ControlPlane) -> None:
     def written(*lost: dict[str, Any]) -> Status:
         patch = json.dumps({"status": {"goodput": {"attemptSeconds": 9, "lost": lost}}})
@@ -116,13 +121,13 @@ def test_bad_files_are_refused_for_the_same_field(path: Path, control_plane: Con
     assert OTHER_NAMES.get(problem.field, problem.field) in str(refusal.value)
 
 
-@pytest.mark.usefixtures("everything")
+@pytest.mark.usefixtures("originals")
 @files(CORPUS / "changes" / "good")
 def test_good_changes_are_taken(path: Path, control_plane: ControlPlane) -> None:
     change(control_plane, path)
 
 
-@pytest.mark.usefixtures("everything")
+@pytest.mark.usefixtures("originals")
 @files(CORPUS / "changes" / "bad")
 def test_bad_changes_are_refused_for_the_same_field(path: Path, control_plane: ControlPlane) -> None:
     field = path.read_text().removeprefix("# expect: ").partition(": ")[0]

@@ -147,6 +147,7 @@ def test_what_is_about_nodes_devices_images_and_startups_never_restarts_in_place
         "DeadlineExceeded",
         "Suspended",
         "Evicted",
+        "Resized",
     }
 
 

@@ -229,7 +229,7 @@ def test_jobs_valid_for_the_api_server_are_valid(obj: Object) -> None:
 
 def test_nested_defaults_are_filled_in() -> None:
     spec = schema.defaulted(job())["spec"]
-    assert spec["device"] == {"type": "CPU", "count": 1}
+    assert spec["device"] == {"type": "CPU", "count": 1, "elasticAfterSeconds": 300, "resizeBackoffSeconds": 1800}
     assert spec["template"]["resources"] == {"requests": {}, "limits": {}}
     assert spec["stages"][0]["learningRate"] == {
         "schedule": "Cosine",
