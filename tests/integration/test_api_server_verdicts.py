@@ -48,9 +48,7 @@ def change(control_plane: ControlPlane, path: Path) -> None:
     """Apply a change to the job it is for (dry run)."""
     _, named, original = path.read_text().rpartition("# of: ")
     job = original.strip().removesuffix(".yaml") if named else "everything"
-    control_plane.kubectl(
-        "patch", f"resnetboostjob/{job}", "--dry-run=server", "--type=merge", f"--patch-file={path}"
-    )
+    control_plane.kubectl("patch", f"resnetboostjob/{job}", "--dry-run=server", "--type=merge", f"--patch-file={path}")
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ Two facts in the status decide: `device_count`, that of the attempt that has beg
 for which there was room of late. Which samples make up a step never depends on it (`sizes`).
 """
 
+import math
+
 from msgspec.structs import replace
 
 from resnetboost_api.status import Status
@@ -12,6 +14,7 @@ from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.state import Observation, ObservedState
 from resnetboost_operator.planning import probes
+from resnetboost_operator.planning.actions import Plan, sooner
 
 
 def begun(job: Job, status: Status) -> Status:
@@ -46,6 +49,15 @@ def with_room(state: ObservedState) -> ObservedState:
         limit = more if more < sizes.largest(state.job, state.stage, state.job.most_devices) else None
         return replace(state, status=replace(state.status, placeable_devices=limit))
     return state
+
+
+def with_wake(state: ObservedState, decided: Plan) -> Plan:
+    """The plan, which wakes up in time for another size: by what its status says, which `state` may not know yet."""
+    after = replace(state, status=decided.status)
+    ahead = [
+        found for found in (seconds_until_smaller(after), probes.seconds_until_wanted(after)) if 0 < found < math.inf
+    ]
+    return replace(decided, wake_seconds=sooner(decided.wake_seconds, *ahead))
 
 
 def seconds_until_smaller(state: ObservedState) -> float:

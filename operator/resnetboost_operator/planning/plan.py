@@ -53,7 +53,7 @@ def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan
     state = timekeeping.begun(reports.with_progress(admission.with_admission(state)))
     decided = queue.with_workload(status, state, probes.with_probes(state, _decide(state)))
     kept = timekeeping.kept(state, stragglers.with_straggling(state, decided.status))
-    decided = replace(decided, status=replace(kept, phase=conditions.phase(kept)))
+    decided = elastic.with_wake(state, replace(decided, status=replace(kept, phase=conditions.phase(kept))))
     decided = replace(decided, events=(*decided.events, *_changes(status, decided.status, now)))
     return replace(
         _with_warning(status, decided),

@@ -1,7 +1,7 @@
 """Wake-ups: seconds until time alone may change the plan, because a deadline may be exceeded then."""
 
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import elastic, exclusion, probes
+from resnetboost_operator.planning import exclusion
 from resnetboost_operator.planning.actions import sooner
 
 # How often rank 0 is polled while it starts: soon, to see the first step when it happens.
@@ -16,8 +16,6 @@ def wake_seconds(state: ObservedState) -> float | None:
         _finite(state.seconds_until_hang()),
         _ahead(state.seconds_until_scheduler_silent()),
         _finite(exclusion.seconds_until_lift(state)),
-        _finite(elastic.seconds_until_smaller(state)),
-        _ahead(probes.seconds_until_wanted(state)),
         _finite(exclusion.seconds_until_expiry(state.status, state.now)),
         node_wake_seconds(state),
     )
