@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from resnetboost_api import names
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import parse_job
+from resnetboost_operator.observed.capabilities import Capabilities
+from resnetboost_operator.observed.flavor import Flavor
 from resnetboost_operator.validation import schema
 from support.scarcedevices import WHOLE, Scarce, elastic
 from support.simulation import Crash, job
@@ -341,3 +343,68 @@ def test_its_pods_can_be_selected_for_an_autoscaler() -> None:
     assert all(wanted.items() <= pod["metadata"]["labels"].items() for pod in found.cluster.gang())
     assert statuses.to_dict(found.cluster.status)["ranks"]["desired"] == WHOLE
     assert job().defined_devices == 2
+
+
+class TestQueue:
+    """Kueue admits as many ranks as there is quota for, and has the rest back."""
+
+    def test_the_workload_says_how_few_will_do(self) -> None:
+        wanted = pod_set(queued(minCount=2))
+        assert (wanted["count"], wanted["minCount"]) == (WHOLE, 2)
+        assert "minCount" not in pod_set(queued(minCount=None))
+
+    def test_kueue_takes_no_min_count_with_a_topology(self) -> None:
+        rack = {"schedulingConstraints": {"topology": [{"key": "example.com/rack"}]}}
+        assert "minCount" not in pod_set(queued(spec={"scheduling": rack}))
+
+    @pytest.mark.parametrize(("admitted", "ranks"), [(4, 4), (3, 2), (2, 2), (1, 1)])
+    def test_it_runs_on_what_divides_of_what_is_admitted(self, admitted: int, ranks: int) -> None:
+        found = queued()
+        found.cluster.kueue.admit(count=admitted)
+        found.live(60)
+        assert (found.ranks(), found.cluster.status.phase) == (ranks, "Running")
+        view = found.cluster.kueue.view()
+        assert view is not None
+        assert view.reclaimed == WHOLE - ranks
+        assert found.cluster.status.placeable_devices is None
+
+    def test_queued_again_it_asks_for_all(self) -> None:
+        found = queued()
+        found.cluster.kueue.admit(count=2)
+        found.live(60)
+        found.cluster.kueue.evict()
+        found.live(60)
+        assert not found.cluster.pods
+        found.cluster.kueue.admit()
+        found.live(60)
+        assert found.ranks() == WHOLE
+
+    def test_scaled_up_it_is_queued_again_for_more(self) -> None:
+        found = queued()
+        found.scale(2)
+        found.live(30)
+        found.cluster.kueue.admit()
+        found.live(60)
+        assert found.ranks() == 2
+        found.scale(4)
+        found.live(60)
+        assert found.cluster.status.phase == "Queued"
+        found.cluster.kueue.admit()
+        found.live(60)
+        assert found.sizes()[-1] == 4
+
+
+def queued(**wanted: Any) -> Scarce:
+    """An elastic job in a queue, with its Workload written."""
+    found = elastic(room=8, **wanted)
+    found.cluster.job = replace(found.cluster.job, queue="team-a")
+    found.cluster.capabilities = Capabilities(kueue=True, kueue_enabled=True)
+    found.cluster.flavors = {"spot": Flavor({})}
+    found.live(30)
+    return found
+
+
+def pod_set(found: Scarce) -> dict[str, Any]:
+    assert found.cluster.kueue.workload is not None
+    (only,) = found.cluster.kueue.workload["spec"]["podSets"]
+    return dict(only)

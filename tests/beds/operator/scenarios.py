@@ -60,6 +60,18 @@ def suspension(space: Space, kubelet: Kubelet) -> None:
     _succeed(space, kubelet, "digits-base-1")
 
 
+def resize(space: Space, kubelet: Kubelet) -> None:
+    """A job is scaled from four ranks to two, saves, goes on with it and completes."""
+    kubelet.ends, kubelet.saved_step = False, _SAVED_STEP
+    space.add_claim(CLAIM)
+    space.create(job(ranks=4, template=_ON_ONE_NODE, checkpoint={"claimName": CLAIM}))
+    space.until_started()
+    space.change("digits", device={"count": 2})
+    _save_and_stop(space, kubelet)
+    space.until_started(attempt=1)
+    _succeed(space, kubelet, "digits-base-1")
+
+
 def stages(space: Space, kubelet: Kubelet) -> None:
     """A job of two stages."""
     space.add_claim(CLAIM)
@@ -117,7 +129,7 @@ def queue(space: Space, kubelet: Kubelet) -> None:
 
 ALL: dict[str, Scenario] = {
     found.__name__: found
-    for found in (plain, failure, restart_in_place, suspension, stages, deadline, rank_table, queue)
+    for found in (plain, failure, restart_in_place, suspension, resize, stages, deadline, rank_table, queue)
 }
 # Options of the operator that a scenario needs.
 OPTIONS: dict[str, tuple[str, ...]] = {"queue": ("--kueue",)}
