@@ -22,7 +22,7 @@ def test_a_gang_shrinks_to_the_devices_there_are_and_grows_with_them(gangs: Gang
     (group,) = gangs.groups()
     assert group["metadata"]["name"] == f"a-base-{status['attempt']}"
     assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == SIZE // 2
-    assert gangs.until(lambda status: status["phase"] == "Running", "it trains", "a")["placeableDevices"] == SIZE // 2
+    assert status["placeableDevices"] == SIZE // 2
     device_nodes.add(SIZE // 2)
     status = gangs.until_running("a", lambda status: status["deviceCount"] == SIZE)
     assert [found["spec"]["schedulingPolicy"]["gang"]["minCount"] for found in gangs.groups()] == [SIZE]

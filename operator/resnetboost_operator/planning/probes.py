@@ -22,12 +22,12 @@ from resnetboost_operator.scheduling import gang_scheduler
 
 
 def are_wanted(state: ObservedState, status: Status) -> bool:
-    """Whether to look for room: the gang trains on fewer devices than it should, and resizeBackoffSeconds are over."""
+    """Whether to look for room: the gang runs on fewer devices than it should, and resizeBackoffSeconds are over."""
     return _may_grow(state, status) and seconds_until_wanted(state) <= 0
 
 
 def seconds_until_wanted(state: ObservedState) -> float:
-    """Seconds until room for a larger gang is looked for; infinite if it has all devices or does not train."""
+    """Seconds until room for a larger gang is looked for; infinite if it has all devices or does not run."""
     if not _may_grow(state, state.status):
         return float("inf")
     return pods.seconds(state.status.resize_time) + state.job.spec.device.resize_backoff_seconds - state.now
@@ -61,8 +61,9 @@ def _may_grow(state: ObservedState, status: Status) -> bool:
     same = (status.stage, status.attempt) == (state.status.stage, state.status.attempt)
     if not same or status.placeable_devices is None or statuses.is_terminal(status):
         return False
-    suspended = state.job.spec.run_policy.suspend or state.job.spec.device.min_count is None
-    return statuses.is_true(status, "Running") and not suspended and state.count < _full(state)
+    if state.job.spec.run_policy.suspend or state.job.spec.device.min_count is None:
+        return False
+    return status.attempt_start_time is not None and state.count < _full(state)
 
 
 def _full(state: ObservedState) -> int:
