@@ -160,5 +160,6 @@ class RunLoop:
 
 
 def _without_scheduling(job: Job) -> Job:
-    """The job without queue and scheduler: this machine has neither, and starts all ranks at once."""
-    return replace(job, queue="", spec=replace(job.spec, scheduling=Scheduling()))
+    """The job without queue and scheduler: this machine has neither, and has room for all ranks at once."""
+    device = replace(job.spec.device, min_count=None)
+    return replace(job, queue="", spec=replace(job.spec, scheduling=Scheduling(), device=device))

@@ -1,6 +1,7 @@
 """Watch over a whole gang: poll rank 0 and set the condition Running."""
 
 from resnetboost_api.status import Status
+from resnetboost_operator import sizes
 from resnetboost_operator import status as statuses
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import deletions, pending, wakeup
@@ -33,5 +34,11 @@ def _running(state: ObservedState) -> Status:
         known = state.rank_0 is not None and state.rank_0.ready
         reason, message = pending.UNHEARD_TRAINING if known else pending.UNHEARD
     else:
-        reason, message = TRAINING, f"all {state.count} ranks train"
+        reason, message = TRAINING, _words(state)
     return with_condition(state.status, "Running", True, reason, message, state.time)
+
+
+def _words(state: ObservedState) -> str:
+    words = "the rank trains" if state.count == 1 else f"all {state.count} ranks train"
+    whole = sizes.defined(state.job, state.stage)
+    return words if whole == state.count else f"{words}, with the work of {whole}"

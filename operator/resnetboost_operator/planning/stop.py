@@ -17,7 +17,8 @@ from resnetboost_operator.planning.conditions import not_running
 
 def stop(state: ObservedState, ended: FailureClass, reason: str, why: str = "") -> Plan | Status:
     """Delete every pod, whose rank then saves a checkpoint. While pods are left: the plan, with that `reason` of the
-    condition Running. Then: the status with a record of the attempt, `ended` unless a rank failed by its own fault.
+    condition Running. Then: the status with a record of the attempt, `ended` because of `why` unless a rank failed by
+    its own fault.
     """
     status, present = state.status, (*state.gang, *state.stale)
     delete = deletions.delete(state, status, present)
@@ -34,7 +35,7 @@ def stop(state: ObservedState, ended: FailureClass, reason: str, why: str = "") 
         status = not_running(status, reason, f"{why}; {waiting}" if why else waiting, state.time)
         return Plan(status, delete=delete, events=events, wake_seconds=wakeup.node_wake_seconds(state))
     began = status.attempt_start_time is not None or statuses.is_in_place(status)  # maybe on some ranks only
-    return _with_record(state, Failure(ended)) if began else status
+    return _with_record(state, Failure(ended, message=why)) if began else status
 
 
 def saved(state: ObservedState, status: Status) -> str:

@@ -27,7 +27,7 @@ def facts(view: JobView, now: float) -> Iterator[Fact]:
     if not status.stage:
         return
     if not view.is_over:
-        yield "ranks", _ranks(status)
+        yield "ranks", _ranks(view)
     if (admitted := statuses.condition(status, statuses.ADMITTED)) is not None and not view.is_over:
         yield "queue", _queue(admitted, view, now)
     if (found := view.progress) is not None:
@@ -67,14 +67,25 @@ def _stage(stage: StageStatus, status: Status, algorithms: Mapping[str, str]) ->
         yield readable.plural(stage.attempts, "attempt")
 
 
-def _ranks(status: Status) -> str:
-    found = status.ranks
+def _ranks(view: JobView) -> str:
+    status, found = view.status, view.status.ranks
     parts = [f"{found.running}/{found.desired} run", f"{found.ready} ready"]
     if found.failed:
         parts.append(f"{found.failed} failed")
     if found.succeeded:
         parts.append(f"done: {found.succeeded}")
+    if (whole := _whole(view)) is not None:
+        parts.append(f"with the work of {whole}")
+    if status.placeable_devices is not None:
+        parts.append(f"room for {status.placeable_devices}")
     return text.SEPARATOR.join(parts)
+
+
+def _whole(view: JobView) -> int | None:
+    """The number of ranks that the current stage is defined by, None if it has as many."""
+    stages = view.job.spec.stages if view.job is not None else ()
+    whole = next((stage.device_count for stage in stages if stage.name == view.status.stage), None)
+    return whole if view.status.device_count not in (None, whole) else None
 
 
 def _of_progress(found: Progress, view: JobView, now: float) -> Iterator[Fact]:
