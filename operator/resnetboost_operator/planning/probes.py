@@ -1,11 +1,12 @@
 """Probes: pods that find out whether there is room for a larger gang, without disturbing the one that trains.
 
 They are what the larger gang would have more: pods of the current attempt with the indexes after its ranks. A scheduler
-places them when devices are free. Each holds its device for a minute, or one free device would be counted for several;
-one that has ended stays, and says so, until it is time for another. The next attempt takes them for stale.
+places them when devices are free. Each holds its device for a minute, or one free device would be counted for several.
+The first that ends also ends the round: it stays to say so until it is time for the next, in which all ask together.
+The next attempt takes them for stale.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -42,19 +43,21 @@ def with_probes(state: ObservedState, decided: Plan) -> Plan:
     """The plan with probes created where they are wanted, and deleted where they are old or not wanted any more."""
     if not are_wanted(state, decided.status):
         return replace(decided, delete=(*decided.delete, *_deletions(state.probes)))
-    ended = [pod for pod in state.probes if pod.container_ended]
-    outdated = [pod for pod in ended if _seconds_left(state, pod) <= 0]
-    left = [_seconds_left(state, pod) for pod in ended if pod not in outdated]
+    if ended := [pod for pod in state.probes if pod.container_ended]:
+        return _pause(state, decided, ended)
     there = {pod.index for pod in (*state.probes, *state.stale)}
     indexes = [index for index in range(state.count, _full(state)) if index not in there]
     base = replace(gang_scheduler.base_placement(state.job), excluded_nodes=exclusion.nodes(state.status))
     created = tuple(probe(state.job, state.stage, state.pods_attempt, index, base) for index in indexes)
-    return replace(
-        decided,
-        create=(*decided.create, *created),
-        delete=(*decided.delete, *_deletions(outdated)),
-        wake_seconds=sooner(decided.wake_seconds, *left),
-    )
+    return replace(decided, create=(*decided.create, *created))
+
+
+def _pause(state: ObservedState, decided: Plan, ended: Sequence[PodView]) -> Plan:
+    """The plan between two rounds. Probes that wait would ask at another time than those of the next round."""
+    left = max(_seconds_left(state, pod) for pod in ended)
+    going = ended if left <= 0 else [pod for pod in state.probes if pod not in ended]
+    wake = sooner(decided.wake_seconds, left if left > 0 else None)
+    return replace(decided, delete=(*decided.delete, *_deletions(going)), wake_seconds=wake)
 
 
 def _may_grow(state: ObservedState, status: Status) -> bool:
@@ -72,7 +75,7 @@ def _full(state: ObservedState) -> int:
 
 
 def _seconds_left(state: ObservedState, pod: PodView) -> float:
-    """Seconds until another probe may follow one that has ended."""
+    """Seconds until the next round may follow that of a probe that has ended."""
     pause = max(state.job.spec.device.resize_backoff_seconds, PROBE_SECONDS)
     return max(pod.bound, pod.created) + pause - state.now
 
