@@ -246,6 +246,31 @@ class TestScale:
         found.live(30)
         assert (found.ranks(), found.cluster.status.phase) == (1, "Running")
 
+    def test_so_does_one_whose_pods_were_never_created(self) -> None:
+        found = elastic(room=WHOLE, minCount=None)
+        found.cluster.step()
+        found.cluster.pods.clear()  # a quota refuses them
+        found.suspend(True)
+        found.cluster.settle()
+        assert found.cluster.status.attempts == ()
+        found.scale(2)
+        found.suspend(False)
+        found.live(30)
+        assert (found.ranks(), found.cluster.status.phase) == (2, "Running")
+        assert config(found)["virtualRanks"] == WHOLE
+
+    def test_a_stage_that_is_nearly_done_is_not_begun_again(self) -> None:
+        found = elastic(room=WHOLE, minCount=None)
+        found.live(60)
+        found.cluster.exit(3, 0)
+        found.cluster.settle()
+        found.scale(2)
+        found.cluster.settle()
+        for index in range(3):
+            found.cluster.exit(index, 0)
+        found.cluster.settle()
+        assert (found.cluster.status.phase, found.reasons()) == ("Complete", [])
+
     def test_during_the_backoff_of_a_restart(self) -> None:
         found = elastic(room=WHOLE, minCount=None, spec={"failurePolicy": {"backoffSeconds": 100}})
         found.live(60)
