@@ -25,6 +25,7 @@ SUITES = {
     "ranktables": "from the last annotation of a device plugin until gangs of 16 to 1024 pods know their ranks",
     "scale": "gangs of up to 1000 pods on a real API server against Indexed Jobs",
     "restart": "from a failed rank to the next attempt and the next step: in place against new pods",
+    "elastic": "a week in which nodes break, in virtual time: steps with minCount against without",
     "gangs": "200 gangs of 5 pods on devices for 100 pods, under Kubernetes' gang scheduler",
 }
 # Suites that are measured with another, after it.

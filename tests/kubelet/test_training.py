@@ -77,6 +77,29 @@ def test_a_killed_rank_starts_again_where_the_policy_says(
         print(f"\n{restart_in}: {first_resumed_step(space, min(after)) - killed} from the kill to the next step")
 
 
+def test_a_job_that_is_scaled_goes_on_from_its_checkpoint(bed: Bed, space: Space) -> None:
+    bed.add_claim(space.namespace, CLAIM)
+    manifest = yaml.safe_load(EXAMPLE.read_text())
+    manifest["spec"]["checkpoint"]["claimName"] = CLAIM
+    manifest["spec"]["stages"][0] |= EPOCHS
+    space.create(manifest)
+    space.until(lambda status: saved(status) >= 20, "a checkpoint is saved")
+    for attempt, count in ((1, 1), (2, 2)):
+        space.plane.kubectl("scale", "rbj/digits", f"--replicas={count}", f"--namespace={space.namespace}")
+        status = space.until(
+            lambda status, wanted=attempt: (
+                status["attempt"] == wanted and saved(status) > status["attempts"][-1]["checkpointStep"]
+            ),
+            "the next attempt saves a checkpoint",
+        )
+        before = status["attempts"][-1]
+        assert (before["reason"], before["ranks"]) == ("Resized", 3 - count)
+        leader = f"digits-base-{attempt}-0"
+        assert f"resumed from the checkpoint of step {before['checkpointStep']}" in log(space, leader)
+        assert len(pods(space)) == count
+    assert status["restarts"] == 0
+
+
 def test_a_rank_that_the_kernel_kills_for_memory_is_told_so(space: Space) -> None:
     manifest = yaml.safe_load(EXAMPLE.read_text())
     manifest["spec"]["device"]["count"] = 1
