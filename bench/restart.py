@@ -94,8 +94,8 @@ def _play(plane: ControlPlane, gang: Gang) -> tuple[GangLaunchers, ProgressPort]
     """Play the gang's launchers and rank 0's progress on an address that its pod gets."""
     job = gang.status(plane)
     leader = f"/api/v1/namespaces/{NAMESPACE}/pods/{job['metadata']['name']}-base-0-0"
-    secret = names.launcher_secret(job["metadata"]["name"], job["metadata"]["uid"])
-    found = json.loads(plane.client.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}"))
+    selector = f"labelSelector={names.LABEL_JOB_UID}={job['metadata']['uid']}"
+    (found,) = json.loads(plane.client.get(f"/api/v1/namespaces/{NAMESPACE}/secrets?{selector}"))["items"]
     token = base64.b64decode(found["data"][names.LAUNCHER_KEY])
     launchers = GangLaunchers(ADDRESS, token, SIZE)
 

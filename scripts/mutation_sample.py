@@ -64,7 +64,7 @@ AREAS = {
             *_files(_TRAINER, "launcher/state launcher/gang launcher/launcher launcher/leading launcher/following"),
             "api/resnetboost_api/connection.py",
         ),
-        _files(_UNIT, "launcher_state launcher_gang launcher_link restart_in_place_faults"),
+        _files(_UNIT, "launcher_state launcher_gang launcher_link") + _files(_INTEGRATION, "launcher"),
         count=20,
     ),
     "scheduling": Area(

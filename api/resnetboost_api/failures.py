@@ -135,6 +135,11 @@ BY_NAME = {verdict.name: verdict for verdict in ALL}
 BY_EXIT_CODE = {verdict.exit_code: verdict for verdict in ALL if verdict.exit_code is not None}
 
 
+def of_exit_code(exit_code: int) -> FailureClass:
+    """The class of a process that ended with the exit code, where nothing but the code is known."""
+    return KILLED if exit_code > 128 else BY_EXIT_CODE.get(exit_code, INTERNAL_ERROR)
+
+
 def exit_codes(verdict: FailureClass) -> frozenset[int]:
     """The exit codes other than 0 that a rank of this class can end with; none for classes without a process' end."""
     if verdict in _OF_ANY_CODE:

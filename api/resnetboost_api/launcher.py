@@ -6,19 +6,23 @@ command on; launchers report to the leader, which reports the gang. So a restart
 however many ranks there are.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from resnetboost_api import failures
+
 # Each end sends Alive this often; an end that hears nothing for SILENCE_SECONDS counts the other one as lost.
 ALIVE_SECONDS = 2.0
 SILENCE_SECONDS = 8.0
-# How many ended ranks a report names: enough to find who failed first.
+# How many ended ranks a report has with their messages: enough to find who failed first.
 NAMED_RANKS = 16
 
 Attempt = Annotated[int, Meta(ge=0, le=2**31)]
 Index = Annotated[int, Meta(ge=0, le=2**20)]
+ExitCode = Annotated[int, Meta(ge=0, le=255)]
 
 
 class Message(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag_field="type"):
@@ -56,12 +60,13 @@ class StartAttempt(Message, frozen=True, tag="start"):
 class RankEnd(Message, frozen=True, tag="rankEnd"):
     """How a rank ended. `exit_code` is 128 plus the signal's number for a killed one, as kubelet has it.
 
-    `message`: the rank's termination message, or the end of its log. `time`: unix seconds by its launcher's clock.
+    `message`: the rank's termination message, or for a rank that failed without one the end of its log. `time`: unix
+    seconds by its launcher's clock.
     """
 
     index: Index
     attempt: Attempt
-    exit_code: Annotated[int, Meta(ge=0, le=255)]
+    exit_code: ExitCode
     message: Annotated[str, Meta(max_length=4096)] = ""
     time: float = 0.0
 
@@ -82,15 +87,22 @@ class GangReport(Message, frozen=True, tag="gang"):
     """The leader's report to the operator, at once after the greeting and after every change.
 
     `attempt`: the newest that was announced to the leader. `running`: ranks of that attempt that run. `connected`:
-    launchers that are connected, the leader included. `ended`: ranks of that attempt that ended, the first ones first,
-    at most NAMED_RANKS of them; `ended_count` counts them all.
+    launchers that are connected, the leader included. `ended`: ranks of that attempt that ended, those that may explain
+    the others first, at most NAMED_RANKS of them; `others_ended`: index and exit code of all the others.
     """
 
     attempt: Attempt
     running: Index
     connected: Index
     ended: Annotated[tuple[RankEnd, ...], Meta(max_length=NAMED_RANKS)] = ()
-    ended_count: Index = 0
+    others_ended: tuple[tuple[Index, ExitCode], ...] = ()
+
+
+def gang_report(attempt: int, running: int, connected: int, ends: Iterable[RankEnd]) -> GangReport:
+    """The report of a gang with these ends, in the operator's order: by class first, because clocks differ."""
+    found = sorted(ends, key=lambda end: (failures.of_exit_code(end.exit_code).culprit_order, end.time, end.index))
+    others = tuple((end.index, end.exit_code) for end in found[NAMED_RANKS:])
+    return GangReport(attempt, running, connected, tuple(found[:NAMED_RANKS]), others)
 
 
 AnyMessage = HelloOperator | HelloLauncher | Alive | StartAttempt | RankReport | GangReport

@@ -90,9 +90,11 @@ def gang(job: str, stage: str, attempt: int) -> str:
     return f"{job}-{stage}-{attempt}"
 
 
-def launcher_secret(job: str, uid: str) -> str:
-    """Name of the secret with the token of a job's launchers; an earlier job of the same name had another one."""
-    return f"{job}-launcher-{uid[:8]}"
+def launcher_secret(job: str, uid: str, key_id: str = "") -> str:
+    """Name of the secret with the token of a job's launchers; an earlier job of the same name had another one, as has
+    this job's under another key of the operator.
+    """
+    return "-".join(filter(None, (job, "launcher", uid[:8], key_id)))
 
 
 def rank_table(job: str, stage: str, attempt: int) -> str:

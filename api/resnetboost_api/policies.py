@@ -95,7 +95,7 @@ class FailureRule(Block, frozen=True, kw_only=True):
         Meta(max_length=20, extra_json_schema=ATOMIC),
     ] = ()
     """Classes of failures, such as OutOfMemory; any when left out. A pod that was deleted or evicted is a disruption
-    (Disrupted) and no rule's matter, whatever its exit code.
+    (Disrupted) and no rule's matter, unless it ended with 10, 11, 12 or 17.
     """
     on_exit_codes: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=255, description="An exit code.")], ...],
@@ -103,10 +103,11 @@ class FailureRule(Block, frozen=True, kw_only=True):
     ] = ()
     """Exit codes of the rank that failed first; any when left out, also none."""
     action: failures.Action
-    """Restart: start the gang again and count it towards maxRestarts; the same error at the same step twice fails the
-    job. RestartUncounted: start it again however often, never without a wait. RollBack: go back to a checkpoint before
-    the failure, as divergence says (its defaults, if it is left out). Fail: end the job at once. ExcludeNode: as
-    Restart, and the next attempts avoid the node of the rank that failed first, after this one failure.
+    """Restart: start the gang again and count it towards maxRestarts; an error that would only repeat (InternalError,
+    OutOfMemory, StorageError, DataError or NumericsError at the same step twice) fails the job. RestartUncounted: start
+    it again however often, never without a wait. RollBack: go back to a checkpoint before the failure, as divergence
+    says (its defaults, if it is left out). Fail: end the job at once. ExcludeNode: as Restart, and the next attempts
+    avoid the node of the rank that failed first, after this one failure.
     """
     RULES: ClassVar[tuple[Rule, ...]] = failurerules.ON_ONE
 

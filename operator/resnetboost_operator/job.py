@@ -18,9 +18,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Each of its stages has the settings of its algorithm and a `device_count` of its own.
     `queue` and `queue_priority` are the values of Kueue's labels, '' without; `pod_annotations` those of the job's
-    annotations that its pods get. `virtual_ranks` are the numbers of ranks that stages are defined by, where they run
-    on fewer. `volcano_queue` and `yunikorn_queue` are the queues it names for these schedulers, ''
-    without.
+    annotations that its pods get. `volcano_queue` and `yunikorn_queue` are the queues it names for these schedulers, ''
+    without. `launcher_key` says which key of the operator the launchers' token is made of, '' without an operator.
+    `virtual_ranks` are the numbers of ranks that stages are defined by, where they run on fewer.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     pod_annotations: Mapping[str, str] = {}
     volcano_queue: str = ""
     yunikorn_queue: str = ""
+    launcher_key: str = ""
     virtual_ranks: Mapping[str, int] = {}
 
     @property

@@ -47,6 +47,11 @@ def is_in_place(status: Status) -> bool:
     return pods_attempt(status) != status.attempt
 
 
+def is_awaited_in_place(status: Status) -> bool:
+    """Whether the ranks were told to start in place, and have not all been seen to run yet."""
+    return is_in_place(status) and status.attempt_start_time is None
+
+
 def condition(status: Status, kind: str) -> Condition | None:
     """The condition of that type, None if the job has none."""
     return next((found for found in status.conditions if found.type == kind), None)

@@ -292,6 +292,7 @@ def merged(value: Any, patch: Any) -> Any:
     return {name: item for name, item in result.items() if item is not None}
 
 
+@pytest.mark.slow
 class TestCorpus:
     @files("good")
     def test_good_files_are_taken_and_parsed(self, path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_gang_restarts_in_place_by_one_command(host: str) -> None:
         operator = await gang.operator()
         await reported(operator, lambda report: report.running == 5)
         gang.ranks[3].newest.end(137, "words")
-        report = await reported(operator, lambda report: report.ended_count == 1)
+        report = await reported(operator, lambda report: len(report.ended) == 1)
         assert [(end.index, end.exit_code, end.message) for end in report.ended] == [(3, 137, "words")]
         await operator.send(StartAttempt(1, {"attempt": 1}, 8119))
         await reported(operator, lambda report: (report.attempt, report.running) == (1, 5))
@@ -305,7 +305,7 @@ def test_a_killed_rank_is_started_again_and_a_stopped_launcher_ends_with_its_ran
         await reported(operator, lambda report: report.running == 1)
         rank = found.children()[-1]
         os.kill(rank, signal.SIGKILL)
-        report = await reported(operator, lambda report: report.ended_count == 1)
+        report = await reported(operator, lambda report: len(report.ended) == 1)
         assert report.ended[0].exit_code == 137
         assert rank not in found.children(), "a dead rank is reaped"
         await operator.send(StartAttempt(1, {**config, "attempt": 1}, 8119))
@@ -324,6 +324,30 @@ def test_a_killed_rank_is_started_again_and_a_stopped_launcher_ends_with_its_ran
     words = json.loads(found.message.read_text())
     assert (words["class"], words["exitCode"]) == ("Interrupted", 16)
     assert words["checkpointStep"] > 0
+
+
+def test_the_end_of_the_log_of_a_rank_that_crashed_is_reported(
+    tmp_path: Path, host: str, processes: list[Process]
+) -> None:
+    found = Process(tmp_path, host, {**GOOD, "epochs": 1000, "checkpoint": {"everySteps": 5}})
+    processes.append(found)
+
+    async def scene() -> None:
+        operator = await operator_of(host)
+        await reported(operator, lambda report: report.running == 1)
+        while not list(tmp_path.glob("checkpoints/*/*/attempt-0/step-*")):
+            assert found.process.poll() is None
+            await asyncio.sleep(0.05)
+        os.kill(found.children()[-1], signal.SIGSEGV)
+        (end,) = (await reported(operator, lambda report: len(report.ended) == 1)).ended
+        assert (end.exit_code, len(end.message) > 40) == (139, True)
+        assert end.message in (tmp_path / "log").read_text()
+
+    async def limited() -> None:
+        async with asyncio.timeout(SECONDS):
+            await scene()
+
+    asyncio.run(limited())
 
 
 def test_no_rank_outlives_its_launcher(tmp_path: Path, host: str, processes: list[Process]) -> None:

@@ -102,7 +102,7 @@ def test_a_killed_template_process_is_the_end_of_its_rank_and_the_next_has_a_new
         await reported(operator, lambda report: report.running == 1)
         template, rank = found.children()
         os.kill(template, signal.SIGKILL)
-        report = await reported(operator, lambda report: report.ended_count == 1)
+        report = await reported(operator, lambda report: len(report.ended) == 1)
         assert report.ended[0].exit_code == 137
         assert gone(rank), "it is reported when it is dead"
         await operator.send(StartAttempt(1, {**LONG, "attempt": 1}, 8119))
@@ -142,7 +142,7 @@ def test_a_stop_during_the_back_off_is_no_failure_of_the_attempt_before(
 
     async def scene() -> None:
         operator = await operator_of(host)
-        await reported(operator, lambda report: report.ended_count == 1)
+        await reported(operator, lambda report: len(report.ended) == 1)
         await operator.send(StartAttempt(1, {**GOOD, "attempt": 1}, 8119, delay_seconds=600))
         await reported(operator, lambda report: report.attempt == 1)
         found.process.terminate()

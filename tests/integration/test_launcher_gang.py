@@ -82,7 +82,7 @@ def test_a_gang_restarted_in_place_ends_with_the_same_bits(tmp_path: Path, gangs
             await asyncio.sleep(0.02)
         template, *children = gang.ranks[killed].children()
         os.kill(max(children), signal.SIGKILL)
-        report = await reported(operator, lambda report: report.ended_count > 0)
+        report = await reported(operator, lambda report: len(report.ended) > 0)
         assert killed in [end.index for end in report.ended]
         await operator.send(StartAttempt(1, {**CONFIG, "attempt": 1}, names.PORT_COORDINATOR + 1))
         await reported(operator, lambda report: (report.attempt, report.running) == (1, 2))

@@ -77,6 +77,18 @@ def test_a_killed_rank_starts_again_where_the_policy_says(
         print(f"\n{restart_in}: {first_resumed_step(space, min(after)) - killed} from the kill to the next step")
 
 
+def test_a_rank_that_the_kernel_kills_for_memory_is_told_so(space: Space) -> None:
+    manifest = yaml.safe_load(EXAMPLE.read_text())
+    manifest["spec"]["device"]["count"] = 1
+    manifest["spec"]["template"] = {"resources": {"limits": {"memory": "300Mi"}}}
+    manifest["spec"]["failurePolicy"] = {"maxRestarts": 0}
+    space.create(manifest)
+    status = space.until_phase("Failed")
+    (record,) = status["attempts"]
+    assert (record["reason"], record["exitCode"]) == ("OutOfMemory", 137)
+    assert "template.resources.limits.memory is 300Mi; raise it" in record["message"]
+
+
 def pods(space: Space) -> dict[str, tuple[str, int]]:
     """uid and container restarts of each pod."""
     found = {}

@@ -29,7 +29,7 @@ def address() -> str:
 
 
 class Process:
-    """A launcher whose rank trains; of a gang of one, unless `more` variables say otherwise."""
+    """A launcher whose rank trains; of a gang of one, unless `more` variables say otherwise. Its log is `log`."""
 
     def __init__(self, folder: Path, host: str, config: Mapping[str, Any], **more: str) -> None:
         self.host = host
@@ -46,7 +46,8 @@ class Process:
             **more,
         }
         command = [sys.executable, "-m", "resnetboost_trainer"]
-        self.process = subprocess.Popen(command, env=environment, cwd=folder, start_new_session=True)
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(command, env=environment, cwd=folder, stderr=log, start_new_session=True)
 
     def children(self) -> list[int]:
         """Process ids of the launcher's descendants."""

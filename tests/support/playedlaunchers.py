@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from resnetboost_api.launcher import GangReport, RankEnd, StartAttempt
+from resnetboost_api.launcher import GangReport, RankEnd, StartAttempt, gang_report
 
 UNANSWERED_SECONDS = 10.0
 
@@ -47,9 +47,8 @@ class Launchers:
             for index, rank in enumerate(self.ranks)
             if rank.code is not None
         ]
-        ended.sort(key=lambda end: end.time)
         running = sum(rank.runs for rank in self.ranks)
-        return GangReport(self.attempt, running, len(self.connected), tuple(ended[:16]), len(ended))
+        return gang_report(self.attempt, running, len(self.connected), ended)
 
     def command(self, command: StartAttempt, now: float) -> None:
         """Obey a command, as often as it comes: end every rank, and start it again after the back-off."""

@@ -148,6 +148,24 @@ def test_a_start_that_fails_is_lost_to_its_own_failure() -> None:
     assert lost(cluster) == {("Restart", "StorageError"): 50}
 
 
+def test_an_attempt_that_failed_while_it_loaded_has_no_step_to_fail_at_again() -> None:
+    """The next one resumes from what an earlier one saved, and may meet the same passing outage."""
+    cluster = killed()
+    for attempt in (1, 2):
+        at(cluster, 140 + 50 * attempt)
+        cluster.settle()
+        cluster.run_all()
+        cluster.load()
+        cluster.settle()
+        if attempt == 2:
+            trained(cluster, 80, 80, resumed=80)
+        cluster.exit(0, 15)
+        cluster.settle()
+    assert [found.last_step for found in cluster.status.attempts] == [100, None, 80]
+    assert cluster.status.restarts == 3
+    assert (cluster.status.goodput or Goodput()).repeated_steps == 20
+
+
 def test_a_first_start_is_overhead() -> None:
     cluster = begun()
     at(cluster, 50)

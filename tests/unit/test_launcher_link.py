@@ -180,7 +180,7 @@ def test_what_is_no_launcher_is_not_heard(raw: bytes) -> None:
 def test_a_report_beyond_its_bounds_breaks_the_link() -> None:
     async def lies(connection: Connection) -> None:
         await connection.send(REPORT)
-        await connection.send(GangReport(0, 2, 2, tuple(RankEnd(index, 0, 1) for index in range(17)), 17))
+        await connection.send(GangReport(0, 2, 2, tuple(RankEnd(index, 0, 1) for index in range(17))))
 
     async def run() -> None:
         leader = Leader(lies)

@@ -12,6 +12,7 @@ from resnetboost_operator.controller.metrics import Metrics
 from resnetboost_operator.manifests.placement import Placement
 from resnetboost_operator.manifests.pod import pod
 from resnetboost_operator.observed.pods import seconds, timestamp, view
+from resnetboost_operator.observed.state import Obstacle
 from resnetboost_operator.planning import exclusion
 from resnetboost_operator.status import from_dict, to_dict
 from support.simulation import START, Cluster, job
@@ -188,6 +189,20 @@ class TestLift:
         assert avoided(cluster) == [("node-1", "node-0")] * 2
         return cluster
 
+    def test_a_quota_that_lets_no_pod_exist_lifts_no_exclusion(self) -> None:
+        policy = {"rules": [{"onExitCodes": [79], "action": "ExcludeNode"}]}
+        cluster = training(policy, runPolicy={"startupDeadlineSeconds": 60})
+        fail(cluster, code=79, index=1)
+        cluster.finish_deletions()
+        cluster.now = seconds(cluster.status.restart_time)
+        cluster.step()
+        cluster.obstacle = Obstacle("exceeded quota")
+        cluster.pods.popitem()
+        cluster.now += 60
+        cluster.step()
+        assert cluster.status.attempts[-1].reason == "NotScheduled"
+        assert excluded(cluster) == ["node-1"]
+
     def test_the_oldest_exclusion_is_lifted_when_pods_stay_unschedulable(self) -> None:
         cluster = self.excluding()
         unschedulable(cluster)
@@ -200,7 +215,7 @@ class TestLift:
         cluster.now += 1
         cluster.settle()
         assert excluded(cluster) == ["node-0"]
-        assert cluster.events[-1] == "NodeReadmitted"
+        assert cluster.events[-2:] == ["NodeReadmitted", "GangStarting"], "at once, without a back-off"
         record = cluster.status.attempts[-1]
         assert (record.reason, record.message) == (
             "NotScheduled",

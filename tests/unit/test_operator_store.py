@@ -7,11 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from resnetboost_api.status import Status
+from resnetboost_operator import launcher_client
 from resnetboost_operator.controller import jobs
 from resnetboost_operator.controller import store as stores
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.store import Store
 from resnetboost_operator.job import Job
+from resnetboost_operator.manifests.gang import gang
 from resnetboost_operator.manifests.pod import pod as pod_manifest
 from resnetboost_operator.planning.actions import Deletion
 from resnetboost_operator.validation import schema
@@ -95,6 +97,18 @@ def obj(wanted: Job, **metadata: Any) -> dict[str, Any]:
 @pytest.fixture
 def known() -> Known:
     return Known()
+
+
+def test_pods_mount_the_secret_of_their_operators_key() -> None:
+    mounted = set()
+    for key in (b"a" * 32, b"b" * 32):
+        store = Store((), print, launcher_key=launcher_client.key_id(key))
+        found = store.read_job(obj(JOB, resourceVersion="1")).job
+        assert found is not None
+        secret, *_, pod = gang(found, found.spec.stages[0], 0)
+        assert secret["metadata"]["name"] in str(pod["spec"]["volumes"])
+        mounted.add(secret["metadata"]["name"])
+    assert len(mounted) == 2
 
 
 def test_a_job_is_observed_with_its_pods(known: Known) -> None:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnetboost_trainer.preflight import links, verdict, workload
+from resnetboost_api.status import PreflightResult, Suspect
+from resnetboost_trainer.preflight import conductor, links, verdict, workload
 from resnetboost_trainer.preflight.verdict import Measurement
 
 
@@ -152,3 +153,11 @@ class TestWorkload:
         other.view(np.uint32)[place] ^= np.uint32(1 << bit)
         changed = bool((np.rint(values) != np.rint(other)).any())
         assert (workload.digest(values) != workload.digest(other)) == changed
+
+
+@pytest.mark.parametrize("suspects", [(), (Suspect(index=0, rank=0, reason="UnsteadyResult"),)], ids=["steady", "not"])
+def test_one_rank_is_called_steady_only_if_it_was(suspects: tuple[Suspect, ...]) -> None:
+    found = PreflightResult(compute_median=17.2, compute_lowest=17.2, slowest_rank=0, suspects=suspects)
+    said = conductor.summary(found)
+    assert "one rank has nothing to compare with" in said
+    assert ("the same every time" in said) == (not suspects)

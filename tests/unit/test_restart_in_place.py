@@ -9,20 +9,22 @@ from msgspec.structs import replace
 from resnetboost_api import failures, names
 from resnetboost_api.failures import FailureClass
 from resnetboost_api.launcher import GangReport, RankEnd
-from resnetboost_api.status import Status
+from resnetboost_api.status import Goodput, PolledProgress, PreflightResult, Status
 from resnetboost_operator import status
 from resnetboost_operator.job import Job
 from resnetboost_operator.manifests.trainer_config import trainer_config
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.nodes import NodeView
-from resnetboost_operator.observed.pods import PodView, seconds, view
+from resnetboost_operator.observed.pods import PodView, seconds, timestamp, view
 from resnetboost_operator.observed.state import Observation, observe
 from resnetboost_operator.planning import attempts, in_place
+from resnetboost_operator.planning.wakeup import POLL_STARTING_SECONDS
 from support.playedlaunchers import Launchers
 from support.simulation import Cluster, Crash, job
 
 ORIGINAL = ["digits-base-0-0", "digits-base-0-1"]
 RENEWED = ["digits-base-1-0", "digits-base-1-1"]
+MEASURED = PreflightResult(seconds=4.5, compute_median=17.2, compute_lowest=16.0, slowest_rank=0, collective_rate=55.5)
 
 
 def training(**policy: Any) -> tuple[Cluster, Launchers]:
@@ -261,6 +263,51 @@ def test_an_operator_that_has_just_begun_waits_for_the_leaders_report() -> None:
     assert cluster.status.attempt_start_time is not None
 
 
+def taken_over() -> tuple[Cluster, Launchers]:
+    """A gang in its back-off, whose operator is replaced by one with another key. Then its ranks start."""
+    cluster, launchers = killed()
+    cluster.now += 5
+    cluster.since, cluster.reached = cluster.now, False
+    plan = cluster.step()
+    assert (plan.poll and plan.poll.index, plan.poll_seconds) == (0, 5.0 + POLL_STARTING_SECONDS)
+    cluster.now += 5
+    launchers.tick(cluster.now)
+    return cluster, launchers
+
+
+def test_an_attempt_in_place_that_trains_goes_on_under_an_operator_with_another_key() -> None:
+    cluster, _launchers = taken_over()
+    cluster.settle()
+    cluster.now += 5
+    cluster.train_to(6)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.attempt_start_time) == ("Running", timestamp(cluster.now))
+    cluster.now += 10
+    cluster.settle()
+    assert (pods(cluster), cluster.status.attempt) == (ORIGINAL, 1)
+
+
+def test_an_attempt_in_place_that_has_begun_has_the_startup_deadline_under_an_operator_with_another_key() -> None:
+    cluster, _launchers = taken_over()
+    cluster.load()
+    cluster.now += in_place.IN_PLACE_SECONDS + 1
+    cluster.settle()
+    assert (pods(cluster), cluster.status.attempt) == (ORIGINAL, 1)
+    wake = cluster.plan().wake_seconds
+    assert wake is not None
+    assert wake > 0
+    cluster.now += wake
+    cluster.step()
+    assert cluster.status.attempts[-1].reason == "StartupDeadlineExceeded"
+
+
+def test_an_attempt_in_place_of_which_nothing_is_heard_gets_new_pods() -> None:
+    cluster, _launchers = taken_over()
+    cluster.now += in_place.IN_PLACE_SECONDS
+    cluster.settle()
+    assert pods(cluster) == ["digits-base-2-0", "digits-base-2-1"]
+
+
 def test_after_a_restart_in_place_that_came_to_nothing_the_next_one_is_with_new_pods() -> None:
     cluster, launchers = killed()
     cluster.restarted()
@@ -401,13 +448,128 @@ def test_the_next_stage_gets_pods_of_its_own() -> None:
     assert cluster.status.pods_attempt is None
 
 
-def test_an_attempt_in_place_has_no_preflight() -> None:
+def measured(cluster: Cluster) -> None:
+    """Rank 0 answers with the result of its preflight, and trains."""
+    attempt = cluster.status.attempt
+    cluster.progress = PolledProgress(
+        state="Training", stage="base", attempt=attempt, step=5, heartbeat=5, preflight=MEASURED
+    )
+    cluster.settle()
+
+
+def test_an_attempt_in_place_has_no_preflight_where_an_earlier_one_in_these_pods_had() -> None:
     cluster, launchers = trained(job(preflight={"seconds": 5}))
-    launchers.end(1, 137, cluster.now)
+    measured(cluster)
+    for _ in range(2):
+        launchers.end(1, 137, cluster.now)
+        command = cluster.step().command
+        assert command is not None
+        assert "preflight" in trainer_config(cluster.job, cluster.job.spec.stages[0], 0)
+        assert "preflight" not in command.config
+        cluster.restarted()
+        cluster.train_to(9)
+        cluster.settle()
+
+
+def test_an_attempt_in_place_is_measured_where_the_one_before_died_of_its_preflight() -> None:
+    cluster = Cluster(job(preflight={"seconds": 5}))
+    cluster.settle()
+    cluster.launch().end(1, 137, cluster.now)
     command = cluster.step().command
     assert command is not None
-    assert "preflight" in trainer_config(cluster.job, cluster.job.spec.stages[0], 0)
-    assert "preflight" not in command.config
+    assert "preflight" in command.config
+
+
+def test_the_preflight_of_earlier_pods_is_none_of_these() -> None:
+    cluster, _launchers = trained(job(preflight={"seconds": 5}, failurePolicy={"backoffSeconds": 0}))
+    measured(cluster)
+    cluster.vanish(1)
+    cluster.settle()
+    cluster.launch().end(1, 137, cluster.now)
+    command = cluster.step().command
+    assert command is not None
+    assert (cluster.status.pods_attempt, "preflight" in command.config) == (1, True)
+
+
+def test_a_job_that_is_suspended_before_the_command_has_its_failure_once() -> None:
+    cluster, launchers = training(nodeExclusion={})
+    launchers.end(1, 1, cluster.now)
+    with pytest.raises(Crash):
+        cluster.step(crash_after=1)  # the operator dies between the status and the command
+    cluster.now += 11
+    cluster.leave()  # containers end with what happened in the attempt before
+    run_policy = replace(cluster.job.spec.run_policy, suspend=True)
+    cluster.job = replace(cluster.job, spec=replace(cluster.job.spec, run_policy=run_policy))
+    for _ in range(3):
+        cluster.settle()
+        cluster.finish_deletions()
+    assert cluster.status.phase == "Suspended"
+    assert [found.reason for found in cluster.status.attempts] == ["InternalError", "Suspended"]
+    assert (cluster.status.goodput or Goodput()).repeated_steps == 1
+    assert cluster.status.excluded_nodes == ()
+
+
+def test_new_pods_after_ranks_that_did_not_start_are_lost_to_the_failure_before() -> None:
+    cluster, launchers = killed(backoffSeconds=0)
+    launchers.connected.discard(1)
+    for _ in range(3):
+        cluster.settle()
+        cluster.finish_deletions()
+    assert cluster.status.pods_attempt is None
+    cluster.run_all()
+    cluster.now += 30
+    cluster.train_to(6)
+    cluster.settle()
+    cluster.exit(0, 137)
+    cluster.settle()
+    found = {(loss.reason, loss.failure): loss.device_seconds for loss in (cluster.status.goodput or Goodput()).lost}
+    assert found.get(("Restart", "Killed"), 0) >= 2 * 30
+
+
+def test_without_a_claim_new_pods_lose_what_was_saved_in_the_old_ones() -> None:
+    cluster, launchers = trained(job(checkpoint={}, failurePolicy={"backoffSeconds": 0}))
+    cluster.train_to(100, checkpoint_step=90)
+    cluster.settle()
+    launchers.end(1, 137, cluster.now)
+    cluster.settle()
+    cluster.restarted()
+    for step, resumed in ((91, 90), (140, 90)):
+        cluster.train_to(step)
+        assert cluster.progress is not None
+        cluster.progress = replace(cluster.progress, resumed_step=resumed)
+        cluster.settle()
+    assert (cluster.status.goodput or Goodput()).repeated_steps == 10
+    cluster.vanish(1)
+    for _ in range(3):
+        cluster.now += 1
+        cluster.settle()
+        cluster.finish_deletions()
+    cluster.run_all()
+    cluster.train_to(1)
+    assert cluster.progress is not None
+    cluster.progress = replace(cluster.progress, resumed_step=0)
+    cluster.settle()
+    assert (cluster.status.goodput or Goodput()).repeated_steps == 10 + 140
+    assert cluster.status.stages[0].checkpoint_step is None
+
+
+def test_a_rank_that_was_killed_for_memory_is_told_so_with_the_remedy() -> None:
+    limits = {"resources": {"limits": {"memory": "300Mi"}}}
+    cluster, launchers = trained(job(template=limits))
+    launchers.end(1, 137, cluster.now, message='{"class": "OutOfMemory"}')
+    cluster.step()
+    (record,) = cluster.status.attempts
+    assert (record.reason, record.exit_code) == ("OutOfMemory", 137)
+    assert "template.resources.limits.memory is 300Mi; raise it" in record.message
+
+
+def test_a_gang_whose_launcher_does_not_answer_gets_new_pods_although_it_trains() -> None:
+    silent, _launchers = training()
+    silent.reached = False
+    silent.now += 700  # a hang: no container ends
+    silent.step()
+    assert (silent.status.attempt, silent.status.pods_attempt) == (1, None)
+    assert "the launcher of rank 0 (port 9401) does not answer" in message(silent)
 
 
 def test_a_hang_is_healed_in_place() -> None:
@@ -460,9 +622,10 @@ def test_a_lost_launcher_is_explained_by_its_node_as_before() -> None:
 LIES = [
     GangReport(0, 2**20, 2**20),
     GangReport(2**31, 2, 2),
-    GangReport(0, 0, 0, tuple(RankEnd(2**20 - index, 0, 1) for index in range(16)), 16),
-    GangReport(0, 2, 2, (RankEnd(0, 5, 137), RankEnd(1, 0, 0)), 2),
-    GangReport(0, 2, 2, (RankEnd(0, 3, 137, "x" * 4096, 1e300),), 1),
+    GangReport(0, 0, 0, tuple(RankEnd(2**20 - index, 0, 1) for index in range(16))),
+    GangReport(0, 0, 2, (), ((2**20, 14), (5, 137), (0, 0))),
+    GangReport(0, 2, 2, (RankEnd(0, 5, 137), RankEnd(1, 0, 0))),
+    GangReport(0, 2, 2, (RankEnd(0, 3, 137, "x" * 4096, 1e300),)),
 ]
 
 
@@ -476,9 +639,36 @@ def test_reports_about_others_change_nothing(lie: GangReport) -> None:
 
 def test_a_report_of_control_characters_makes_a_status_that_the_api_server_takes() -> None:
     cluster, launchers = training()
-    launchers.lie = GangReport(0, 1, 2, (RankEnd(1, 0, 255, "\x1b[2J\x00" * 800, -1e300),), 1)
+    launchers.lie = GangReport(0, 1, 2, (RankEnd(1, 0, 255, "\x1b[2J\x00" * 800, -1e300),))
     cluster.step()  # checks the status
     assert "\x1b" not in cluster.status.attempts[0].message
+
+
+def wide(codes: list[int]) -> tuple[Cluster, Launchers]:
+    """A gang whose ranks all ended with these codes at one moment; the clock of the first one's node is ahead."""
+    cluster, launchers = trained(job(device={"type": "CPU", "count": len(codes)}, failurePolicy={"maxRestarts": 0}))
+    cluster.nodes = {f"node-{index}": NodeView(f"node-{index}", ready=True) for index in range(len(codes))}
+    for index, code in enumerate(codes):
+        launchers.end(index, code, cluster.now - (index > 0), message='{"class": "OutOfMemory"}' if code == 13 else "")
+    return cluster, launchers
+
+
+def test_the_culprit_of_many_ranks_is_found_though_its_clock_is_ahead() -> None:
+    cluster, _launchers = wide([13] + [14] * 19)
+    cluster.step()
+    assert (cluster.status.attempts[0].reason, cluster.status.attempts[0].rank) == ("OutOfMemory", 0)
+
+
+def test_many_victims_without_a_living_rank_are_waited_for_no_longer() -> None:
+    cluster, _launchers = wide([14] * 20)
+    cluster.step()
+    assert [found.reason for found in cluster.status.attempts] == ["CommunicationError"]
+
+
+def test_every_ended_rank_of_many_counts_as_failed_and_keeps_its_log() -> None:
+    cluster, _launchers = wide([14] * 20 + [137])
+    decided = cluster.plan()
+    assert (decided.status.ranks.failed, decided.status.phase, decided.delete) == (21, "Failed", ())
 
 
 def suspend(cluster: Cluster, value: bool) -> None:

@@ -90,7 +90,7 @@ class World:
             RankEnd(self.chance.randrange(5), attempt, self.chance.choice((0, 14, 137, 255)), "no", 1e300)
             for _ in range(self.chance.randrange(3))
         )
-        self.launchers.lie = GangReport(attempt, self.chance.randrange(5), self.chance.randrange(5), ends, len(ends))
+        self.launchers.lie = GangReport(attempt, self.chance.randrange(5), self.chance.randrange(5), ends)
 
     # The rest of the world
 

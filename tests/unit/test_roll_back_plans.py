@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import convert
 from msgspec.structs import replace
 
 from resnetboost_api import names
 from resnetboost_operator import status
+from resnetboost_trainer.checkpoint.branch import Branch
+from resnetboost_trainer.config import RollBack
 from support.simulation import Cluster, Crash, job
+from support.smallcheckpoints import manifest
 
 POLICY: dict[str, Any] = {"backoffSeconds": 60, "maxRestarts": 0, "divergence": {"forSteps": 50, "maxRollBacks": 2}}
 
@@ -65,6 +69,25 @@ def test_without_the_wish_to_go_back_a_divergence_fails_the_job(policy: dict[str
     failed = status.condition(diverged.status, "Failed")
     assert failed is not None
     assert (failed.reason, diverged.status.roll_backs) == ({12: "NumericsError", 17: "Diverged"}[code], ())
+
+
+def test_a_rules_roll_back_skips_the_batches_that_an_earlier_one_made_the_data_ahead_by() -> None:
+    rules = [{"onClasses": ["InternalError"], "action": "RollBack"}]
+    diverged = cluster({**POLICY, "rules": rules})
+    diverge(diverged, 181)
+    diverged.settle()
+    trainers_config_of_1 = trainers_config(diverged)["rollBacks"]
+    diverged.run_all()
+    diverged.train_to(130)
+    assert diverged.progress is not None
+    diverged.progress = replace(diverged.progress, resumed_step=120)
+    diverged.settle()
+    diverged.exit(0, 1)
+    diverged.settle()
+    back = diverged.status.roll_backs[-1]
+    (known,) = convert(trainers_config_of_1, tuple[RollBack, ...])
+    ahead = Branch((known,)).skipped_batches(manifest(120), "uid")
+    assert (back.from_step, back.skip_to_batch) == (131, 131 + ahead)
 
 
 def test_the_divergence_after_the_last_roll_back_fails_the_job() -> None:

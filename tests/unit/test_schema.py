@@ -459,6 +459,7 @@ def test_any_object_gives_sentences_and_never_raises(junk: Any, old: Any) -> Non
     assert all(str(problem) and "\n" not in str(problem) for problem in problems)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(PLACES), JUNK, st.sampled_from(PLACES), JUNK)
 def test_junk_in_a_job_never_raises_and_what_passes_can_be_parsed(
     place: tuple[str | int, ...], junk: Any, old_place: tuple[str | int, ...], old_junk: Any

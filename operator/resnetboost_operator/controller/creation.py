@@ -45,7 +45,7 @@ class Creation:
         try:
             answer = await self._client.request("create", resource, job.namespace, body=manifest, slots=slots)
         except AlreadyExists:
-            if manifest["kind"] == "Secret":  # it may not be read, and its name has the job's uid
+            if manifest["kind"] == "Secret":  # it may not be read, and its name has the job's uid and the key's id
                 return None
             return await self._inspect_existing(job, manifest)
         except Refused as error:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from resnetboost_api import names
 from resnetboost_api.status import Status
@@ -35,13 +36,13 @@ class JobRecord(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-def read(obj: Mapping[str, Any], images: Images = PUBLISHED) -> JobRecord:
+def read(obj: Mapping[str, Any], images: Images = PUBLISHED, launcher_key: str = "") -> JobRecord:
     """Read a job; one that cannot be parsed gets a `problem` instead of an exception."""
     metadata = obj["metadata"]
     job, status, problem = None, Status(), ""
     try:
         status = statuses.from_dict(obj.get("status"))
-        job = images.filled_in(parse_job(dict(obj)))
+        job = replace(images.filled_in(parse_job(dict(obj))), launcher_key=launcher_key)
     except (msgspec.ValidationError, KeyError) as error:
         problem = f"this operator does not understand the job: {error}; bring operator and CRD to the same version"
     return JobRecord(

@@ -11,7 +11,7 @@ import aiohttp
 
 from resnetboost_api import names
 from resnetboost_api.policies import NodeExclusion
-from resnetboost_operator import readable
+from resnetboost_operator import launcher_client, readable
 from resnetboost_operator.controller import reexec
 from resnetboost_operator.controller.health import Health
 from resnetboost_operator.controller.job_metrics import JobMetrics
@@ -63,12 +63,15 @@ class Operator:
         self._metrics = Metrics()
         self._client = Client(api, self._metrics.count_request)
         enabled = Capabilities(gangs_enabled=options.gang_scheduling, kueue_enabled=options.kueue)
-        self._store = Store(options.namespaces, self._changed, options.images, enabled)
+        key = _token_key(options)
+        self._store = Store(
+            options.namespaces, self._changed, options.images, enabled, launcher_key=launcher_client.key_id(key)
+        )
         self._metrics.watch_phases(lambda: [job.status.phase for job in self._store.jobs])
         self._metrics.watch_nodes(self._node_points)
         self._metrics.append(JobMetrics(self._jobs_led).text)
         self._polling = ProgressPoller(self._changed)
-        self._links = LauncherLinks(_token_key(options), self._changed)
+        self._links = LauncherLinks(key, self._changed)
         self._cluster = Cluster(self._client, self._store, options.identity, self._changed, self._links.token)
         lookups = KueueLookups(self._client, self._store)
         self._reconciler = Reconciler(self._store, self._cluster, lookups, self._polling, self._links, self._metrics)

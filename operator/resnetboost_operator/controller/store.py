@@ -47,9 +47,11 @@ class Store:
         changed: Callable[[str], None],
         images: Images = PUBLISHED,
         enabled: Capabilities = NOTHING_OPTIONAL,
+        launcher_key: str = "",
     ) -> None:
         self._changed = changed
         self._images = images
+        self._launcher_key = launcher_key
         self._enabled = enabled
         self._served: frozenset[str] | None = None
         self.jobs = Cache(self.read_job, self._job_changed)
@@ -107,8 +109,8 @@ class Store:
         self._all_changed()
 
     def read_job(self, obj: Mapping[str, Any]) -> JobRecord:
-        """Read a job from its manifest, with this cluster's default images."""
-        return jobs.read(obj, self._images)
+        """Read a job from its manifest, with this cluster's default images and the id of this operator's key."""
+        return jobs.read(obj, self._images, self._launcher_key)
 
     def invalidate(self) -> None:
         """Count as synced again only after the next list of pods, Workloads and PodGroups."""

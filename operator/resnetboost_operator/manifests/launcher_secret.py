@@ -13,7 +13,7 @@ Manifest = dict[str, Any]
 def launcher_secret(job: Job) -> Manifest:
     """The secret without its token, which whoever creates it fills in: no plan contains one.
 
-    It serves all attempts. Immutable: launchers read it once.
+    It serves all attempts, as long as the operator's key is the same. Immutable: launchers read it once.
     """
     labels = {
         names.LABEL_MANAGED_BY: names.MANAGED_BY,
@@ -24,7 +24,7 @@ def launcher_secret(job: Job) -> Manifest:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": names.launcher_secret(job.name, job.uid),
+            "name": names.launcher_secret(job.name, job.uid, job.launcher_key),
             "namespace": job.namespace,
             "labels": labels,
             "ownerReferences": [owner(job)],

@@ -32,7 +32,7 @@ def volumes(job: Job, stage: Stage, attempt: int, index: int) -> list[Manifest]:
         source = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
         own.append({"name": names.VOLUME_CHECKPOINTS, **source})
     if job.has_launchers:
-        secret = {"secretName": names.launcher_secret(job.name, job.uid), "defaultMode": _TOKEN_MODE}
+        secret = {"secretName": names.launcher_secret(job.name, job.uid, job.launcher_key), "defaultMode": _TOKEN_MODE}
         own.append({"name": names.VOLUME_LAUNCHER, "secret": secret})
     return [*own, *_device_volumes(job, stage, attempt), *without_nulls(job.spec.template.volumes)]
 

@@ -23,7 +23,8 @@ def laid_over(views: Sequence[PodView], status: Status, report: GangReport | Non
     if report is None or report.attempt != status.attempt:
         return tuple(views)
     ends: dict[int, RankEnd] = {}
-    for end in report.ended:
+    others = (RankEnd(index, report.attempt, exit_code, time=now) for index, exit_code in report.others_ended)
+    for end in (*report.ended, *others):
         if end.attempt == status.attempt and end.exit_code != 0:
             ends.setdefault(end.index, end)
     return tuple(_with_end(view, ends, status, now) for view in views)

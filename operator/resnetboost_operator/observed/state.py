@@ -110,6 +110,11 @@ class ObservedState(msgspec.Struct, frozen=True):
         there = self.succeeded | {pod.index for pod in (*self.gang, *self.tombstones)}
         return tuple(index for index in range(self.count) if index not in there)
 
+    def ended_before(self, pod: PodView) -> bool:
+        """Whether the end of that pod's container tells of the attempt before: its rank may not have begun this one."""
+        awaited = statuses.is_awaited_in_place(self.status)
+        return awaited and pod.termination is not None and not pod.termination.by_launcher
+
     @property
     def progress(self) -> Progress | None:
         """The current attempt's progress, None before its first report."""
@@ -135,6 +140,12 @@ class ObservedState(msgspec.Struct, frozen=True):
     def rank_0(self) -> PodView | None:
         """The pod of index 0, which leads the training."""
         return next((pod for pod in self.gang if pod.index == 0), None)
+
+    @property
+    def polled(self) -> PodView | None:
+        """The pod of rank 0 if it can be asked for its progress."""
+        rank_0 = self.rank_0
+        return rank_0 if rank_0 is not None and rank_0.phase == "Running" and rank_0.address else None
 
     @property
     def is_training(self) -> bool:

@@ -114,6 +114,11 @@ def without_oldest(status: Status) -> Status:
     return replace(status, excluded_nodes=tuple(found for found in status.excluded_nodes if found is not oldest))
 
 
+def lifts(state: ObservedState) -> bool:
+    """Whether pods of a whole gang that avoid nodes have found no place; pods that a quota keeps out are no reason."""
+    return not state.missing and any(pod.avoids and not pod.node for pod in state.gang)
+
+
 def _oldest(status: Status) -> ExcludedNode | None:
     return min(status.excluded_nodes, key=lambda found: pods.seconds(found.since), default=None)
 
@@ -154,5 +159,11 @@ def events(before: Status, after: Status, now: float) -> Iterator[Event]:
             yield Event("Warning", "NodeExcluded", f"{found.node} is avoided until {found.until}: {found.reason}")
     for found in known.values():
         over = pods.seconds(found.until) <= now
-        why = "its failures are long ago" if over else f"before {found.until}: pods could not be scheduled without it"
+        why = "its failures are long ago" if over else f"before {found.until}: {_why_early(after)}"
         yield Event("Normal" if over else "Warning", "NodeReadmitted", f"{found.node} is used again, {why}")
+
+
+def _why_early(after: Status) -> str:
+    if len(after.excluded_nodes) == MOST:
+        return f"no more than {MOST} nodes are avoided"
+    return "pods could not be scheduled without it"

@@ -24,7 +24,7 @@ def decide(policy: FailurePolicy, failure: Failure) -> Decision:
 
 
 def _matches(rule: FailureRule, failure: Failure) -> bool:
-    """Whether class and exit code are among the rule's. A disruption is no rule's matter, whatever its exit code."""
+    """Whether class and exit code are among the rule's. A disruption is no rule's matter."""
     return (
         failure.failure_class in failures.RULED
         and (not rule.on_classes or failure.failure_class.name in rule.on_classes)

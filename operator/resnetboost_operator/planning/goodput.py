@@ -85,10 +85,13 @@ def with_wait(status: Status, cause: str, failure: str, seconds: int, count: int
 
 
 def cause_of_start(status: Status) -> str:
-    """The class that ended the attempt before the current one; '' if that succeeded or there was none."""
+    """The class that ended the attempt before the current one; '' if that succeeded or there was none.
+
+    Within a stage no attempt follows one that succeeded. Numbers without a record are of attempts that never began
+    (`in_place.abandoned`).
+    """
     last = status.attempts[-1] if status.attempts else None
-    follows = last is not None and (last.stage, last.attempt + 1) == (status.stage, status.attempt)
-    return last.reason if last is not None and follows else ""
+    return last.reason if last is not None and last.stage == status.stage else ""
 
 
 def fault_time(state: ObservedState) -> str | None:
@@ -183,19 +186,23 @@ def _seconds(since: str | None, until: str) -> int:
     return 0 if since is None else max(0, round(pods.seconds(until) - pods.seconds(since)))
 
 
-def corrected(status: Status, step: int, count: int) -> Status:
+def corrected(status: Status, step: int, count: int, *, keeps: bool) -> Status:
     """The status with its goodput corrected by the step at which the current attempt of `count` ranks resumed.
 
     The attempt before may have saved more than was reported (while no operator was leading), or what it saved may be
-    unreadable.
+    unreadable. `keeps`: whether checkpoints outlive pods; if not, the record tells of none.
     """
     last = status.attempts[-1] if status.attempts else None
-    if last is None or last.stage != status.stage or step == (last.checkpoint_step or 0):
+    if last is None or last.stage != status.stage:
         return status
-    began = last.resumed_step or 0
-    before = max(last.checkpoint_step or 0, began)
+    before = max(last.checkpoint_step or 0, last.resumed_step or 0)
+    if step == before:
+        return status
     done, known = max(last.last_step or 0, step), max(last.last_step or 0, before)
-    record = replace(last, last_step=done, checkpoint_step=step)
+    # Without a step it failed while it loaded, and may heal: what it resumed from was saved by an earlier one.
+    record = replace(last, last_step=done if last.last_step is not None else None)
+    if keeps:
+        record = replace(record, checkpoint_step=step)
     status = replace(status, attempts=(*status.attempts[:-1], record))
     if status.goodput is None:
         return status

@@ -87,9 +87,11 @@ def command(state: ObservedState, status: Status) -> StartAttempt | None:
 
 
 def _config(state: ObservedState, status: Status) -> dict[str, Any]:
-    """The attempt's configuration, without a preflight: the devices and connections are those of the attempt before."""
+    """The attempt's configuration, without a preflight if these very pods have been measured in this stage."""
     config = trainer_config(state.job, state.stage, status.attempt, status.roll_backs)
-    return {name: value for name, value in config.items() if name != "preflight"}
+    found = status.preflight
+    measured = found is not None and found.stage == status.stage and found.attempt >= statuses.pods_attempt(status)
+    return {name: value for name, value in config.items() if name != "preflight" or not measured}
 
 
 def recorded(written: Status, decided: Plan) -> StartAttempt | None:
@@ -115,11 +117,6 @@ def leader(state: ObservedState, status: Status) -> PodView | None:
     return None if not runs or statuses.is_terminal(status) else rank_0
 
 
-def is_awaited(status: Status) -> bool:
-    """Whether the ranks were told to start in place, and have not all been seen to run yet."""
-    return statuses.is_in_place(status) and status.attempt_start_time is None
-
-
 def abandoned(state: ObservedState) -> Plan | None:
     """The plan that goes on with new pods, if the ranks cannot all start in place any more.
 
@@ -127,7 +124,7 @@ def abandoned(state: ObservedState) -> Plan | None:
     nothing about an attempt that its rank may never have begun. The number grows all the same: some ranks may have
     begun the attempt, and on a lost node may still write its checkpoints.
     """
-    if not is_awaited(state.status) or not (reason := _lost(state)):
+    if not statuses.is_awaited_in_place(state.status) or not (reason := _lost(state)):
         return None
     status = attempts.with_next_attempt(state.status, state.time)
     creation = state.status.attempt_creation_time  # of what counts as one attempt
@@ -141,11 +138,22 @@ def abandoned(state: ObservedState) -> Plan | None:
 
 
 def awaited(state: ObservedState) -> Plan | None:
-    """The plan while ranks that were told to start in place do not all run yet, None once they do."""
-    if not is_awaited(state.status) or _all_run(state):
+    """The plan while ranks that were told to start in place do not all run yet, None once they do.
+
+    Rank 0 is polled from the end of the back-off on: an operator that cannot greet the launchers hears of it alone.
+    """
+    if not statuses.is_awaited_in_place(state.status) or _all_run(state):
         return None
-    wake = sooner(max(0.0, _seconds_left(state)), wakeup.wake_seconds(state))
-    return Plan(state.status, delete=deletions.delete(state, state.status, state.stale), wake_seconds=wake)
+    left = _seconds_left(state)
+    wake = sooner(left if left > 0 else None, wakeup.wake_seconds(state))
+    delay = max(0.0, pods.seconds(state.status.restart_time) - state.now)
+    return Plan(
+        state.status,
+        delete=deletions.delete(state, state.status, state.stale),
+        wake_seconds=wake,
+        poll=state.polled,
+        poll_seconds=delay + wakeup.POLL_STARTING_SECONDS,
+    )
 
 
 def _excluded(state: ObservedState, status: Status) -> str:
@@ -201,6 +209,8 @@ def _lost(state: ObservedState) -> str:
         return f"the launchers are at attempt {report.attempt}"
     if _seconds_left(state) > 0 or _all_run(state):
         return ""
+    if report is None and state.progress is not None:
+        return ""  # rank 0 has begun, so the others were told too; the startup deadline bounds the rest
     if report is None:
         return f"the launcher of rank 0 (port {names.PORT_LAUNCHER}) does not answer"
     running = report.running if report.attempt == state.status.attempt else 0
@@ -208,6 +218,9 @@ def _lost(state: ObservedState) -> str:
 
 
 def _all_run(state: ObservedState) -> bool:
+    """By the leader's launcher, or by a step of the attempt, which takes every rank."""
+    if state.progress is not None and state.progress.heartbeat > 0:
+        return True
     report = state.observation.gang_report
     return report is not None and report.attempt == state.status.attempt and report.running >= state.count
 

@@ -30,7 +30,8 @@ def hold(state: ObservedState) -> Plan | None:
     """The plan for a job whose pods must not exist, because its queue does not admit it (any more)."""
     if not admission.is_queued(state) or admission.is_admitted(state) or admission.runs_without(state):
         return None
-    if state.gang or state.tombstones or state.status.attempt_start_time is not None:
+    began = state.status.attempt_start_time is not None or statuses.is_in_place(state.status)
+    if state.gang or state.tombstones or began:
         stopped = stop.stop(state, failures.EVICTED, EVICTED, _why(state))
         if isinstance(stopped, Plan):
             return stopped

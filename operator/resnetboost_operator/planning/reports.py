@@ -17,18 +17,15 @@ _FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "
 
 def with_progress(state: ObservedState) -> ObservedState:
     """The state with ranks, progress and stages of its status updated; unchanged for a finished job."""
-    status, ended = state.status, (*state.gang, *state.tombstones)
+    status = state.status
+    ended = [pod for pod in (*state.gang, *state.tombstones) if not state.ended_before(pod)]
     if statuses.is_terminal(status):
         return state
     progress = _progress(status, _kept(state.observation.progress), ended, state.now)
     if progress is not None and not state.keeps_checkpoints:
         progress = replace(progress, checkpoint_step=None)
-    # In place, also the checkpoints of a job without a claim outlive the attempt.
-    keeps = state.keeps_checkpoints or statuses.is_in_place(status)
-    if progress is not None and statuses.is_current(progress, status) and keeps:
-        status = _with_resumption(status, progress, state.count)
     if progress is not None and statuses.is_current(progress, status):
-        status = _with_arrival(status, progress)
+        status = _with_arrival(_with_resumption(state, progress), progress)
     stages = _with_skipped(status, progress, ended)
     status = preflight.with_result(replace(state, status=status))
     return replace(state, status=replace(status, ranks=_ranks(state), progress=progress, stages=stages))
@@ -93,12 +90,12 @@ def _last_figures(known: Progress, gang: Sequence[PodView]) -> dict[str, Any]:
     return {name: value for name, value in reported.items() if value is not None}
 
 
-def _with_resumption(status: Status, progress: Progress, count: int) -> Status:
+def _with_resumption(state: ObservedState, progress: Progress) -> Status:
     """Correct the goodput once, when the gang first reports the step it resumed at."""
-    known = statuses.current_progress(status)
+    status, known = state.status, statuses.current_progress(state.status)
     if progress.resumed_step is None or (known is not None and known.resumed_step is not None):
         return status
-    return goodput.corrected(status, progress.resumed_step, count)
+    return goodput.corrected(status, progress.resumed_step, state.count, keeps=state.keeps_checkpoints)
 
 
 def _with_arrival(status: Status, progress: Progress) -> Status:

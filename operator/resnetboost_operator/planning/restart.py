@@ -55,8 +55,8 @@ class _Restart(msgspec.Struct, frozen=True):
 
 
 def _delay(state: ObservedState, record: Attempt, back: RollBack | None) -> int:
-    """Seconds to wait before the next attempt; none before a roll-back: a wait would heal nothing."""
-    if back is not None:
+    """Seconds to wait before the next attempt; none before a roll-back or with a node more: a wait heals nothing."""
+    if back is not None or _is_lift(state, record):
         return 0
     return backoff.delay_seconds(state.job.spec.failure_policy, state.status.stage, (*state.status.attempts, record))
 
@@ -107,12 +107,17 @@ def _with_new_pods(state: ObservedState, status: Status, restart: _Restart, why:
 def _with_exclusion(state: ObservedState, status: Status, record: Attempt, policy: Policy) -> Status:
     """The status with the nodes that the next attempt avoids: one more, or one less if pods found no place."""
     if record.reason == failures.NOT_SCHEDULED.name:
-        return exclusion.without_oldest(status)
+        return exclusion.without_oldest(status) if _is_lift(state, record) else status
     if record.reason == failures.PREFLIGHT_FAILED.name:
         return preflight.with_exclusions(status, preflight.current(state.status), state)
     settings = state.job.spec.failure_policy.node_exclusion
     at_once = policy.excludes_node or record.reason == failures.STRAGGLER.name
     return exclusion.after_failure(status, settings, record, state.now, at_once=at_once)
+
+
+def _is_lift(state: ObservedState, record: Attempt) -> bool:
+    """Whether pods found no place because they avoid nodes: each time they avoid one less."""
+    return record.reason == failures.NOT_SCHEDULED.name and exclusion.lifts(state)
 
 
 def _by_rule(record: Attempt, policy: Policy) -> str:

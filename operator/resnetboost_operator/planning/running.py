@@ -7,8 +7,7 @@ from resnetboost_operator.planning import deletions, pending, wakeup
 from resnetboost_operator.planning.actions import Plan
 from resnetboost_operator.planning.conditions import with_condition
 
-# How often rank 0 is polled: soon, to see the first step when it happens; then as often as people look.
-POLL_STARTING_SECONDS = 3.0
+# How often rank 0 is polled once it trains: as often as people look.
 POLL_RUNNING_SECONDS = 15.0
 
 TRAINING = "Training"  # the reason of the condition Running while all is well
@@ -16,12 +15,11 @@ TRAINING = "Training"  # the reason of the condition Running while all is well
 
 def watch(state: ObservedState) -> Plan:
     """Plan for a gang whose pods have all been seen: from now on a missing pod counts as lost."""
-    status, seconds = pending.with_reason(state, state.status), POLL_STARTING_SECONDS
+    status, seconds = pending.with_reason(state, state.status), wakeup.POLL_STARTING_SECONDS
     if state.is_training or statuses.is_true(state.status, "Running"):
         status, seconds = _running(state), _poll_running_seconds(state)
-    rank_0 = next((pod for pod in state.gang if pod.index == 0 and pod.phase == "Running" and pod.address), None)
     going, wake = deletions.delete(state, status, state.stale), wakeup.wake_seconds(state)
-    return Plan(status, delete=going, wake_seconds=wake, poll=rank_0, poll_seconds=seconds)
+    return Plan(status, delete=going, wake_seconds=wake, poll=state.polled, poll_seconds=seconds)
 
 
 def _poll_running_seconds(state: ObservedState) -> float:

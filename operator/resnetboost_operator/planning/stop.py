@@ -21,17 +21,20 @@ def stop(state: ObservedState, ended: FailureClass, reason: str, why: str = "") 
     """
     status, present = state.status, (*state.gang, *state.stale)
     delete = deletions.delete(state, status, present)
-    failure = observed_failure.first_culprit(state.gang, (), tombstones=state.tombstones, stopping=True)
+    gang = [pod for pod in state.gang if not state.ended_before(pod)]
+    tombstones = [pod for pod in state.tombstones if not state.ended_before(pod)]
+    failure = observed_failure.first_culprit(gang, (), tombstones=tombstones, stopping=True)
     if failure is not None and _is_own_fault(failure):
         status = _with_record(state, failure)  # it failed before, or while it saved: that must not be lost
-    elif (state.gang or state.tombstones) and status.attempt_start_time is None:
+    elif (gang or tombstones) and status.attempt_start_time is None and not statuses.is_awaited_in_place(status):
         status = replace(status, attempt_start_time=state.time)  # never seen whole, but it may have trained
     if present:
         waiting = f"waiting for {readable.listed([pod.name for pod in present])} to stop; {saved(state, status)}"
         events = _warning(state, status)
         status = not_running(status, reason, f"{why}; {waiting}" if why else waiting, state.time)
         return Plan(status, delete=delete, events=events, wake_seconds=wakeup.node_wake_seconds(state))
-    return _with_record(state, Failure(ended)) if status.attempt_start_time is not None else status
+    began = status.attempt_start_time is not None or statuses.is_in_place(status)  # maybe on some ranks only
+    return _with_record(state, Failure(ended)) if began else status
 
 
 def saved(state: ObservedState, status: Status) -> str:

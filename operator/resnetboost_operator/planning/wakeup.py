@@ -4,6 +4,9 @@ from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import exclusion
 from resnetboost_operator.planning.actions import sooner
 
+# How often rank 0 is polled while it starts: soon, to see the first step when it happens.
+POLL_STARTING_SECONDS = 3.0
+
 
 def wake_seconds(state: ObservedState) -> float | None:
     """Seconds until the first deadline of a living gang, None without any."""

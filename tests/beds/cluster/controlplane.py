@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from beds.cluster import audit, build, components, nodes, releases
 from beds.cluster.certificates import Pair
@@ -201,12 +201,21 @@ class ControlPlane:
             raise ClusterError(f"the folder {error.filename}: {error.strerror}; name a new one") from None
         return self._kept_folder.resolve()
 
+    def until_established(self, *kinds: str) -> None:
+        """Wait for definitions of kinds, as arguments of kubectl, whose `wait` fails before they have a condition."""
+
+        def established() -> bool:
+            found = json.loads(self.kubectl("get", *kinds, "--output=json"))
+            return all(map(_is_established, found.get("items", [found])))
+
+        self.processes.wait_until(established, f"the kind of {' '.join(kinds)}")
+
     def _start(self) -> None:
         self._start_program("etcd", components.etcd())
         self.start_apiserver()
         for crd in self._crds:
             self.kubectl("create", f"--filename={crd}")
-            self.kubectl("wait", "--for=condition=Established", f"--filename={crd}")
+            self.until_established(f"--filename={crd}")
         self._start_program("kube-controller-manager", self._controller_manager_options())
         self._start_program(
             "kube-scheduler", components.scheduler(self._identities.kubeconfig("system:kube-scheduler"))
@@ -239,3 +248,8 @@ def _reserved_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
+
+
+def _is_established(kind: dict[str, Any]) -> bool:
+    conditions = kind.get("status", {}).get("conditions") or ()
+    return any((found["type"], found["status"]) == ("Established", "True") for found in conditions)

@@ -13,4 +13,4 @@ def create(plane: ControlPlane) -> None:
     folder = build.module("prometheus-operator", _MODULE) / "example" / "prometheus-operator-crd"
     plurals = [f"{kind.lower()}s" for kind in KINDS]
     plane.kubectl("create", *(f"--filename={folder}/{_GROUP}_{plural}.yaml" for plural in plurals))
-    plane.kubectl("wait", "--for=condition=Established", *(f"crd/{plural}.{_GROUP}" for plural in plurals))
+    plane.until_established(*(f"crd/{plural}.{_GROUP}" for plural in plurals))

@@ -13,10 +13,11 @@ def kill(bed: Bed, namespace: str, pod: str, signal: str = "KILL") -> None:
 
 
 def kill_rank(bed: Bed, namespace: str, pod: str) -> None:
-    """Kill the rank in a pod other than the leader's: the only child of the process that the launcher forks from."""
-    (template,) = bed.run("pgrep", "--parent", _first_process(bed, namespace, pod)).split()
-    (rank,) = bed.run("pgrep", "--parent", template).split()
-    bed.run("kill", "-KILL", rank)
+    """Kill the rank in a pod other than the leader's: the first process, or the youngest below it with a launcher."""
+    process = _first_process(bed, namespace, pod)
+    while children := bed.run("sh", "-c", f"pgrep --parent {process} || true").split():
+        (process,) = children
+    bed.run("kill", "-KILL", process)
 
 
 def _first_process(bed: Bed, namespace: str, pod: str) -> str:

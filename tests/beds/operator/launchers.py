@@ -11,7 +11,6 @@ from resnetboost_api import names
 from resnetboost_api.connection import Broken, Connection
 from resnetboost_api.launcher import (
     ALIVE_SECONDS,
-    NAMED_RANKS,
     SILENCE_SECONDS,
     Alive,
     GangReport,
@@ -19,6 +18,7 @@ from resnetboost_api.launcher import (
     Message,
     RankEnd,
     StartAttempt,
+    gang_report,
 )
 
 _SECONDS = 10.0
@@ -133,8 +133,7 @@ class PlayedLaunchers:
 
     def report(self) -> GangReport:
         """What the leader reports now."""
-        ends = sorted(self._ends.values(), key=lambda end: end.time)
-        return GangReport(self.attempt, len(self._running), self._connected, tuple(ends[:NAMED_RANKS]), len(ends))
+        return gang_report(self.attempt, len(self._running), self._connected, self._ends.values())
 
     def _tell(self) -> None:
         for connection in self._connections:

@@ -13,7 +13,16 @@ import yaml
 
 from resnetboost_api import names
 from resnetboost_api.connection import Broken, Connection, connect
-from resnetboost_api.launcher import Alive, GangReport, HelloLauncher, HelloOperator, RankEnd, RankReport, StartAttempt
+from resnetboost_api.launcher import (
+    Alive,
+    GangReport,
+    HelloLauncher,
+    HelloOperator,
+    RankEnd,
+    RankReport,
+    StartAttempt,
+    gang_report,
+)
 
 INDEX = int(os.environ[names.ENV_RANK])
 COUNT = int(os.environ[names.ENV_WORLD_SIZE])
@@ -98,9 +107,9 @@ class Launcher:
 
     def gang(self) -> GangReport:
         current = [report for report in self.reports.values() if report.attempt == self.attempt]
-        ends = tuple(report.end for report in current if report.end is not None)
+        ends = [report.end for report in current if report.end is not None]
         connected = 1 + sum(isinstance(hello, HelloLauncher) for hello in self.peers.values())
-        return GangReport(self.attempt, sum(report.running for report in current), connected, ends, len(ends))
+        return gang_report(self.attempt, sum(report.running for report in current), connected, ends)
 
     async def lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer)

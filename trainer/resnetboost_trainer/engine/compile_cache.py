@@ -10,8 +10,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import graph_key, graph_store
 from resnetboost_trainer.engine.graph_store import NUMBER, Damaged, Graph, Store
+from resnetboost_trainer.engine.scratch import Scratch
 
 # MindSpore's own switches, with which it would select graphs by their number alone.
 SWITCHES = ("MS_COMPILER_CACHE_ENABLE", "MS_COMPILER_CACHE_PATH")
@@ -45,12 +44,12 @@ class Graphs:
         self.known, self.store = known, store
         self._given: dict[str, int] = {}
         self._number, self._trial = 0, False
-        self._folder = _folder() if known or store is not None else None
+        self._scratch = _scratch() if known or store is not None else None
         for name in SWITCHES:
             os.environ.pop(name, None)
-        if self._folder is not None:
-            self._place = self._folder / f"rank_{rank}" / "graph_cache"
-            mindspore.set_context(compile_cache_path=str(self._folder))
+        if self._scratch is not None:
+            self._place = self._scratch.path / f"rank_{rank}" / "graph_cache"
+            mindspore.set_context(compile_cache_path=str(self._scratch.path))
 
     @classmethod
     def of_stage(cls, config: Config, communicator: Communicator, root: Path | None) -> "Graphs":
@@ -76,8 +75,8 @@ class Graphs:
     def close(self) -> None:
         """Remove the private folder; every graph has run, and no more are compiled."""
         self._try_out(False)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def _compiling(self, part: str, cell: nn.Cell, plain: Callable[..., None]) -> Callable[..., None]:
         """Wrap the cell's `compile`, which MindSpore calls before each run; `part` names its purpose."""
@@ -98,9 +97,9 @@ class Graphs:
         return compile
 
     def _first(self, part: str, cell: nn.Cell, plain: Callable[..., None], *arguments: Any, **named: Any) -> None:
-        key = graph_key.of_cell(part, cell, arguments) if self._folder is not None else ""
+        key = graph_key.of_cell(part, cell, arguments) if self._scratch is not None else ""
         graph = self.known.get(key, {})
-        if self._folder is None or not (graph or self.store) or not self._put(graph):
+        if self._scratch is None or not (graph or self.store) or not self._put(graph):
             plain(*arguments, **named)
             self.compiled += 1
             return
@@ -152,10 +151,10 @@ def _enabled() -> Iterator[None]:
         mindspore.set_context(enable_compile_cache=False)
 
 
-def _folder() -> Path | None:
+def _scratch() -> Scratch | None:
     """Create a private folder for this process; None if that fails."""
     try:
-        return Path(tempfile.mkdtemp(prefix="resnetboost-graphs-"))
+        return Scratch("resnetboost-graphs-")
     except OSError as error:
         log.warning("compiled graphs are neither kept nor used: %s", error)
         return None

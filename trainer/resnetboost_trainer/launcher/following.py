@@ -75,5 +75,6 @@ class Following:
             while True:
                 self._news.clear()
                 await connection.send(self._own.state.report())
-                self._reported.set()
+                if not self._news.is_set():
+                    self._reported.set()
                 await self._news.wait()

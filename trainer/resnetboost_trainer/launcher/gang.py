@@ -1,6 +1,6 @@
 """What the leader knows of its gang: who is connected, and what each launcher reported last."""
 
-from resnetboost_api.launcher import NAMED_RANKS, GangReport, RankEnd, RankReport
+from resnetboost_api.launcher import GangReport, RankReport, gang_report
 
 
 class GangView:
@@ -26,7 +26,6 @@ class GangView:
     def report(self, attempt: int) -> GangReport:
         """For the operator. Reports about other attempts count for nothing but the connection."""
         current = [report for report in self._reports.values() if report.attempt == attempt]
-        ends: list[RankEnd] = [report.end for report in current if report.end is not None]
-        ends.sort(key=lambda end: (end.time, end.index))
+        ends = [report.end for report in current if report.end is not None]
         running = sum(report.running for report in current)
-        return GangReport(attempt, running, len(self._reports), tuple(ends[:NAMED_RANKS]), len(ends))
+        return gang_report(attempt, running, len(self._reports), ends)

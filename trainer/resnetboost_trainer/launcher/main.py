@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -87,7 +86,6 @@ async def _run(settings: _Settings, arguments: list[str]) -> int:
         return code
     finally:
         ranks.close()
-        shutil.rmtree(ranks.folder, ignore_errors=True)
 
 
 def _attempt(arguments: list[str]) -> int:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from resnetboost_api import names
+from resnetboost_api import failures, names
 from resnetboost_trainer.engine import early_signals
+from resnetboost_trainer.engine.scratch import Scratch
+from resnetboost_trainer.launcher import memory_events
+from resnetboost_trainer.launcher.ranklog import RankLog
 
 log = logging.getLogger(__name__)
 
@@ -44,17 +46,18 @@ class _Template(msgspec.Struct, frozen=True):
     process: subprocess.Popen[bytes]
     socket: socket.socket
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message. Raises OSError if the process has ended."""
-        self.socket.send(json.dumps(message).encode())
+    def send(self, message: Mapping[str, Any], *descriptors: int) -> None:
+        """Send a message, with open files. Raises OSError if the process has ended."""
+        socket.send_fds(self.socket, [json.dumps(message).encode()], descriptors)
 
 
 class RankProcess:
     """A rank forked by the template process."""
 
-    def __init__(self, template: "_Template", message: Path) -> None:
-        self._template, self._message = template, message
+    def __init__(self, template: "_Template", message: Path, written: RankLog) -> None:
+        self._template, self._message, self._log = template, message, written
         self._pidfd = -1
+        self._oom_kills = memory_events.oom_kills()
         self.forked = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -63,8 +66,14 @@ class RankProcess:
         await self.forked.wait()
 
     async def wait(self) -> tuple[int, str]:
-        """Its exit code and termination message, '' if it left none."""
-        return await self.ended, self._read_message()
+        """Its exit code and termination message; that of one that failed without a word is the end of its log, or that
+        it was killed for memory.
+        """
+        exit_code = await self.ended
+        if exit_code == KILLED and memory_events.oom_kills() > self._oom_kills:
+            return exit_code, json.dumps({"class": failures.OUT_OF_MEMORY.name})
+        tail = await self._log.tail()
+        return exit_code, self._read_message() or (tail if exit_code != 0 else "")
 
     def terminate(self) -> None:
         """Ask it to stop; one that does not exist yet never will: importing MindSpore takes seconds."""
@@ -121,38 +130,42 @@ class RankProcess:
 class RankProcesses:
     """Starts ranks. The template process ends with this one, and every rank with the template process.
 
-    `folder` is private to this launcher: configurations and termination messages of its ranks.
+    Their configurations and termination messages are in a folder private to this launcher.
     """
 
     def __init__(self, environment: Mapping[str, str], arguments: list[str]) -> None:
         self._environment, self._arguments = dict(environment), arguments
-        self.folder = Path(tempfile.mkdtemp(prefix="resnetboost-launcher-"))
+        self._scratch = Scratch("resnetboost-launcher-")
         self._template: _Template | None = None
         self._rank: RankProcess | None = None
 
     async def start(self, attempt: int, config: Mapping[str, Any] | None, coordinator_port: int | None) -> RankProcess:
         """Have the rank of an attempt forked."""
         template = self._living_template()
-        message = self.folder / f"termination-log-{attempt}"
+        message = self._scratch.path / f"termination-log-{attempt}"
         changed = {names.ENV_TERMINATION_LOG: str(message)}
         if config is not None:
             changed[names.ENV_CONFIG] = str(self._written(attempt, config))
         host = self._environment.get(names.ENV_COORDINATOR, "").rpartition(":")[0]
         if host and coordinator_port is not None:
             changed[names.ENV_COORDINATOR] = f"{host}:{coordinator_port}"
-        self._rank = RankProcess(template, message)
+        written = RankLog()
+        self._rank = RankProcess(template, message, written)
         try:
-            template.send({"do": "start", "environment": changed})
+            template.send({"do": "start", "environment": changed}, written.writing)
         except OSError as error:
             log.warning("launcher: the template process has ended: %s", error)
             self._rank.finish(KILLED)
+        finally:
+            os.close(written.writing)  # the rank alone has it now
         return self._rank
 
     def close(self) -> None:
-        """End the template process, and with it the rank."""
+        """End the template process, and with it the rank; remove the folder."""
         if self._template is not None:
             self._template.process.kill()
             self._template.process.wait()
+        self._scratch.remove()
 
     def reap(self) -> None:
         """Reap orphans, whose parent process 1 of a container becomes; not the template process."""
@@ -166,7 +179,7 @@ class RankProcesses:
                 os.waitpid(found.si_pid, os.WNOHANG)
 
     def _written(self, attempt: int, config: Mapping[str, Any]) -> Path:
-        path = self.folder / f"config-{attempt}.yaml"
+        path = self._scratch.path / f"config-{attempt}.yaml"
         path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
         return path
 

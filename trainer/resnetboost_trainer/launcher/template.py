@@ -58,21 +58,21 @@ class Template:
                 if key.fileobj is not self._launcher:
                     self._reap()
                     continue
-                message = self._launcher.recv(_MESSAGE_BYTES)
+                message, descriptors, _, _ = socket.recv_fds(self._launcher, _MESSAGE_BYTES, 1)
                 if not message:
                     self._kill()
                     os._exit(0)
                 request = json.loads(message)
                 if request["do"] == "start":
-                    if self._fork(request["environment"]):
+                    if self._fork(request["environment"], descriptors):
                         return dict(request["environment"])
                 elif request["do"] == "terminate" and self._rank is not None:
                     os.kill(self._rank, signal.SIGTERM)
                 elif request["do"] == "kill":
                     self._kill()
 
-    def _fork(self, environment: dict[str, str]) -> bool:
-        """Fork the rank. Returns True in it."""
+    def _fork(self, environment: dict[str, str], standard_error: list[int]) -> bool:
+        """Fork the rank, with that standard error. Returns True in it."""
         if self._forks:
             self._coordinator = _fork_coordinator({**os.environ, **environment})
         if self._coordinator is not None:
@@ -84,6 +84,7 @@ class Template:
         if self._rank == 0:
             die_with(parent)
             os.setpgid(0, 0)
+            _use(standard_error)
             early_signals.listen()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
@@ -91,6 +92,8 @@ class Template:
             self._launcher.close()
             return True
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        for descriptor in standard_error:  # at its end of file the rank and all of its processes have ended
+            os.close(descriptor)
         with contextlib.suppress(OSError):  # it may have left the race already
             os.setpgid(self._rank, self._rank)
         self._pidfd = os.pidfd_open(self._rank)
@@ -149,6 +152,12 @@ def _socket_of_stdin() -> socket.socket:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
     return found
+
+
+def _use(standard_error: list[int]) -> None:
+    for descriptor in standard_error:
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
 
 
 def _device_type(arguments: list[str]) -> str:

@@ -199,10 +199,11 @@ def judge(result: PreflightResult, rule: Preflight, gang: Communicator) -> None:
 
 
 def summary(result: PreflightResult) -> str:
-    """Rates of the gang, and that nothing was compared in a gang of one."""
+    """Rates of the gang, and what a gang of one could find out."""
     rates = f"median {result.compute_median} GFLOP/s, lowest {result.compute_lowest} (index {result.slowest_rank})"
     if result.collective_rate is None:
-        return f"{rates}; one rank has nothing to compare with, but its results were the same every time"
+        steady = "" if result.suspects else ", but its results were the same every time"
+        return f"{rates}; one rank has nothing to compare with{steady}"
     neighbours = f", with a neighbour {result.link_median} MB/s" if result.link_median is not None else ""
     return f"{rates}; all-reduce {result.collective_rate} MB/s{neighbours}"
 

@@ -26,7 +26,7 @@ class RollBackOrFail:
 
     def roll_back(self, state: ObservedState, failure: Failure, record: Attempt) -> RollBack:
         """What the next attempt goes back for."""
-        return _decided(settings(state, record), failure, record)
+        return _decided(settings(state, record), failure, record, _batches_ahead(state.status, record.stage))
 
 
 def settings(state: ObservedState, record: Attempt) -> Divergence:
@@ -46,14 +46,26 @@ def described(found: RollBack, status: Status, rule: Divergence) -> str:
     return f"the gang goes back to {back}{skipped}{slower if found.learning_rate_factor != 1 else ''} ({which})"
 
 
-def _decided(rule: Divergence, failure: Failure, record: Attempt) -> RollBack:
+def _batches_ahead(status: Status, stage: str) -> int:
+    """How far the stage's data order is ahead of its steps, by its earlier roll-backs."""
+    skipping = [(back, back.skip_to_batch) for back in status.roll_backs if back.stage == stage]
+    ahead = (
+        to_batch - (back.to_step if back.to_step is not None else back.at_most_step)
+        for back, to_batch in skipping
+        if to_batch is not None
+    )
+    return max(ahead, default=0)
+
+
+def _decided(rule: Divergence, failure: Failure, record: Attempt, ahead: int) -> RollBack:
     """The record, from the fault that the rank reported or else from the last step it is known to have done.
 
-    The loss was above its limit for the last forSteps steps, so that a checkpoint of forSteps before was not yet.
+    `ahead`: how many batches the data were ahead of the steps. The loss was above its limit for the last forSteps
+    steps, so that a checkpoint of forSteps before was not yet.
     """
     fault = failure.fault
     step = fault.step if fault is not None else (record.last_step or 0) + 1
-    batch = fault.batch if fault is not None else step
+    batch = fault.batch if fault is not None else step + ahead
     return RollBack(
         attempt=record.attempt,
         stage=record.stage,
