@@ -62,9 +62,10 @@ def parse_job(obj: dict[str, Any]) -> Job:
 
 
 def resized(job: Job, ranks: int) -> Job:
-    """The job on at most so many ranks: each stage on the largest number that divides its own."""
+    """The job on at most so many ranks: each stage on the largest number that divides its own and fills its nodes."""
     counts = {stage.name: stage.device_count or 1 for stage in job.spec.stages}
-    fewer = {name: _largest_divisor(count, ranks) for name, count in counts.items() if count > ranks}
+    per_node = job.spec.device.per_node or 1
+    fewer = {name: _most(count, ranks, per_node) for name, count in counts.items() if count > ranks}
     stages = tuple(
         msgspec.structs.replace(stage, device_count=fewer.get(stage.name, stage.device_count))
         for stage in job.spec.stages
@@ -73,8 +74,10 @@ def resized(job: Job, ranks: int) -> Job:
     return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, stages=stages), virtual_ranks=virtual)
 
 
-def _largest_divisor(count: int, most: int) -> int:
-    return max(number for number in range(1, most + 1) if count % number == 0)
+def _most(count: int, most: int, per_node: int) -> int:
+    """The largest divisor of `count` up to `most` that is a multiple of `per_node`, or below it as a stage's may be."""
+    divisors = [number for number in range(1, most + 1) if count % number == 0]
+    return max(number for number in divisors if number < per_node or number % per_node == 0)
 
 
 def _completed(stage: Stage, device: Device) -> Stage:
