@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Parameter, Tensor, ops
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config
@@ -17,6 +17,7 @@ from resnetboost_trainer.engine import device
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.metrics.record import StepRecord
+from resnetboost_trainer.models.layers.running_stats import VirtualStatistics
 from resnetboost_trainer.optim.schedule import StepSchedule
 from support import overflowing, trainerconfig
 
@@ -129,6 +130,26 @@ def test_a_step_that_overflows_puts_back_the_statistics_of_all_virtual_ranks(sta
     assert not record.left_out
     if stage == "THOR":
         assert record.curvature is not None, "the update was not made at the next step"
+
+
+@pytest.mark.usefixtures("any_mode")
+def test_statistics_of_one_virtual_rank_do_not_move_with_those_of_another() -> None:
+    """In both of MindSpore's modes: what was read from a parameter must not be a view of it."""
+    live = [Parameter(Tensor(np.full(shape, 1.0, np.float32)), name=f"p{len(shape)}") for shape in ((3,), (2, 2))]
+    virtual = VirtualStatistics(live, 2)
+    for step in range(2):
+        if step == 1:
+            virtual.keep()
+        for rank in range(2):
+            virtual.enter(rank)
+            for parameter in live:
+                ops.assign(parameter, parameter * (2 + rank))
+            virtual.leave(rank)
+    np.testing.assert_array_equal(virtual.values, [[4.0] * 7, [9.0] * 7])
+    virtual.restore()
+    np.testing.assert_array_equal(virtual.values, [[2.0] * 7, [3.0] * 7])
+    virtual.enter(0)
+    assert [parameter.asnumpy().tolist() for parameter in live] == [[2.0] * 3, [[2.0] * 2] * 2]
 
 
 def test_a_training_of_another_number_of_ranks_begins_with_the_mean_of_the_statistics() -> None:
