@@ -13,7 +13,7 @@ from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint.state import MODEL, shard
 from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine import device, graph_key
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.metrics.record import StepRecord
@@ -190,6 +190,15 @@ def test_a_gang_that_cannot_do_the_work_is_refused_with_the_reason(
     with pytest.raises(ConfigError) as caught:
         virtual_ranks.of(configured(**changes), ranks)
     assert str(caught.value) == says
+
+
+def test_graphs_are_kept_apart_by_what_a_gang_is_and_what_defines_its_training() -> None:
+    found = [
+        graph_key.environment(configured(**changes), ranks)
+        for changes in ({}, {"virtualRanks": 4}, {"virtualRanks": 8})
+        for ranks in (1, 2)
+    ]
+    assert len(set(found)) == len(found)
 
 
 def test_a_gang_of_the_whole_number_does_nothing_else_than_before() -> None:
