@@ -111,12 +111,13 @@ def test_all_virtual_ranks_matter_alike_to_curvature_and_line_search(stage: str)
     )
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["the last", "the first"])
 @pytest.mark.parametrize("stage", ["THOR", "PCA by BFGS"])
-def test_a_step_that_overflows_puts_back_the_statistics_of_all_virtual_ranks(stage: str) -> None:
+def test_a_step_that_overflows_puts_back_the_statistics_of_all_virtual_ranks(stage: str, first: bool) -> None:
     changes = {"dynamicLossScale": {"initial": overflowing.SCALE, "growthSteps": 1000}, "virtualRanks": 2}
     trainee = overflowing.program(stage, ALONE, **changes)
     before = saved(trainee)
-    faint = [overflowing.batch(0, 0), overflowing.batch(0, 1, faint=True)]
+    faint = [overflowing.batch(0, 0, faint=first), overflowing.batch(0, 1, faint=not first)]
     assert step(trainee, 0, faint).left_out
     after = saved(trainee)
     different = {
