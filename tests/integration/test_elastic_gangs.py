@@ -32,7 +32,6 @@ def check(ours: Stage, theirs: Stage, first: int, end: int, *columns: str) -> No
     """Compare the steps after `first`, up to `end`, by their losses and other columns."""
     for column in ("loss", *columns):
         a, b = (_values(stage, column, first, end) for stage in (ours, theirs))
-        print(column, first, end, np.nanmax(np.abs(a - b) / np.maximum(np.abs(b), 1e-9)))
         np.testing.assert_allclose(a, b, rtol=WITHIN, err_msg=column)
 
 
@@ -86,8 +85,6 @@ def move(stage: Stage, undisturbed: Stage, *columns: str) -> None:
     check(stage, undisturbed, 0, min(stays) + WINDOW, *columns)
     for step, without in stays.items():
         check(stage, without, step, step + WINDOW, *columns)
-    later = np.array(stage.column("loss")) / np.array(undisturbed.column("loss")) - 1
-    print("later", np.abs(later).max(), "mean of the last 10", later[-10:].mean(), later[-10:])
 
 
 @pytest.mark.parametrize(
