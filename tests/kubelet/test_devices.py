@@ -29,6 +29,7 @@ STANDIN = Path(__file__).with_name("standin.py")
 @pytest.fixture
 def ascend(bed: Bed) -> Iterator[DevicePlugin]:
     with plugin(bed, ASCEND) as found:
+        found.until_listed()
         yield found
 
 
@@ -177,6 +178,7 @@ def test_a_drained_node_restarts_the_gang_elsewhere_without_using_the_budget(
 
 def test_gpus_come_one_to_a_pod(bed: Bed, space: Space) -> None:
     with plugin(bed, NVIDIA, 2) as gpus:
+        gpus.until_listed()
         until_offered(bed, 2, NVIDIA)
         space.create(standing_in(space, 2, "GPU"))
         gang(space, 2)

@@ -38,7 +38,7 @@ class DevicePlugin:
         self._health = dict.fromkeys(devices, HEALTHY)
         self._give = give
         self._changed, self._changes = threading.Condition(), 0
-        self._closing = threading.Event()
+        self._closing, self._listed = threading.Event(), threading.Event()
         self._keeper = threading.Thread(target=self._keep_registered, daemon=True)
 
     def __enter__(self) -> Self:
@@ -48,6 +48,11 @@ class DevicePlugin:
     def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._keeper.join()
+
+    def until_listed(self) -> None:
+        """Wait until kubelet has read the devices: what its node offers may be those of an earlier plugin."""
+        if not self._listed.wait(_TIMEOUT_SECONDS):
+            raise TimeoutError(f"kubelet has not listed the devices of {self.resource} in {_TIMEOUT_SECONDS} s")
 
     def set_health(self, device: str, healthy: bool) -> None:
         """Report a device to kubelet as healthy or unhealthy."""
@@ -128,6 +133,7 @@ class DevicePlugin:
                         devices = plugin._devices()
                     if news:
                         yield devices
+                        plugin._listed.set()
 
             def Allocate(self, request: Any, context: Any) -> Any:
                 asked = [list(container.devices_ids) for container in request.container_requests]

@@ -1,10 +1,13 @@
-"""Kills or inspects a pod's container, or the rank in it, on the node, without the API server."""
+"""Kills, slows down or inspects a pod's container, or the rank in it, on the node, without the API server."""
 
 import json
 from typing import Any
 
 from beds.kubelet.bed import Bed
+from beds.kubelet.sandbox import GROUPS
 from resnetboost_api import names
+
+_PERIOD_MICROSECONDS = 100_000  # of CPU quotas, as kubelet sets it
 
 
 def kill(bed: Bed, namespace: str, pod: str, signal: str = "KILL") -> None:
@@ -12,12 +15,27 @@ def kill(bed: Bed, namespace: str, pod: str, signal: str = "KILL") -> None:
     bed.run("kill", f"-{signal}", _first_process(bed, namespace, pod))
 
 
-def kill_rank(bed: Bed, namespace: str, pod: str) -> None:
-    """Kill the rank in a pod other than the leader's: the first process, or the youngest below it with a launcher."""
+def kill_rank(bed: Bed, namespace: str, pod: str, signal: str = "KILL") -> None:
+    """Send a signal to the rank in a pod other than the leader's: the first process, or the youngest below it with a
+    launcher.
+    """
     process = _first_process(bed, namespace, pod)
     while children := bed.run("sh", "-c", f"pgrep --parent {process} || true").split():
         (process,) = children
-    bed.run("kill", "-KILL", process)
+    bed.run("kill", f"-{signal}", process)
+
+
+def slow_down(bed: Bed, namespace: str, pod: str, share: float) -> None:
+    """Leave a pod's trainer container only this share of one CPU."""
+    quota = int(share * _PERIOD_MICROSECONDS)
+    groups = bed.run("cat", f"/proc/{_first_process(bed, namespace, pod)}/cgroup").splitlines()
+    by_controller = {name: group for _, of, group in (line.split(":", 2) for line in groups) for name in of.split(",")}
+    file, text = (
+        (f"cpu{by_controller['cpu']}/cpu.cfs_quota_us", f"{quota}")  # cgroup v1
+        if "cpu" in by_controller
+        else (f"{by_controller['']}/cpu.max", f"{quota} {_PERIOD_MICROSECONDS}")
+    )
+    bed.run("sh", "-c", 'echo "$2" > "$1"', "sh", GROUPS / file.lstrip("/"), text)
 
 
 def _first_process(bed: Bed, namespace: str, pod: str) -> str:

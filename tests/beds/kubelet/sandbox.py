@@ -16,7 +16,7 @@ from beds.cluster.processes import Processes
 from beds.kubelet import texts
 
 _PROGRAMS = Path(__file__).parent
-_GROUPS = Path("/sys/fs/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
 _SERVICE_PORT = 443
 _PREFIX = "resnetboost-"
 _SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}  # the share of eight processes, in cgroup v1 and v2
@@ -89,7 +89,7 @@ def _favour(group: Path) -> None:
 def _hierarchies() -> Iterator[Path]:
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, place, kind, *_ = line.split()
-        if kind in ("cgroup", "cgroup2") and Path(place).is_relative_to(_GROUPS):
+        if kind in ("cgroup", "cgroup2") and Path(place).is_relative_to(GROUPS):
             yield Path(place)
 
 
@@ -118,5 +118,5 @@ def unavailable() -> str:
     if os.geteuid() != 0:
         return "a node of its own needs root"
     if not any(_hierarchies()):
-        return f"there are no control groups in {_GROUPS}"
+        return f"there are no control groups in {GROUPS}"
     return ""

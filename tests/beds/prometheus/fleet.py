@@ -1,4 +1,4 @@
-"""Jobs that together produce every series: training, restarted, hung, failed, pending."""
+"""Jobs that together produce every series: training, restarted, slow, hung, rolled back, failed, pending."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Any
 from beds.kubelet import Bed, containers, images
 from beds.operator import Space
 from beds.operator.jobs import job
-from beds.operator.namespace import condition
+from beds.operator.namespace import condition, is_true
 
 Manifest = dict[str, Any]
 
 CLAIM = "checkpoints"
 SMALL_CLAIM = "small"
 _SMALL_BYTES = 300_000  # smaller than one checkpoint of a resnet20
-_KILLED, _STOPPED = "digits-base-0-1", "hangs-base-0-1"
+_KILLED, _STOPPED, _SLOWED = "digits-base-0-1", "hangs-base-0-1", "digits-base-1-1"
 # One thread per rank, and short waits: all gangs share a small machine.
 _SPARING = {"requests": {"cpu": "10m"}, "limits": {"cpu": "1"}}
 
@@ -29,15 +29,18 @@ ENDS = {
     "no-pods": "Failed",
     "hangs": "Failed",
 }
+# All at once would leave the API server of a small machine no time.
+_LATER = ("digits-thor", "digits-adasum")
 WAITING = ("no-devices", "no-rank-table")
 
 
 def start(bed: Bed, space: Space) -> None:
-    """Create all jobs; the caller provides devices of Ascend's kind."""
+    """Create all jobs but the later ones; the caller provides devices of Ascend's kind."""
     bed.add_claim(space.namespace, CLAIM)
     _make_small(bed, bed.add_claim(space.namespace, SMALL_CLAIM))
     for manifest in jobs():
-        space.create(manifest)
+        if manifest["metadata"]["name"] not in _LATER:
+            space.create(manifest)
 
 
 def jobs() -> Iterator[Manifest]:
@@ -46,13 +49,14 @@ def jobs() -> Iterator[Manifest]:
     snapshots = {"everyEpochs": 8, "from": 70, "keep": 10}
     base = _stage("Momentum", 150, learningRate={"peak": 0.1}, snapshots=snapshots)
     fine = _stage("PCA", 2, name="fine", pca={"components": 6})
-    yield _job("digits", [base, fine], checkpoint=kept)
+    yield _job("digits", [base, fine], {"straggler": {"forSeconds": 1}}, checkpoint=kept)
     thor = _stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5}, ema={"decay": 0.9})
-    yield _job("digits-thor", [thor])
+    yield _job("digits-thor", [thor], ranks=3, preflight={})  # of two ranks no connections are compared
     yield _job("digits-adasum", [_stage("Adasum", 4, learningRate={"peak": 0.05})])
-    yield _job("hangs", [_stage("Momentum", 400)], hang_timeout_seconds=30, checkpoint=kept)
+    yield _job("hangs", [_stage("Momentum", 400)], {"hangTimeoutSeconds": 30}, checkpoint=kept)
     yield _job("no-data", ranks=1, dataset={"name": "npz", "path": "/nowhere.npz"})
-    yield _job("diverges", [_stage("Momentum", 2, learningRate={"schedule": "Constant", "peak": 1000})], ranks=1)
+    explosive = _stage("Momentum", 2, learningRate={"schedule": "Constant", "peak": 1000})
+    yield _job("diverges", [explosive], {"divergence": {"maxRollBacks": 1}}, ranks=1)
     yield _job("disk-full", ranks=1, checkpoint={"everySteps": 5, "claimName": SMALL_CLAIM})
     overcommitted = {"requests": {"example.com/device": 1}, "limits": {"example.com/device": 2}}
     yield _job("no-pods", ranks=1, template={"image": images.TRAINER.tag, "resources": overcommitted})
@@ -61,11 +65,18 @@ def jobs() -> Iterator[Manifest]:
 
 
 def play(bed: Bed, space: Space) -> None:
-    """Cause a restart and a hang, and wait until each job has ended or reports why it is pending."""
-    for name, pod, signal in (("digits", _KILLED, "KILL"), ("hangs", _STOPPED, "STOP")):
-        space.until(_has_saved, "a checkpoint is saved", name)
-        containers.kill(bed, space.namespace, pod, signal)
-    space.until(lambda status: status.get("restarts") == 1, "a restart")
+    """Cause a restart, a hang and a slow rank, and wait until each job has ended or reports why it is pending."""
+    space.until(_has_saved, "a checkpoint is saved", "digits")
+    containers.kill(bed, space.namespace, _KILLED)
+    space.until(_has_saved, "a checkpoint is saved", "hangs")
+    containers.kill_rank(bed, space.namespace, _STOPPED, "STOP")
+    space.until(lambda status: status.get("restarts") == 1 and is_true(status, "Running"), "a restart")
+    containers.slow_down(bed, space.namespace, _SLOWED, 0.1)
+    space.until(lambda status: is_true(status, "Straggling"), "a rank is slow")
+    containers.slow_down(bed, space.namespace, _SLOWED, 1.0)
+    for manifest in jobs():
+        if manifest["metadata"]["name"] in _LATER:
+            space.create(manifest)
     for name in WAITING:
         space.until(lambda status: condition(status, "Running").get("status") == "False", "it waits", name)
     for name, phase in ENDS.items():
@@ -77,12 +88,12 @@ def _has_saved(status: Manifest) -> bool:
 
 
 def _job(
-    name: str, stages: list[Manifest] | None = None, ranks: int = 2, hang_timeout_seconds: int = 600, **spec: Any
+    name: str, stages: list[Manifest] | None = None, failure_policy: Manifest | None = None, ranks: int = 2, **spec: Any
 ) -> Manifest:
     """A job whose repeatable failures are not retried."""
     template = {"image": images.TRAINER.tag, "resources": _SPARING}
     restarts = 3 if name == "digits" else 0
-    policy = {"backoffSeconds": 0, "maxRestarts": restarts, "hangTimeoutSeconds": hang_timeout_seconds}
+    policy = {"backoffSeconds": 0, "maxRestarts": restarts, **(failure_policy or {})}
     common = {"checkpoint": {"everySteps": 10}, "template": template, "failurePolicy": policy}
     manifest = job(name, ranks=ranks, **{**common, **spec})
     manifest["spec"]["stages"] = stages or [_stage("Momentum", 2)]
