@@ -6,17 +6,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Parameter, Tensor, ops
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint.state import MODEL, shard
 from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.engine import device
+from resnetboost_trainer.engine import device, graph_key
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.metrics.record import StepRecord
+from resnetboost_trainer.models.layers.running_stats import VirtualStatistics
 from resnetboost_trainer.optim.schedule import StepSchedule
 from support import overflowing, trainerconfig
 
@@ -110,12 +111,13 @@ def test_all_virtual_ranks_matter_alike_to_curvature_and_line_search(stage: str)
     )
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["the last", "the first"])
 @pytest.mark.parametrize("stage", ["THOR", "PCA by BFGS"])
-def test_a_step_that_overflows_puts_back_the_statistics_of_all_virtual_ranks(stage: str) -> None:
+def test_a_step_that_overflows_puts_back_the_statistics_of_all_virtual_ranks(stage: str, first: bool) -> None:
     changes = {"dynamicLossScale": {"initial": overflowing.SCALE, "growthSteps": 1000}, "virtualRanks": 2}
     trainee = overflowing.program(stage, ALONE, **changes)
     before = saved(trainee)
-    faint = [overflowing.batch(0, 0), overflowing.batch(0, 1, faint=True)]
+    faint = [overflowing.batch(0, 0, faint=first), overflowing.batch(0, 1, faint=not first)]
     assert step(trainee, 0, faint).left_out
     after = saved(trainee)
     different = {
@@ -129,6 +131,26 @@ def test_a_step_that_overflows_puts_back_the_statistics_of_all_virtual_ranks(sta
     assert not record.left_out
     if stage == "THOR":
         assert record.curvature is not None, "the update was not made at the next step"
+
+
+@pytest.mark.usefixtures("any_mode")
+def test_statistics_of_one_virtual_rank_do_not_move_with_those_of_another() -> None:
+    """In both of MindSpore's modes: what was read from a parameter must not be a view of it."""
+    live = [Parameter(Tensor(np.full(shape, 1.0, np.float32)), name=f"p{len(shape)}") for shape in ((3,), (2, 2))]
+    virtual = VirtualStatistics(live, 2)
+    for step in range(2):
+        if step == 1:
+            virtual.keep()
+        for rank in range(2):
+            virtual.enter(rank)
+            for parameter in live:
+                ops.assign(parameter, parameter * (2 + rank))
+            virtual.leave(rank)
+    np.testing.assert_array_equal(virtual.values, [[4.0] * 7, [9.0] * 7])
+    virtual.restore()
+    np.testing.assert_array_equal(virtual.values, [[2.0] * 7, [3.0] * 7])
+    virtual.enter(0)
+    assert [parameter.asnumpy().tolist() for parameter in live] == [[2.0] * 3, [[2.0] * 2] * 2]
 
 
 def test_a_training_of_another_number_of_ranks_begins_with_the_mean_of_the_statistics() -> None:
@@ -169,6 +191,15 @@ def test_a_gang_that_cannot_do_the_work_is_refused_with_the_reason(
     with pytest.raises(ConfigError) as caught:
         virtual_ranks.of(configured(**changes), ranks)
     assert str(caught.value) == says
+
+
+def test_graphs_are_kept_apart_by_what_a_gang_is_and_what_defines_its_training() -> None:
+    found = [
+        graph_key.environment(configured(**changes), ranks)
+        for changes in ({}, {"virtualRanks": 4}, {"virtualRanks": 8})
+        for ranks in (1, 2)
+    ]
+    assert len(set(found)) == len(found)
 
 
 def test_a_gang_of_the_whole_number_does_nothing_else_than_before() -> None:

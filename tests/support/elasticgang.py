@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -27,6 +28,11 @@ class Stage:
         self.folder, self.config, self.count = folder, dict(config), count
         self.first_attempt, self.attempt = first_attempt, first_attempt - 1
         folder.mkdir(parents=True, exist_ok=True)
+
+    def copied(self, folder: Path) -> "Stage":
+        """Another stage that goes on from what this one has left so far; its rows are those of its own attempts."""
+        shutil.copytree(self.folder, folder)
+        return Stage(folder, self.config, self.count, self.attempt + 1)
 
     def train(self, ranks: int, until: int | None = None) -> int:
         """Run the next attempt on so many ranks, and ask all to stop at a step; return the last one made.

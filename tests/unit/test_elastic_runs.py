@@ -36,10 +36,11 @@ def test_a_run_goes_on_as_the_job_that_defines_it(asked: int) -> None:
 
 def test_other_changes_and_the_stages_own_numbers_stay_what_they_are() -> None:
     kept = manifest(4, BASE | {"deviceCount": 2}, FINE)
-    asked = manifest(1, BASE | {"deviceCount": 1, "epochs": 3}, FINE, BASE | {"name": "new"})
+    added = [BASE | {"name": "new"}, BASE | {"name": "alone", "deviceCount": 1}]
+    asked = manifest(2, BASE | {"deviceCount": 1, "epochs": 3}, FINE, *added)
     found = elastic.of_same_training(kept, asked)["spec"]
     assert found["device"]["count"] == 4
-    assert [stage.get("deviceCount") for stage in found["stages"]] == [2, None, None]
+    assert [stage.get("deviceCount") for stage in found["stages"]] == [2, None, None, 1]
     assert found["stages"][0]["epochs"] == 3
 
 
@@ -60,7 +61,14 @@ def test_a_number_that_does_not_divide_is_refused(kept: int, asked: int, says: s
 def test_adasum_is_refused_and_its_stage_named() -> None:
     with pytest.raises(UserError, match=r"stage sum has the algorithm Adasum, .* 4 in this folder; use 4, "):
         elastic.of_same_training(manifest(4, BASE, ADASUM), manifest(2, BASE, ADASUM))
+    with pytest.raises(UserError, match="stage sum has the algorithm Adasum"):
+        elastic.of_same_training(manifest(4, BASE), manifest(2, BASE, ADASUM))
     assert elastic.of_same_training(manifest(4, ADASUM), manifest(4, ADASUM)) == manifest(4, ADASUM)
+
+
+def test_adasum_on_devices_that_are_still_there_goes_on() -> None:
+    stages = [BASE, ADASUM | {"deviceCount": 2}]
+    assert elastic.of_same_training(manifest(4, *stages), manifest(2, *stages)) == manifest(4, *stages)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +89,15 @@ def test_each_stage_runs_on_the_most_ranks_that_divide_its_own(
     assert found.virtual_ranks == virtual
     configs = {stage.name: trainer_config(found, stage, 0).get("virtualRanks") for stage in found.spec.stages}
     assert {name: count for name, count in configs.items() if count is not None} == virtual
+
+
+@pytest.mark.parametrize(("ranks", "counts"), [(8, [6, 6, 1]), (4, [4, 2, 1]), (2, [2, 2, 1])])
+def test_ranks_fill_their_nodes_or_are_fewer_than_one_has(ranks: int, counts: list[int]) -> None:
+    stages = [BASE, FINE | {"deviceCount": 6}, BASE | {"name": "alone", "deviceCount": 1}]
+    whole = manifest(12, *stages)
+    whole["spec"]["device"]["perNode"] = 2
+    found = resized(parse_job(whole), ranks)
+    assert [stage.device_count for stage in found.spec.stages] == counts
 
 
 def measured(ranks: list[float], attempts: list[int]) -> Measured:

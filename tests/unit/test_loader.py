@@ -200,6 +200,17 @@ def test_too_many_unusable_images_end_the_training(tmp_path: Path) -> None:
         list(DataLoader(found.train, Corrupt(2), 2).batches(DistributedSampler(0, GLOBAL, 0, 1, TRAIN).steps(0, 2)))
 
 
+def test_a_rank_that_does_the_work_of_two_puts_up_with_the_images_of_both(tmp_path: Path) -> None:
+    found = dataset(photographs.folder(tmp_path, TRAIN))
+    spoil(tmp_path, 1, 2)
+    wanted = DistributedSampler(0, GLOBAL, 0, 1, TRAIN, parts=2)
+    list(DataLoader(found.train, Corrupt(1, 2), 2).batches(wanted.steps(0, 2)))
+    spoil(tmp_path, 3)
+    says = "it is image 3 that cannot be used, and dataset.maxCorruptImages is 1 for each of the 2 ranks whose work"
+    with pytest.raises(DataError, match=says):
+        list(DataLoader(found.train, Corrupt(1, 2), 2).batches(wanted.steps(0, 2)))
+
+
 def test_a_batch_without_a_usable_image(tmp_path: Path) -> None:
     found = dataset(photographs.folder(tmp_path, TRAIN))
     spoil(tmp_path, *range(TRAIN))

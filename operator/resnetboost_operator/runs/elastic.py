@@ -4,7 +4,7 @@
 has. A later run of the folder may use any number of ranks that divides it; each then does the work of several.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from resnetboost_operator import readable
@@ -23,9 +23,11 @@ def of_same_training(kept: Mapping[str, Any], job: Manifest) -> Manifest:
     defined, asked = kept["spec"]["device"]["count"], job["spec"]["device"]["count"]
     if asked == defined:
         return job
-    _check(kept, defined, asked)
     counts = {stage["name"]: stage.get("deviceCount") for stage in kept["spec"]["stages"]}
-    stages = [_with_count(stage, counts.get(stage["name"])) for stage in job["spec"]["stages"]]
+    stages = [
+        _with_count(stage, counts.get(stage["name"], stage.get("deviceCount"))) for stage in job["spec"]["stages"]
+    ]
+    _check(stages, defined, asked)
     device = job["spec"]["device"] | {"count": defined}
     return job | {"spec": job["spec"] | {"device": device, "stages": stages}}
 
@@ -36,16 +38,17 @@ def note(defined: int, asked: int) -> str:
     return f"{readable.plural(asked, 'rank')} {does} the work of the {defined} that define this run"
 
 
-def _check(kept: Mapping[str, Any], defined: int, asked: int) -> None:
+def _check(stages: Iterable[Manifest], defined: int, asked: int) -> None:
     field = f"device.count: {asked}"
     if defined % asked:
         *fewer, most = [str(number) for number in range(1, defined + 1) if defined % number == 0]
         reason = f"the run in this folder is defined by {defined} ranks, and their work cannot be divided evenly"
         raise UserError(f"{field}: {reason} among {asked}; use {', '.join(fewer)} or {most}, {_OTHERWISE}")
-    for stage in kept["spec"]["stages"]:
-        if stage.get("algorithm") == "Adasum":
+    for stage in stages:
+        count = stage.get("deviceCount", defined)
+        if stage.get("algorithm") == "Adasum" and count > asked:
             reason = f"stage {stage['name']} has the algorithm Adasum, whose sums depend on the number of ranks"
-            raise UserError(f"{field}: {reason}, {defined} in this folder; use {defined}, {_OTHERWISE}")
+            raise UserError(f"{field}: {reason}, {count} in this folder; use {defined}, {_OTHERWISE}")
 
 
 def _with_count(stage: Manifest, count: int | None) -> Manifest:

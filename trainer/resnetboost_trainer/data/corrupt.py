@@ -15,8 +15,10 @@ _MOST_MARKS = 40  # a termination message has 2048 bytes
 class Corrupt:
     """The corrupt images that this rank has found, each counted and logged once. Thread-safe."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, ranks: int = 1) -> None:
+        """`limit` is that of each of the `ranks` whose work this one does: fewer ranks meet more images each."""
+        self.limit = limit * ranks
+        self._of_each = f"{limit}" if ranks == 1 else f"{limit} for each of the {ranks} ranks whose work this one does"
         self.counted: Callable[[], None] = lambda: None  # called for each image, e.g. to update a metric
         self._names: dict[str, None] = {}  # in the order of discovery
         self._lock = threading.Lock()
@@ -44,7 +46,7 @@ class Corrupt:
         if found > self.limit:
             raise DataError(
                 f"{name}: {reason}; it is image {found} that cannot be used, and dataset.maxCorruptImages is"
-                f" {self.limit}; repair or remove them (the log names each), or raise the limit"
+                f" {self._of_each}; repair or remove them (the log names each), or raise the limit"
             )
 
 

@@ -83,7 +83,7 @@ class Training:
         self.step = self.skipped = 0
         self.weights_fingerprint = self._first_weights()
         self.program = Program(config, network, self.communicator, self._prepare())
-        corrupt = Corrupt(dataset.max_corrupt_images)
+        corrupt = Corrupt(dataset.max_corrupt_images, self.virtual.each)
         self.feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size, corrupt)
         self.graphs.watch(self.program, self.program.update_rule, self.evaluation)

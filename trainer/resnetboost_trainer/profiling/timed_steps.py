@@ -31,7 +31,7 @@ class TimedSteps:
         self.share = sampler.DistributedSampler(config.seed, self.global_batch, communicator.rank, size, samples, parts)
         self.network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
         self.program = Program(config, self.network, communicator)
-        corrupt = Corrupt(dataset.max_corrupt_images)
+        corrupt = Corrupt(dataset.max_corrupt_images, virtual.each)
         self._feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self._batches = self._feed.batches(self.share.steps(0, total))
 

@@ -132,15 +132,18 @@ class KFACPreconditioner:
 
         Arguments as for `update`. The factors of all layers are computed, since which are due is not known yet.
         """
-        everything = self._captured(captured, samples, loss_scale)
+        with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is left out, and this sum with it
+            new = self._observed(self._captured(captured, samples, loss_scale), gradients)
+            self._earlier = new if self._earlier is None else self._earlier.plus(new)
+
+    def _observed(self, everything: Sequence[Captured], gradients: Tensor) -> Observed:
         state: Floats = self.traces.asnumpy()
         unexplained = np.zeros(len(state), np.float32)
         if not state.any():
             unexplained = self._unexplained(everything, gradients)
         watched = (state[:, trace_rule.STOPPED] != trace_rule.LEFT_OUT) & (unexplained == 0)
         factors = {int(k): self.statistics.factors(everything[k]) for k in np.flatnonzero(watched)}
-        new = Observed(1, unexplained, self._own_traces(watched, everything), factors)
-        self._earlier = new if self._earlier is None else self._earlier.plus(new)
+        return Observed(1, unexplained, self._own_traces(watched, everything), factors)
 
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
