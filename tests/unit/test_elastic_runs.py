@@ -96,7 +96,7 @@ def test_ranks_fill_their_nodes_or_are_fewer_than_one_has(ranks: int, counts: li
     stages = [BASE, FINE | {"deviceCount": 6}, BASE | {"name": "alone", "deviceCount": 1}]
     whole = manifest(12, *stages)
     whole["spec"]["device"]["perNode"] = 2
-    found = resized(parse_job(whole), ranks)
+    found = sizes.resized(parse_job(whole), ranks)
     assert [stage.device_count for stage in found.spec.stages] == counts
 
 
