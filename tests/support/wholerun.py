@@ -78,10 +78,11 @@ class Run:
         return status
 
     def rank(self, rank: int) -> int:
-        """Process id of that rank."""
-        found = [pid for pid in os.listdir("/proc") if pid.isdigit() and self._is_rank(int(pid), rank)]
-        assert len(found) == 1, found
-        return int(found[0])
+        """Process id of that rank: not of its launcher, nor of the template that this forks it from."""
+        found = {int(pid) for pid in os.listdir("/proc") if pid.isdigit() and self._is_rank(int(pid), rank)}
+        forked = {pid for pid in found if _parent(pid) in found}
+        (process,) = forked or found
+        return process
 
     def ask(self, rank: int, path: str) -> str:
         """That rank's response to an HTTP request."""
@@ -98,6 +99,8 @@ class Run:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             return False
+        if any(entry.startswith(b"RESNETBOOST_LAUNCHER_TOKEN=") for entry in variables):
+            return False
         ours = any(entry.startswith(b"RESNETBOOST_CONFIG=" + str(self.out).encode()) for entry in variables)
         return ours and f"RESNETBOOST_RANK={rank}".encode() in variables and b"resnetboost_trainer" in command
 
@@ -105,6 +108,11 @@ class Run:
         """Hashes of all contents of the final checkpoint."""
         final = max(self.out.glob("checkpoints/*/base/attempt-*/step-*"), key=lambda path: path.name)
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in final.glob("*.safetensors")}
+
+
+def _parent(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
 
 
 def job(*stages: dict[str, Any], count: int = 2, **spec: Any) -> dict[str, Any]:
