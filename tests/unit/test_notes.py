@@ -57,6 +57,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "half of another algorithm without a scale": ({"precision": "Float16", "algorithm": "THOR"}, {}, []),
     "half with a scale": ({"precision": "Float16", "lossScale": 128}, {}, []),
     "half with a dynamic scale": ({"precision": "Float16", "dynamicLossScale": {}}, {}, []),
+    "fewer devices than divide": (
+        {},
+        {"device": {"count": 8, "minCount": 5}},
+        ["spec.device.minCount: no number from 5 to 7 divides the 8 devices; use 4 or less"],
+    ),
+    "fewer devices than fill their nodes": (
+        {},
+        {"device": {"count": 8, "perNode": 8, "minCount": 2}},
+        ["spec.device.minCount: no number from 2 to 7 divides the 8 devices; leave it out"],
+    ),
+    "fewer devices": ({}, {"device": {"count": 8, "perNode": 2, "minCount": 3}}, []),
     "checkpoints that go with their pods": ({}, {"checkpoint": {}}, [LOST]),
     "buckets of one device": ({"allReduceFusion": {}}, {}, [ALONE]),
     "buckets of one device of two": ({"allReduceFusion": {}, "deviceCount": 1}, TWO, [ALONE]),

@@ -404,10 +404,16 @@ class TestQueue:
         found.live(60)
         assert found.ranks() == WHOLE
 
-    def test_scaled_up_it_is_queued_again_for_more(self) -> None:
+    @pytest.mark.parametrize("asked", [WHOLE, 2])
+    def test_scaled_up_it_is_queued_again_for_more(self, asked: int) -> None:
+        """Its Workload was for all, of which the job gave some back, or for as few as it ran on."""
         found = queued()
         found.scale(2)
+        found.suspend(asked == 2)
         found.live(30)
+        found.suspend(False)
+        found.live(30)
+        assert pod_set(found)["count"] == asked
         found.cluster.kueue.admit()
         found.live(60)
         assert found.ranks() == 2

@@ -72,9 +72,11 @@ class Observation(msgspec.Struct, frozen=True):
         return usable and (bool(job.queue) or self.workload is not None)
 
     def admitted_count(self, job: Job) -> int | None:
-        """How many pods Kueue has admitted, None if that is for all or it does not decide."""
+        """How many pods Kueue has admitted, None if that is all it was asked for, or it does not decide."""
         found = self.workload
-        return found.admitted if found is not None and self.is_queued(job) else None
+        if found is None or found.admitted is None or not self.is_queued(job):
+            return None
+        return found.admitted if found.admitted < found.count else None
 
 
 class ObservedState(msgspec.Struct, frozen=True):

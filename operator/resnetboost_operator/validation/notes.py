@@ -29,6 +29,17 @@ def of_cluster(spec: Manifest) -> Iterator[str]:
             "on Kubernetes checkpoints are lost with their pods, and every restart or suspension starts over at step 0"
         )
         yield f"spec.checkpoint.claimName: without it {lost}; add the name of a PersistentVolumeClaim"
+    yield from _of_min_count(spec["device"])
+
+
+def _of_min_count(device: Manifest) -> Iterator[str]:
+    """Note that no number of devices from minCount on, below count, divides count and fills its nodes."""
+    count, least, unit = device["count"], device.get("minCount"), device.get("perNode", 1)
+    if least is None or any(count % number == 0 and number % unit == 0 for number in range(least, count)):
+        return
+    smaller = [number for number in range(1, count) if count % number == 0 and number % unit == 0]
+    remedy = f"use {smaller[-1]} or less" if smaller else "leave it out"
+    yield f"spec.device.minCount: no number from {least} to {count - 1} divides the {count} devices; {remedy}"
 
 
 def of_classes(given: int, labels: int, source: str) -> Iterator[str]:
