@@ -132,7 +132,7 @@ def test_a_queued_job_says_in_which_queue_for_how_long_and_why() -> None:
         "  stage base  Running · Momentum · 1 attempt",
         "  ranks       0/2 run · 0 ready",
         "  queue       team-a · WaitingForQuota for 3:09",
-        "  restarts    0 (0 of maxRestarts: 5 used)",
+        "  restarts    0, of which 0 count towards maxRestarts (5)",
         "  next        kubectl describe workloads.kueue.x-k8s.io -n team-a -l resnetboost.io/job=digits",
     ]
     assert any("queued for 3:09" in line for line in page(found, 100)), "beside the stage's bar"
@@ -294,7 +294,7 @@ def test_the_page_of_one_job_has_every_field() -> None:
         "  checkpoint  step 250",
         "  slowest     rank 1, 41.2 ms to compute a step",
         "  heartbeat   0:07 ago, after 10:00 without one the gang restarts",
-        "  restarts    1 (1 of maxRestarts: 5 used)",
+        "  restarts    1, of which 1 count towards maxRestarts (5)",
         "  goodput     80 % of 10:20 in attempts that ended · lost 20 %: replay 10 %, detection 6 %, overhead 4 % · "
         "31 steps done twice",
         "  failures    cost device time: Killed 2:04, Hang 1:20",

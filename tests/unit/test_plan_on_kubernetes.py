@@ -188,6 +188,19 @@ def test_an_invalid_image_name_fails_the_job_at_once() -> None:
     assert cluster.status.phase == "Failed"
 
 
+def test_a_label_that_the_job_asks_for_is_named_where_no_node_has_it() -> None:
+    cluster = Cluster(job(template={"nodeSelector": {"disk": "ssd"}}))
+    cluster.settle()
+    words = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    for pod in cluster.gang():
+        pod["status"]["conditions"] = [condition]
+    cluster.settle()
+    running = status.condition(cluster.status, "Running")
+    assert running is not None
+    assert running.message.endswith("; template.nodeSelector asks for nodes with disk=ssd")
+
+
 def test_a_gang_that_waits_has_one_warning_for_each_reason() -> None:
     cluster = Cluster(job())
     cluster.obstacle = Obstacle("exceeded quota: compute")

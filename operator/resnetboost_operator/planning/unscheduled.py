@@ -9,6 +9,7 @@ from resnetboost_operator.scheduling import gang_scheduler
 SCHEDULER_SILENT = "SchedulerSilent"
 DEFAULT_SCHEDULER = "default-scheduler"
 _OF_NODES = " nodes are available: "
+_NO_SUCH_LABEL = "didn't match Pod's node affinity/selector"
 
 
 def why(state: ObservedState, bound: int) -> tuple[str, str] | None:
@@ -21,11 +22,15 @@ def why(state: ObservedState, bound: int) -> tuple[str, str] | None:
 
 
 def with_causes(state: ObservedState, message: str) -> str:
-    """The message, and what schedulers do not say: which nodes the pods avoid, and that none has the label of the
-    topology constraint.
+    """The message, and what schedulers do not say: which nodes the pods avoid, which labels they ask for, and that no
+    node has the label of the topology constraint.
     """
     if avoided := exclusion.avoided(state):
         message = f"{message.rstrip('.')}; the pods avoid {readable.listed(avoided)} (status.excludedNodes)"
+    labels = state.job.spec.template.node_selector
+    if labels and _NO_SUCH_LABEL in message:
+        wanted = readable.listed([f"{name}={value}" for name, value in sorted(labels.items())])
+        message = f"{message.rstrip('.')}; template.nodeSelector asks for nodes with {wanted}"
     key = gang_scheduler.topology_key(state.job)
     if not key or state.observation.labelled_nodes != 0:
         return message

@@ -72,7 +72,7 @@ class Evaluation:
         loss, top1, top5, count = self._over_the_gang(sums)
         if not count:
             raise DataError("no image of the test set can be used; the logs of the ranks name them")
-        return EvaluationRecord(top1=top1 / count, top5=top5 / count, loss=loss / count)
+        return EvaluationRecord(top1=round(top1 / count, 6), top5=round(top5 / count, 6), loss=loss / count)
 
     def _over_the_gang(self, sums: NDArray[np.float64]) -> tuple[float, int, int, int]:
         """Sum over the gang: the loss as a float32, the type of collectives, and the three counts exactly."""

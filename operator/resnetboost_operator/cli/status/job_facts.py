@@ -132,7 +132,7 @@ def _restarts(status: Status, job: Job | None) -> str:
     if job is None:
         return str(status.restarts)
     used, limit = status.restarts_count_towards_max, job.spec.failure_policy.max_restarts
-    return f"{status.restarts} ({used} of maxRestarts: {limit} used)"
+    return f"{status.restarts}, of which {used} count towards maxRestarts ({limit})"
 
 
 def _excluded(status: Status, now: float) -> Iterator[Fact]:
