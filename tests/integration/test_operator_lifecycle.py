@@ -87,7 +87,8 @@ def test_where_a_job_may_run_can_change_while_it_is_suspended(space: Space, kube
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"device": {"count": 4}}, "device cannot change once the job exists; delete the job and apply it again"),
+        ({"device": {"count": 4}}, "without checkpoint.claimName the training would begin again"),
+        ({"device": {"type": "GPU"}}, "of device only count, minCount, elasticAfterSeconds and resizeBackoffSeconds"),
         (
             {"failurePolicy": {"backoffSeconds": 9}},
             "of failurePolicy only maxRestarts, rules, nodeExclusion and straggler can change",
@@ -95,7 +96,7 @@ def test_where_a_job_may_run_can_change_while_it_is_suspended(space: Space, kube
         ({"template": {"image": "other"}}, "of template only nodeSelector and tolerations can change"),
         ({"template": {"nodeSelector": {"a": "b"}}}, "only while the job is suspended"),
     ],
-    ids=["device", "back-off", "image", "node-selector-while-it-runs"],
+    ids=["device-count", "device-type", "back-off", "image", "node-selector-while-it-runs"],
 )
 def test_an_immutable_field_is_refused_with_the_reason(
     space: Space, kubelet: Kubelet, change: dict[str, object], words: str

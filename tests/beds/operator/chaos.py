@@ -32,7 +32,9 @@ _TIMES = frozenset(
         "faultTime",
         "heartbeatTime",
         "lastTransitionTime",
+        "resizeTime",
         "restartTime",
+        "selector",  # has the job's uid
         "startTime",
         "waitingTime",
     }
