@@ -53,11 +53,16 @@ _TRAINER = "trainer/resnetboost_trainer/{}.py"
 _UNIT, _INTEGRATION = "tests/unit/test_{}.py", "tests/integration/test_{}.py"
 AREAS = {
     "planning": Area(
-        (*_files(_OPERATOR, "planning/* planning/policies/* observed/failure"), "api/resnetboost_api/failures.py"),
+        (
+            *_files(
+                _OPERATOR, "planning/* planning/elastic/* planning/faults/* planning/faults/policies/* observed/failure"
+            ),
+            "api/resnetboost_api/failures.py",
+        ),
         _files(_UNIT, "plan plan_on_kubernetes plan_of_rank_tables failure_policies job_metrics plan_properties")
         + _files(_UNIT, "queue queue_properties queue_topology admissions gang_placement obsolete_groups")
         + _files(_UNIT, "failure_rules goodput node_exclusion node_taints plan_of_stragglers preflight_plan")
-        + _files(_UNIT, "restart_in_place roll_back_plans"),
+        + _files(_UNIT, "restart_in_place roll_back_plans plan_of_elastic_gangs"),
     ),
     "launcher": Area(
         (

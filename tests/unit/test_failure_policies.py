@@ -8,7 +8,7 @@ from resnetboost_api import failures
 from resnetboost_api.status import Status
 from resnetboost_operator.observed.classify import classify
 from resnetboost_operator.planning import conditions
-from resnetboost_operator.planning.policies import registry
+from resnetboost_operator.planning.faults.policies import registry
 
 
 def test_each_failure_class_has_a_registered_policy() -> None:

@@ -13,8 +13,8 @@ from resnetboost_api.policies import FailurePolicy, FailureRule
 from resnetboost_api.writing import without_nulls
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.pods import seconds
-from resnetboost_operator.planning import failure_rules
-from resnetboost_operator.planning.failure_rules import Decision
+from resnetboost_operator.planning.faults import failure_rules
+from resnetboost_operator.planning.faults.failure_rules import Decision
 from resnetboost_operator.status import to_dict
 from resnetboost_operator.validation import cel, schema
 from support.simulation import Cluster, job

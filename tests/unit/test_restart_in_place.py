@@ -17,7 +17,8 @@ from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.nodes import NodeView
 from resnetboost_operator.observed.pods import PodView, seconds, timestamp, view
 from resnetboost_operator.observed.state import Observation, observe
-from resnetboost_operator.planning import attempts, in_place
+from resnetboost_operator.planning import attempts
+from resnetboost_operator.planning.faults import in_place
 from resnetboost_operator.planning.wakeup import POLL_STARTING_SECONDS
 from support.playedlaunchers import Launchers
 from support.simulation import Cluster, Crash, job

@@ -22,8 +22,8 @@ from resnetboost_operator.kubeclient.errors import Conflict, Refused
 from resnetboost_operator.kubeclient.retry import Backoff
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import Observation, Obstacle
-from resnetboost_operator.planning import in_place
 from resnetboost_operator.planning.actions import Event, Plan, sooner
+from resnetboost_operator.planning.faults import in_place
 from resnetboost_operator.planning.plan import plan
 from resnetboost_operator.scheduling.gang_scheduler import topology_key
 

@@ -20,40 +20,34 @@ from resnetboost_operator.planning import (
     cleanup,
     conditions,
     deadlines,
-    elastic,
     exclusion,
-    failure_detection,
-    in_place,
     obsolete_groups,
     pending,
     placement,
-    preflight,
-    probes,
     queue,
     rank_assignment,
     reports,
-    resize,
-    restart,
     running,
     stages,
     start,
-    stragglers,
     suspend,
     timekeeping,
     wakeup,
 )
 from resnetboost_operator.planning.actions import Event, Plan, sooner
+from resnetboost_operator.planning.elastic import probes, resize, size
+from resnetboost_operator.planning.faults import failure_detection, in_place, preflight, restart, stragglers
 from resnetboost_operator.planning.rank_assignment import RankAssignment
 
 
 def plan(job: Job, status: Status, observation: Observation, now: float) -> Plan:
     """The next actions for a job. Planning again with their results changes nothing more."""
-    begun = elastic.begun(job, _begun(job, status, pods.timestamp(now)))
-    state = observe(elastic.sized(job, begun, observation), begun, observation, now)
+    begun = size.begun(job, _begun(job, status, pods.timestamp(now)))
+    state = observe(size.sized(job, begun, observation), begun, observation, now)
     state = timekeeping.begun(reports.with_progress(admission.with_admission(state)))
     decided = queue.with_workload(status, state, probes.with_probes(state, _decide(state)))
     kept = timekeeping.kept(state, stragglers.with_straggling(state, decided.status))
-    decided = elastic.with_wake(state, replace(decided, status=replace(kept, phase=conditions.phase(kept))))
+    decided = size.with_wake(state, replace(decided, status=replace(kept, phase=conditions.phase(kept))))
     decided = replace(decided, events=(*decided.events, *_changes(status, decided.status, now)))
     return replace(
         _with_warning(status, decided),
@@ -94,7 +88,7 @@ def _decide(state: ObservedState) -> Plan:
         return suspend.suspend(state)
     if (held := queue.hold(state)) is not None:
         return held
-    if (resized := resize.resize(state := elastic.with_room(state))) is not None:
+    if (resized := resize.resize(state := size.with_room(state))) is not None:
         return resized
     if (abandoned := in_place.abandoned(state)) is not None:
         return abandoned

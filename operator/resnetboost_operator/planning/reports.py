@@ -10,7 +10,8 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import goodput, preflight, stragglers
+from resnetboost_operator.planning import goodput
+from resnetboost_operator.planning.faults import preflight, stragglers
 
 _FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
 

@@ -12,7 +12,7 @@ from resnetboost_operator.cli.view import text
 from resnetboost_operator.job import Job
 from resnetboost_operator.kubeclient.reader import Event
 from resnetboost_operator.observed import pods
-from resnetboost_operator.planning import preflight
+from resnetboost_operator.planning.faults import preflight
 from resnetboost_operator.planning.pending import PASSING, UNHEARD, UNHEARD_TRAINING
 
 Fact = tuple[str, str]

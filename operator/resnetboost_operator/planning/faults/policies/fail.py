@@ -3,7 +3,7 @@
 from resnetboost_api.status import Attempt
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning.policies.policy import Refusal
+from resnetboost_operator.planning.faults.policies.policy import Refusal
 
 
 class Fail:

@@ -6,7 +6,7 @@ from resnetboost_api.policies import Divergence
 from resnetboost_api.status import Attempt, RollBack, Status
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning.policies.policy import Refusal
+from resnetboost_operator.planning.faults.policies.policy import Refusal
 
 
 class RollBackOrFail:

@@ -13,8 +13,8 @@ from resnetboost_operator import sizes
 from resnetboost_operator.job import Job
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.state import Observation, ObservedState
-from resnetboost_operator.planning import probes
 from resnetboost_operator.planning.actions import Plan, sooner
+from resnetboost_operator.planning.elastic import probes
 
 
 def begun(job: Job, status: Status) -> Status:

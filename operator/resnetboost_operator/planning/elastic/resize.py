@@ -9,15 +9,16 @@ from resnetboost_api import failures
 from resnetboost_api.status import Ranks, Status
 from resnetboost_operator import readable, sizes
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import attempts, elastic, stop
+from resnetboost_operator.planning import attempts, stop
 from resnetboost_operator.planning.actions import Event, Plan
 from resnetboost_operator.planning.conditions import RESIZING, not_running
+from resnetboost_operator.planning.elastic import size
 
 
 def resize(state: ObservedState) -> Plan | None:
     """The plan towards a gang of another size, None if it has the right one."""
     status = state.status
-    if status.device_count is None or state.succeeded or (count := elastic.wanted(state)) == status.device_count:
+    if status.device_count is None or state.succeeded or (count := size.wanted(state)) == status.device_count:
         return None
     message = f"from {readable.plural(status.device_count, 'device')} to {count}: {_why(state, count)}"
     if status.attempt_creation_time is None:  # objects of this attempt, of another size, may exist

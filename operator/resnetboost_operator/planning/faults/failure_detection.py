@@ -8,7 +8,8 @@ from resnetboost_operator.observed import failure as observed_failure
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import exclusion, pending, preflight, stragglers
+from resnetboost_operator.planning import exclusion, pending
+from resnetboost_operator.planning.faults import preflight, stragglers
 
 # A victim's failure is often seen before its culprit's: how long to wait for the culprit's. On Kubernetes that may be a
 # lost node, which is reported only after 50 s. On one machine (no nodes) everything is reported within moments.

@@ -6,7 +6,7 @@ from resnetboost_api import failures
 from resnetboost_api.status import Attempt
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning.policies.policy import Refusal
+from resnetboost_operator.planning.faults.policies.policy import Refusal
 
 # Classes that a bug or a bad sample may cause: at the same step each time.
 REPEATABLE = (

@@ -10,21 +10,12 @@ from resnetboost_operator import status as statuses
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.failure import Failure
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import (
-    attempts,
-    backoff,
-    deletions,
-    exclusion,
-    failure_rules,
-    finish,
-    in_place,
-    preflight,
-    wakeup,
-)
+from resnetboost_operator.planning import attempts, deletions, exclusion, finish, wakeup
 from resnetboost_operator.planning.actions import Event, Plan, sooner
 from resnetboost_operator.planning.conditions import not_running
-from resnetboost_operator.planning.policies import registry, roll_back
-from resnetboost_operator.planning.policies.policy import Policy
+from resnetboost_operator.planning.faults import backoff, failure_rules, in_place, preflight
+from resnetboost_operator.planning.faults.policies import registry, roll_back
+from resnetboost_operator.planning.faults.policies.policy import Policy
 
 
 def restart_or_fail(state: ObservedState, failure: Failure) -> Plan:

@@ -1,6 +1,6 @@
 """Policy `ExcludeNode`: restart the gang as `Restart` does, without the node of the rank that failed."""
 
-from resnetboost_operator.planning.policies.restart import Restart
+from resnetboost_operator.planning.faults.policies.restart import Restart
 
 
 class ExcludeNode(Restart):
