@@ -144,17 +144,28 @@ def test_a_rank_that_fails_while_it_saves_for_a_suspension_is_on_record() -> Non
     assert (record.reason, record.message, cluster.status.phase) == ("StorageError", "disk full", "Suspended")
 
 
-def test_a_scheduling_failure_has_the_schedulers_message() -> None:
-    cluster = Cluster(job())
+def told_by_the_scheduler(cluster: Cluster, words: str) -> Condition:
+    """What the job says of pods that the scheduler cannot place for that reason."""
     cluster.settle()
-    words = "0/3 nodes are available: 3 Insufficient cpu."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
     for pod in cluster.gang():
         pod["status"]["conditions"] = [condition]
     cluster.settle()
     running = status.condition(cluster.status, "Running")
     assert running is not None
+    return running
+
+
+def test_a_scheduling_failure_has_the_schedulers_message() -> None:
+    words = "0/3 nodes are available: 3 Insufficient cpu."
+    running = told_by_the_scheduler(Cluster(job()), words)
     assert (running.reason, running.message) == ("Unschedulable", f"0/2 ranks are scheduled: {words}")
+
+
+def test_a_label_that_the_job_asks_for_is_named_where_no_node_has_it() -> None:
+    words = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    running = told_by_the_scheduler(Cluster(job(template={"nodeSelector": {"disk": "ssd"}})), words)
+    assert running.message.endswith("; template.nodeSelector asks for nodes with disk=ssd")
 
 
 def waiting_for(cluster: Cluster, reason: str, message: str) -> None:
@@ -186,19 +197,6 @@ def test_an_invalid_image_name_fails_the_job_at_once() -> None:
     waiting_for(cluster, "InvalidImageName", "couldn't parse image name")
     cluster.settle()
     assert cluster.status.phase == "Failed"
-
-
-def test_a_label_that_the_job_asks_for_is_named_where_no_node_has_it() -> None:
-    cluster = Cluster(job(template={"nodeSelector": {"disk": "ssd"}}))
-    cluster.settle()
-    words = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
-    for pod in cluster.gang():
-        pod["status"]["conditions"] = [condition]
-    cluster.settle()
-    running = status.condition(cluster.status, "Running")
-    assert running is not None
-    assert running.message.endswith("; template.nodeSelector asks for nodes with disk=ssd")
 
 
 def test_a_gang_that_waits_has_one_warning_for_each_reason() -> None:
