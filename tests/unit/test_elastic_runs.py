@@ -47,8 +47,9 @@ def test_other_changes_and_the_stages_own_numbers_stay_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("kept", "asked", "says"),
     [
-        (4, 3, "device.count: 3: the run in this folder is defined by 4 ranks, and their work cannot be divided evenly "
+        (4, 3, "device.count: 3: the run in this folder is defined by 4 ranks, whose work cannot be divided evenly "
          "among 3; use 1, 2 or 4, choose another folder"),
+        (1, 2, "is defined by 1 rank, whose work cannot be divided evenly among 2; use 1, choose"),
         (4, 8, "cannot be divided evenly among 8; use 1, 2 or 4, "),
     ],
     ids=["uneven", "more"],

@@ -42,8 +42,10 @@ def _check(stages: Iterable[Manifest], defined: int, asked: int) -> None:
     field = f"device.count: {asked}"
     if defined % asked:
         *fewer, most = [str(number) for number in range(1, defined + 1) if defined % number == 0]
-        reason = f"the run in this folder is defined by {defined} ranks, and their work cannot be divided evenly"
-        raise UserError(f"{field}: {reason} among {asked}; use {', '.join(fewer)} or {most}, {_OTHERWISE}")
+        possible = f"{', '.join(fewer)} or {most}" if fewer else most
+        whole = readable.plural(defined, "rank")
+        reason = f"the run in this folder is defined by {whole}, whose work cannot be divided evenly among {asked}"
+        raise UserError(f"{field}: {reason}; use {possible}, {_OTHERWISE}")
     for stage in stages:
         count = stage.get("deviceCount", defined)
         if stage.get("algorithm") == "Adasum" and count > asked:
