@@ -52,7 +52,7 @@ def test_other_changes_and_the_stages_own_numbers_stay_what_they_are() -> None:
         (1, 2, "is defined by 1 rank, whose work cannot be divided evenly among 2; use 1, choose"),
         (4, 8, "cannot be divided evenly among 8; use 1, 2 or 4, "),
     ],
-    ids=["uneven", "more"],
+    ids=["uneven", "more than one", "more"],
 )  # fmt: skip
 def test_a_number_that_does_not_divide_is_refused(kept: int, asked: int, says: str) -> None:
     with pytest.raises(UserError, match=says):
