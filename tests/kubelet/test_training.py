@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,7 @@ def test_a_job_that_is_scaled_goes_on_from_its_checkpoint(bed: Bed, space: Space
     space.until(lambda status: saved(status) >= 20, "a checkpoint is saved")
     for attempt, count in ((1, 1), (2, 2)):
         space.plane.kubectl("scale", "rbj/digits", f"--replicas={count}", f"--namespace={space.namespace}")
-        status = space.until(
-            lambda status, wanted=attempt: (
-                status["attempt"] == wanted and saved(status) > status["attempts"][-1]["checkpointStep"]
-            ),
-            "the next attempt saves a checkpoint",
-        )
+        status = space.until(partial(has_saved_in, attempt), "the next attempt saves a checkpoint")
         before = status["attempts"][-1]
         assert (before["reason"], before["ranks"]) == ("Resized", 3 - count)
         leader = f"digits-base-{attempt}-0"
@@ -132,6 +128,11 @@ def first_resumed_step(space: Space, pod: str) -> datetime.datetime:
 
 def saved(status: dict[str, Any]) -> int:
     return int(status.get("progress", {}).get("checkpointStep") or 0)
+
+
+def has_saved_in(attempt: int, status: dict[str, Any]) -> bool:
+    """Whether this attempt has saved a checkpoint later than the one it began with."""
+    return bool(status["attempt"] == attempt and saved(status) > status["attempts"][-1]["checkpointStep"])
 
 
 def is_ready(space: Space, pod: str) -> bool:

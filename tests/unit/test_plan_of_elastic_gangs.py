@@ -173,11 +173,14 @@ class TestMoreRoom:
         assert "env" not in spec["containers"][0]
 
     def test_probes_go_with_the_gang(self) -> None:
-        for act in (lambda one: one.suspend(True), lambda one: one.cluster.exit(0, 10)):
+        for suspends in (True, False):
             found = shrunk()
             found.live(BACKOFF + 60)
             assert found.cluster.probes()
-            act(found)
+            if suspends:
+                found.suspend(True)
+            else:
+                found.cluster.exit(0, 10)
             found.live(60)
             assert not found.cluster.probes()
 
