@@ -111,7 +111,14 @@ class Fate:
 
     def _start_the_kubelet(self) -> None:
         self._kubelet.starts = True
-        self._kubelet.release()
+        eventually(self._hears_of_pods, bool, "the kubelet hears of its pods, perhaps when the API server is back")
+
+    def _hears_of_pods(self) -> bool:
+        try:
+            self._kubelet.release()
+        except (OSError, ClusterError):
+            return False
+        return True
 
     def _replace_a_job(self) -> None:
         name = self._chance.choice(JOBS)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import urllib.error
@@ -15,6 +14,7 @@ from beds.cluster import ControlPlane
 from beds.cluster.processes import Process
 from beds.operator.service_account import NAMESPACE
 from beds.operator.wait import eventually
+from beds.ports import free_port
 from support.forkserver.process import Forked
 
 _READY_SECONDS = 60.0
@@ -59,7 +59,7 @@ class Operator:
 
     def launch(self) -> None:
         """Start it without waiting."""
-        self._address = f"127.0.0.1:{_free_port()}"
+        self._address = f"127.0.0.1:{free_port()}"
         options = [
             *self._options,
             f"--listen={self._address}",
@@ -154,10 +154,3 @@ class Operator:
         with self._ending:
             if self._plane.processes.runs(self.name):
                 self._plane.processes.end(self.name, how)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port

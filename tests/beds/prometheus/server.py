@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import yaml
 from beds.cluster.controlplane import Here, Place
 from beds.cluster.errors import ClusterError
 from beds.cluster.processes import Processes
+from beds.ports import free_port
 from beds.prometheus.api import Api
 
 _PROGRAM = "prometheus"
@@ -45,7 +45,7 @@ class Prometheus:
         self._resources.close()
 
     def _start(self) -> None:
-        file, port = self.folder / "prometheus.yaml", _free_port()
+        file, port = self.folder / "prometheus.yaml", free_port()
         file.write_text(yaml.safe_dump(self._configuration))
         self._place.open(self.processes, port)
         options = [
@@ -63,10 +63,3 @@ def unavailable() -> str:
     if not shutil.which(_PROGRAM):
         return "there is no prometheus here; run scripts/install-system-packages"
     return ""
-
-
-def _free_port() -> int:
-    """A free port. It is not held, because Prometheus cannot share it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
