@@ -69,6 +69,7 @@ class Fate:
         self._proxy.troubles.clear()
         self._kubelet.starts = True
         self._kubelet.release()
+        self._space.plane.restart_controller_manager()
         for name in JOBS:
             self._space.change(name, runPolicy={"suspend": False})
 

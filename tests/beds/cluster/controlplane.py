@@ -163,6 +163,11 @@ class ControlPlane:
         self._start_program(_APISERVER, self._apiserver_options())
         self.processes.wait_until(lambda: self.client.answers("/readyz"), "the API server")
 
+    def restart_controller_manager(self) -> None:
+        """Restart it: its garbage collector forgets objects whose owner came and went while an API server was away."""
+        self.processes.end("kube-controller-manager")
+        self._start_program("kube-controller-manager", self._controller_manager_options())
+
     def metrics(self) -> str:
         """The API server's metrics in Prometheus' text format."""
         return self.client.get("/metrics")
