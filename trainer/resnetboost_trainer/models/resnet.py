@@ -14,7 +14,7 @@ from mindspore.common.initializer import initializer
 
 from resnetboost_trainer import config
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.models import arch, freeze
+from resnetboost_trainer.models import arch, freeze, trunk
 from resnetboost_trainer.models.amp import TYPES, operable, single
 from resnetboost_trainer.models.arch import LARGE, SMALL, Block, Convolution, Large
 from resnetboost_trainer.models.init import TORCHVISION, initialise
@@ -135,39 +135,63 @@ class BiasedPointwise(Conv2d):
         return self.convolution(x, weight) + self.bias.astype(x.dtype).reshape(1, -1, 1, 1)
 
 
-class ResNet(nn.Cell):
+class _Network(nn.Cell):
+    """What both kinds of networks share: the trunk as one operator where there is one, else as separate layers."""
+
+    def __init__(self, precision: config.Precision) -> None:
+        super().__init__()
+        self.precision, self.type = precision, TYPES[precision]
+
+    def fuse(self, network: arch.Topology) -> None:
+        """Use the operator if it runs this network; call it last, when all layers are there."""
+        self.trunk = trunk.of(network) if self.precision == "Float32" else None
+        self.fuses = self.trunk is not None
+        convolutions = [cell for _, cell in self.cells_and_names() if isinstance(cell, Conv2d)]
+        norms = [cell for _, cell in self.cells_and_names() if isinstance(cell, BatchNorm)]
+        pairs = zip(convolutions, norms, strict=True)
+        object.__setattr__(self, "layers", tuple(p for conv, norm in pairs for p in (conv.weight, norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)))
+
+    def tensors(self):
+        return self.layers
+
+
+class ResNet(_Network):
     """torchvision's ResNet: 7x7 stem at stride 2, max pooling, four groups of blocks."""
 
     def __init__(self, form: Large, num_classes: int, in_channels: int, precision: config.Precision) -> None:
-        super().__init__()
-        self.precision, self.type = precision, TYPES[precision]
+        super().__init__(precision)
         network = arch.large(form, in_channels)
         self.conv1 = _convolution(network.stem, stem=True)
         self.bn1 = BatchNorm(network.stem.outputs)
         self.maxpool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
         self.layer1, self.layer2, self.layer3, self.layer4 = (_group(blocks) for blocks in network.groups)
         self.fc = nn.Dense(network.features, num_classes)
+        self.fuse(network)
 
     def construct(self, x: Tensor) -> Tensor:
+        if self.fuses:
+            return self.fc(self.trunk(x, self.tensors(), self.training))
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.maxpool(operable(y)).astype(self.type)
         y = self.layer4(self.layer3(self.layer2(self.layer1(y))))
         return self.fc(global_mean(single(y)))
 
 
-class SmallResNet(nn.Cell):
+class SmallResNet(_Network):
     """He et al.'s ResNet for small images: 3x3 stem, three groups of blocks."""
 
     def __init__(self, blocks: int, num_classes: int, in_channels: int, precision: config.Precision) -> None:
-        super().__init__()
-        self.precision, self.type = precision, TYPES[precision]
+        super().__init__(precision)
         network = arch.small(blocks, in_channels)
         self.conv1 = _convolution(network.stem, stem=True)
         self.bn1 = BatchNorm(network.stem.outputs)
         self.layer1, self.layer2, self.layer3 = (_group(blocks) for blocks in network.groups)
         self.fc = nn.Dense(network.features, num_classes)
+        self.fuse(network)
 
     def construct(self, x: Tensor) -> Tensor:
+        if self.fuses:
+            return self.fc(self.trunk(x, self.tensors(), self.training))
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.layer3(self.layer2(self.layer1(y)))
         return self.fc(global_mean(single(y)))
