@@ -136,23 +136,29 @@ class BiasedPointwise(Conv2d):
 
 
 class _Network(nn.Cell):
-    """What both kinds of networks share: the trunk as one operator where there is one, else as separate layers."""
+    """A network whose trunk, all layers up to the head, may run as one operator instead of layer by layer."""
 
     def __init__(self, precision: config.Precision) -> None:
         super().__init__()
         self.precision, self.type = precision, TYPES[precision]
 
     def fuse(self, network: arch.Topology) -> None:
-        """Use the operator if it runs this network; call it last, when all layers are there."""
+        """Use the operator if it runs this network; call it when all layers are there."""
         self.trunk = trunk.of(network) if self.precision == "Float32" else None
-        self.fuses = self.trunk is not None
-        convolutions = [cell for _, cell in self.cells_and_names() if isinstance(cell, Conv2d)]
-        norms = [cell for _, cell in self.cells_and_names() if isinstance(cell, BatchNorm)]
-        pairs = zip(convolutions, norms, strict=True)
-        object.__setattr__(self, "layers", tuple(p for conv, norm in pairs for p in (conv.weight, norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)))
+        self.fuses_layers = self.trunk is not None
+        if self.trunk is None:
+            return
+        layers = [cell for _, cell in self.cells_and_names() if isinstance(cell, Conv2d | BatchNorm)]
+        # MindSpore would register the layers once more, under other names.
+        object.__setattr__(self, "pairs", tuple(zip(layers[::2], layers[1::2], strict=True)))
 
-    def tensors(self):
-        return self.layers
+    def fused(self, x: Tensor) -> Tensor:
+        """Return the features (n, channels) of the images (n, c, h, w), by the operator."""
+        tensors = ()
+        for convolution, norm in self.pairs:
+            statistics = (norm.moving_mean, norm.moving_variance)
+            tensors = (*tensors, convolution.weight, norm.gamma, norm.beta, *statistics)
+        return self.trunk(x, tensors, self.training)
 
 
 class ResNet(_Network):
@@ -169,8 +175,8 @@ class ResNet(_Network):
         self.fuse(network)
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.fuses:
-            return self.fc(self.trunk(x, self.tensors(), self.training))
+        if self.fuses_layers:
+            return self.fc(self.fused(x))
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.maxpool(operable(y)).astype(self.type)
         y = self.layer4(self.layer3(self.layer2(self.layer1(y))))
@@ -190,8 +196,8 @@ class SmallResNet(_Network):
         self.fuse(network)
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.fuses:
-            return self.fc(self.trunk(x, self.tensors(), self.training))
+        if self.fuses_layers:
+            return self.fc(self.fused(x))
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.layer3(self.layer2(self.layer1(y)))
         return self.fc(global_mean(single(y)))

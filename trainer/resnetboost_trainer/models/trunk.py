@@ -1,13 +1,14 @@
 """A residual network up to its head as one C++ operator, for float32 on CPUs (kernels/trunk.cpp).
 
-Images stay in oneDNN's blocked format from the stem to the mean over the pixels: separate layers reorder them before and
+Images stay in oneDNN's blocked format from the stem to the mean over the pixels. Separate layers reorder them before and
 after each convolution, and each launch of an operator takes about 35 microseconds. The values are those of the separate
 layers up to rounding.
 """
 
+import contextlib
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,19 @@ class Trunk(nn.Cell):
         if of_batch:
             return self.of_batch(images, self.program, self.constants, tensors)[0]
         return self.of_running(images, self.program, self.constants, *tensors)
+
+
+@contextlib.contextmanager
+def layers_apart(network: nn.Cell) -> Iterator[None]:
+    """Make the networks in a cell run layer by layer for a `with` block, where a graph is compiled or run."""
+    fused = [cell for _, cell in network.cells_and_names() if getattr(cell, "fuses_layers", False)]
+    try:
+        for cell in fused:
+            cell.fuses_layers = False
+        yield
+    finally:
+        for cell in fused:
+            cell.fuses_layers = True
 
 
 def of(topology: Topology) -> Trunk | None:
@@ -111,12 +125,12 @@ class _OfBatch(nn.Cell):
     ) -> tuple[Any, ...]:
         given = ()
         for k in range(self.layers):
-            given = given + (tensors[LAYER * k], tensors[LAYER * k + 1])
+            given = (*given, tensors[LAYER * k], tensors[LAYER * k + 1])
         found = self.backward_operator(images, program, out[1], dout[0], *given)
         gradients = ()
         for k in range(self.layers):
             unused = (ops.zeros_like(tensors[LAYER * k + 3]), ops.zeros_like(tensors[LAYER * k + 4]))
-            gradients = gradients + (found[3 * k], found[3 * k + 1], found[3 * k + 2]) + unused
+            gradients = (*gradients, found[3 * k], found[3 * k + 1], found[3 * k + 2], *unused)
         return ops.full_like(images, float("nan")), ops.zeros_like(program), ops.zeros_like(constants), gradients
 
 
