@@ -433,8 +433,14 @@ class Inference {
       scale_[c] = own.gamma[c] / std::sqrt(own.variance[c] + call_.floats(2)[0]);
       shift_[c] = own.beta[c] - own.mean[c] * scale_[c];
     }
-    convolution_of(layer.shape(forward, k == 0, epilogue)).run({y, x, own.weights}, nullptr,
-                                                              {scale_.data(), shift_.data(), added});
+    if (layer.out.n * layer.out.h * layer.out.w > 1) {
+      convolution_of(layer.shape(forward, k == 0, epilogue)).run({y, x, own.weights}, nullptr,
+                                                                {scale_.data(), shift_.data(), added});
+    } else {  // oneDNN then has only its reference loops for the epilogue
+      convolution_of(layer.shape(forward, k == 0)).run({y, x, own.weights});
+      const std::vector<float> nothing(layer.out.c);
+      normalize(y, {nothing.data(), scale_.data(), shift_.data()}, {added, nullptr}, y, layer.out, epilogue.rectifies);
+    }
   }
 
   const Call& call_;

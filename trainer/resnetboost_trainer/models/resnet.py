@@ -7,6 +7,7 @@ resnet20/32/44/56 are those of "Deep Residual Learning for Image Recognition" §
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import mindspore
 from mindspore import Parameter, Tensor, nn, ops
@@ -144,7 +145,7 @@ class _Network(nn.Cell):
 
     def fuse(self, network: arch.Topology) -> None:
         """Use the operator if it runs this network; call it when all layers are there."""
-        self.trunk = trunk.of(network) if self.precision == "Float32" else None
+        self.trunk: Any = trunk.of(network) if self.precision == "Float32" else None
         self.fuses_layers = self.trunk is not None
         if self.trunk is None:
             return
@@ -154,11 +155,12 @@ class _Network(nn.Cell):
 
     def fused(self, x: Tensor) -> Tensor:
         """Return the features (n, channels) of the images (n, c, h, w), by the operator."""
-        tensors = ()
+        tensors: tuple[Tensor, ...] = ()
         for convolution, norm in self.pairs:
             statistics = (norm.moving_mean, norm.moving_variance)
             tensors = (*tensors, convolution.weight, norm.gamma, norm.beta, *statistics)
-        return self.trunk(x, tensors, self.training)
+        features: Tensor = self.trunk(x, tensors, self.training)
+        return features
 
 
 class ResNet(_Network):
