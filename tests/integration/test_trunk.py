@@ -21,7 +21,7 @@ from support import familygradients
 
 pytestmark = pytest.mark.slow
 
-KINDS = ("small", "basic", "bottleneck")
+KINDS = ("small", "basic", "bottleneck", "squeezing")
 # (n, pixels): odd sizes, planes of one pixel, one image whose last planes are one pixel.
 SIZES = ((8, 32), (3, 33), (2, 9), (1, 9))
 
@@ -102,7 +102,6 @@ def test_the_gradient_of_images_is_nan_and_never_a_wrong_number() -> None:
 
 
 def test_other_networks_run_layer_by_layer() -> None:
-    assert not familygradients.network("squeezing").fuses_layers
     assert not familygradients.network("basic", ("stem",)).fuses_layers
     assert not familygradients.network("basic", precision="BFloat16").fuses_layers
 

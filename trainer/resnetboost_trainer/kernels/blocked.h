@@ -39,17 +39,26 @@ struct GradientSums {
 // Writes c moments of x.
 void moments(const float* x, const Blocked& at, Moments* found);
 
-// y = affine(x) [+ shortcut], through relu if `rectifies`; NaN stays NaN. y may be x.
+// y = affine(x) [gates] [+ shortcut], through relu if `rectifies`; NaN stays NaN. y may be x. `gates` are (n, c).
 void normalize(const float* x, const Affine& affine, const Shortcut& shortcut, float* y, const Blocked& at,
-               bool rectifies);
+               bool rectifies, const float* gates = nullptr);
 
 // dz = dy [+ more] wherever y > 0, or everywhere if y is null; written over dy. Writes c sums.
 void gradient_sums(float* dy, const float* more, const float* y, const float* x, const float* mean, const Blocked& at,
                    GradientSums* found);
 
-// dx = scale (dz - offset - slope (x - mean)).
+// The same with sums for each channel of each image, (n, c).
+void gradient_sums_of_images(float* dy, const float* more, const float* y, const float* x, const float* mean,
+                             const Blocked& at, GradientSums* found);
+
+// Of y = affine(x) gates, where the gates' means give x a gradient too: one number for each channel of each image.
+struct Gates {
+  const float *gates = nullptr, *more = nullptr;
+};
+
+// dx = scale (du - offset - slope (x - mean)), where du is dz, or dz gates + more; dx may be dz.
 void input_gradient(const float* dz, const float* x, const float* mean, const float* scale, const float* offset,
-                    const float* slope, float* dx, const Blocked& at);
+                    const float* slope, float* dx, const Blocked& at, const Gates& gated = {});
 
 // Maximum of 3x3 windows at stride 2 with one row and column around: (h - 1) / 2 + 1 rows. `chosen` are its places in
 // the windows, one for each result; null if they are not needed.

@@ -105,20 +105,23 @@ INLINE void spread(Normalization& to, const Affine& from, const Piece& piece, in
 }
 
 VECTORIZED void normalize_piece(const float* x, const Affine& affine, const Shortcut& shortcut, float* y,
-                                const Blocked& at, const Piece& piece, bool rectifies) {
+                                const Blocked& at, const Piece& piece, bool rectifies, const float* gates) {
   Normalization own, other{};
+  Vector gate{};
   spread(own, affine, piece, at.width);
   const bool plain = shortcut.affine == nullptr;
   if (!plain) spread(other, *shortcut.affine, piece, at.width);
   const Vector least = Vector{} + (rectifies ? 0.0f : -INFINITY);
   for (int64_t n = 0; n < piece.count; ++n) {
     const int64_t from = place(piece, at, n), until = from + at.plane();
+    if (gates != nullptr) spread(gate, gates + (piece.first + n) * at.c, piece, at.width);
     for (int64_t i = from; i < until; i += lanes) {
       const int64_t count = std::min<int64_t>(lanes, until - i);
       Vector v, more;
       if (count == lanes) load(v, x + i);
       else load_part(v, x + i, count);
       Normalization::apply(own, v);
+      if (gates != nullptr) v *= gate;
       if (shortcut.images != nullptr) {
         if (count == lanes) load(more, shortcut.images + i);
         else load_part(more, shortcut.images + i, count);
@@ -170,25 +173,27 @@ VECTORIZED void gradient_sums_of_piece(float* dy, const float* more, const float
 
 VECTORIZED void input_gradient_of_piece(const float* dz, const float* x, const float* mean, const float* scale,
                                         const float* offset, const float* slope, float* dx, const Blocked& at,
-                                        const Piece& piece) {
-  Vector middle, factor, away, along;
+                                        const Piece& piece, const Gates& gated) {
+  Vector middle, factor, away, along, gate{}, extra{};
   spread(middle, mean, piece, at.width);
   spread(factor, scale, piece, at.width);
   spread(away, offset, piece, at.width);
   spread(along, slope, piece, at.width);
   for (int64_t n = 0; n < piece.count; ++n) {
     const int64_t from = place(piece, at, n), until = from + at.plane();
-    int64_t i = from;
-    Vector g, v;
-    for (; i + lanes <= until; i += lanes) {
-      load(g, dz + i);
-      load(v, x + i);
-      store(factor * (g - away - along * (v - middle)), dx + i);
+    if (gated.gates != nullptr) {
+      spread(gate, gated.gates + (piece.first + n) * at.c, piece, at.width);
+      spread(extra, gated.more + (piece.first + n) * at.c, piece, at.width);
     }
-    if (i < until) {
-      load_part(g, dz + i, until - i);
-      load_part(v, x + i, until - i);
-      store_part(factor * (g - away - along * (v - middle)), dx + i, until - i);
+    for (int64_t i = from; i < until; i += lanes) {
+      const int64_t count = std::min<int64_t>(lanes, until - i);
+      Vector g, v;
+      if (count == lanes) load(g, dz + i), load(v, x + i);
+      else load_part(g, dz + i, count), load_part(v, x + i, count);
+      if (gated.gates != nullptr) g = g * gate + extra;
+      g = factor * (g - away - along * (v - middle));
+      if (count == lanes) store(g, dx + i);
+      else store_part(g, dx + i, count);
     }
   }
 }
@@ -226,8 +231,10 @@ void moments(const float* x, const Blocked& at, Moments* found) {
 }
 
 void normalize(const float* x, const Affine& affine, const Shortcut& shortcut, float* y, const Blocked& at,
-               bool rectifies) {
-  each_piece(at, [&](int64_t, const Piece& piece) { normalize_piece(x, affine, shortcut, y, at, piece, rectifies); });
+               bool rectifies, const float* gates) {
+  each_piece(at, [&](int64_t, const Piece& piece) {
+    normalize_piece(x, affine, shortcut, y, at, piece, rectifies, gates);
+  });
 }
 
 void gradient_sums(float* dy, const float* more, const float* y, const float* x, const float* mean, const Blocked& at,
@@ -248,9 +255,20 @@ void gradient_sums(float* dy, const float* more, const float* y, const float* x,
 }
 
 void input_gradient(const float* dz, const float* x, const float* mean, const float* scale, const float* offset,
-                    const float* slope, float* dx, const Blocked& at) {
+                    const float* slope, float* dx, const Blocked& at, const Gates& gated) {
   each_piece(at, [&](int64_t, const Piece& piece) {
-    input_gradient_of_piece(dz, x, mean, scale, offset, slope, dx, at, piece);
+    input_gradient_of_piece(dz, x, mean, scale, offset, slope, dx, at, piece, gated);
+  });
+}
+
+void gradient_sums_of_images(float* dy, const float* more, const float* y, const float* x, const float* mean,
+                             const Blocked& at, GradientSums* found) {
+  each_piece(at, [&](int64_t, const Piece& piece) {
+    double plain[lanes], product[lanes];
+    for (int64_t n = piece.first; n < piece.first + piece.count; ++n) {
+      gradient_sums_of_piece(dy, more, y, x, mean, at, {piece.block, n, 1}, plain, product);
+      for (int l = 0; l < at.width; ++l) found[n * at.c + piece.block * at.width + l] = {plain[l], product[l]};
+    }
   });
 }
 

@@ -67,6 +67,9 @@ int dnnl_stream_wait(dnnl_stream*);
 int dnnl_get_effective_cpu_isa();
 int dnnl_threadpool_interop_set_max_concurrency(int threads);
 int dnnl_threadpool_interop_get_max_concurrency(int* threads);
+int dnnl_threadpool_interop_sgemm(char transposed_a, char transposed_b, int64_t rows, int64_t columns, int64_t depth,
+                                  float alpha, const float* a, int64_t row_a, const float* b, int64_t row_b,
+                                  float beta, float* c, int64_t row_c, void* pool);
 int dnnl_threadpool_interop_stream_create(dnnl_stream**, dnnl_engine*, void* pool);
 }
 
