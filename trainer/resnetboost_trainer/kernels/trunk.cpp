@@ -7,6 +7,7 @@
 //
 // Tensors come in units in the program's order: a unit is a convolution with its normalization, or, after those of its
 // block, a squeeze and excitation.
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -190,6 +191,30 @@ Trunk trunk_of(const Call& call, const Places& places) {
   return trunk;
 }
 
+// Seconds of each layer, for profiles: empty while none is made.
+enum Work { convolving, normalizing, normalizing_gradient, images_gradient, weights_gradient, works };
+
+std::vector<double>& seconds() {
+  static auto* const one = new std::vector<double>;
+  return *one;
+}
+
+// Adds the time until its end to that of a layer's work.
+class Timed {
+ public:
+  Timed(int layer, Work work) : index_(static_cast<size_t>(layer) * works + work), begun_(Clock::now()) {}
+  ~Timed() {
+    if (index_ < seconds().size()) seconds()[index_] += std::chrono::duration<double>(Clock::now() - begun_).count();
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  size_t index_;
+  Clock::time_point begun_;
+};
+
 Space& space() {
   static Space* const one = new Space;
   return *one;
@@ -286,14 +311,20 @@ class Forward {
     } else {
       convolve(last + 1, input);
       std::vector<float> scale;
-      const Affine affine = statistics(last + 1, scale);
+      const Affine affine = timed_statistics(last + 1, scale);
       normalized(last, {saved_ + trunk_.layers[last + 1].convolved, &affine}, block.squeeze);
     }
   }
 
   void convolve(int k, const float* x) {
+    const Timed timed(k, convolving);
     const Layer& layer = trunk_.layers[k];
     convolution_of(layer.shape(forward, k == 0)).run({saved_ + layer.convolved, x, parameters_of(call_, layer).weights});
+  }
+
+  Affine timed_statistics(int k, std::vector<float>& scale) {
+    const Timed timed(k, normalizing);
+    return statistics(k, scale);
   }
 
   // Computes the batch's statistics of a layer, and moves its running ones, with the sample variance (divisor n - 1).
@@ -318,6 +349,7 @@ class Forward {
   }
 
   void normalized(int k, const Shortcut& shortcut, int squeeze = -1) {
+    const Timed timed(k, normalizing);
     const Layer& layer = trunk_.layers[k];
     std::vector<float> scale;
     const Affine affine = statistics(k, scale);
@@ -404,6 +436,7 @@ class Backward {
   }
 
   void sums(int k, float* dy, const float* more, const float* y) {
+    const Timed timed(k, normalizing_gradient);
     const Layer& layer = trunk_.layers[k];
     sums_.resize(layer.out.c);
     gradient_sums(dy, more, y, saved_ + layer.convolved, saved_ + layer.mean, layer.out, sums_.data());
@@ -412,6 +445,7 @@ class Backward {
   // The same for a layer whose results are multiplied by gates. Gradients of the squeeze's parameters, and sums of the
   // gradient of what the gates multiply, which is dz gates + more.
   Gates rectified(int k, const Parts& parts, const Squeeze& squeeze) {
+    const Timed timed(k, normalizing_gradient);
     const Layer& layer = trunk_.layers[k];
     const Blocked& at = layer.out;
     const int place = backward_places.at(squeeze), into = found_.at(squeeze);
@@ -448,6 +482,7 @@ class Backward {
 
   // Gradients of gamma and beta, and that of the normalization's input, from the sums; dx may be dz.
   void of_convolved(int k, const float* dz, float* dx, const Gates& gated = {}) {
+    const Timed timed(k, normalizing_gradient);
     const Layer& layer = trunk_.layers[k];
     const int into = found_.at(layer);
     const float *const gamma = call_.floats(backward_places.at(layer) + 1), *const inverse = saved_ + layer.inverse;
@@ -469,6 +504,7 @@ class Backward {
   float* below(int k, float* dc, const float* x) {
     const Layer& layer = trunk_.layers[k];
     of_weights(k, dc, x);
+    const Timed timed(k, images_gradient);
     float* const dx = buffers_.take();
     convolution_of(layer.shape(backward_images, false)).run({dc, dx, call_.floats(backward_places.at(layer))});
     buffers_.give(dc);
@@ -476,6 +512,7 @@ class Backward {
   }
 
   void of_weights(int k, const float* dc, const float* x) {
+    const Timed timed(k, weights_gradient);
     const Layer& layer = trunk_.layers[k];
     convolution_of(layer.shape(backward_weights, k == 0)).run({dc, x, call_.floats(found_.at(layer))});
   }
@@ -596,6 +633,19 @@ EXPORTED int64_t resnetboost_trunk_saved(const int* program, int64_t length, con
   } catch (const std::invalid_argument&) {
     return 0;
   }
+}
+
+// Starts to add up the seconds of each of the layers anew, or stops with 0.
+EXPORTED void resnetboost_trunk_record(int64_t layers) {
+  const std::lock_guard<std::mutex> lock(turn());
+  seconds().assign(layers * works, 0);
+}
+
+// Copies the seconds: of each layer its convolution, normalization, the normalization's gradient, and the gradients of
+// its images and of its weights.
+EXPORTED void resnetboost_trunk_recorded(double* found) {
+  const std::lock_guard<std::mutex> lock(turn());
+  std::copy(seconds().begin(), seconds().end(), found);
 }
 
 // (images, program, constants, then of each layer: weights, gamma, beta, running mean, running variance, and of each
