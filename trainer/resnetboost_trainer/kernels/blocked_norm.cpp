@@ -272,11 +272,14 @@ void gradient_sums_of_images(float* dy, const float* more, const float* y, const
   });
 }
 
-void add(const float* from, float* to, const Blocked& at) {
+void rectify_gradient(float* dy, const float* more, const float* y, const Blocked& at) {
   each_piece(at, [&](int64_t, const Piece& piece) {
     for (int64_t n = 0; n < piece.count; ++n) {
       const int64_t start = place(piece, at, n);
-      for (int64_t i = start; i < start + at.plane(); ++i) to[i] += from[i];
+      for (int64_t i = start; i < start + at.plane(); ++i) {
+        const float whole = more == nullptr ? dy[i] : dy[i] + more[i];
+        dy[i] = y[i] > 0 ? whole : 0.0f;
+      }
     }
   });
 }

@@ -5,11 +5,10 @@
 // the stride and padding of each convolution, the shortcut's last]. `constants` is float32 [epsilon, share of the
 // running statistics kept].
 //
-// Tensors come in units in the program's order: a unit is a convolution with its normalization, or, after those of its
-// block, a squeeze and excitation.
+// A layer is a convolution with its normalization. Layers, and squeezes and excitations, are numbered in the program's
+// order; a call has the weights of all layers, then what comes next for all layers, and so on.
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <vector>
 
 #include "blocked.h"
@@ -24,7 +23,7 @@ enum ShortcutKind { identity, convolved, subsampled };
 
 // A convolution and its normalization. Places are offsets of float32 in what a forward pass saves for the backward one.
 struct Layer {
-  int number, squeezes;  // layers and squeezes before it
+  int number;
   Dims weights;
   int64_t stride, padding;
   Dims images, results;
@@ -37,7 +36,7 @@ struct Layer {
 };
 
 struct Squeeze {
-  int number, layers;  // squeezes and layers before it
+  int number;
   int64_t inner, means, hidden, gates;
 };
 
@@ -48,11 +47,20 @@ struct Block {
   int64_t input;  // place of its input
 };
 
-// Where the tensors of units are in a call: the first one, and how many a layer and a squeeze have.
+struct Counts {
+  int layers, squeezes;
+};
+
+// Where the tensors are in a call: `of_layer` for each layer from the first on, then `of_squeeze` for each squeeze.
 struct Places {
   int first, of_layer, of_squeeze;
-  int at(const Layer& layer) const { return first + of_layer * layer.number + of_squeeze * layer.squeezes; }
-  int at(const Squeeze& squeeze) const { return first + of_layer * squeeze.layers + of_squeeze * squeeze.number; }
+  Counts counts;
+
+  int of(const Layer& layer, int which) const { return first + which * counts.layers + layer.number; }
+  int of(const Squeeze& squeeze, int which) const {
+    return first + of_layer * counts.layers + which * counts.squeezes + squeeze.number;
+  }
+  int next() const { return first + of_layer * counts.layers + of_squeeze * counts.squeezes; }
 };
 
 struct Trunk {
@@ -62,18 +70,18 @@ struct Trunk {
   std::vector<Layer> layers;
   std::vector<Squeeze> squeezes;
   std::vector<Block> blocks;
-  int64_t saved = 0, largest = 0;
+  int64_t saved = 0, largest = 0;  // the largest images but those that are pooled
 
+  int64_t before_pool() const { return pooled ? layers[0].out.size() : 0; }
   const Layer& last(const Block& block) const { return layers[block.first + block.count - 1]; }
-  int tensors(const Places& places) const {
-    return places.of_layer * static_cast<int>(layers.size()) + places.of_squeeze * static_cast<int>(squeezes.size());
-  }
-};
+  };
 
 Blocked in_blocks(const Dims& dims) { return {dims[0], dims[1], dims[2], dims[3], block()}; }
 
-// Gives the shape of a unit's weights by the numbers of layers and squeezes before it.
-using Weights = std::function<Dims(int layers, int squeezes)>;
+// Shapes of the weights of the layers, and of the first weights of the squeezes.
+struct Weights {
+  std::vector<Dims> layers, squeezes;
+};
 
 // Reads a program for images and weights of these shapes. Throws invalid_argument if they do not fit.
 class Reader {
@@ -82,7 +90,7 @@ class Reader {
       : program_(program), length_(length), weights_(weights) {
     require(block() > 0, "a CPU without AVX2");
     trunk.pooled = next() != 0;
-    int64_t place = layer(images, true);
+    int64_t place = layer(images, !trunk.pooled);  // relu's gradient can be taken from the pooled images
     Dims from = trunk.layers[0].results;
     if (trunk.pooled) {
       trunk.pool = max_pooled(in_blocks(from));
@@ -91,6 +99,8 @@ class Reader {
       trunk.chosen_place = reserve((trunk.pool.size() + 3) / 4);
     }
     while (at_ < length_) place = read_block(from, place);
+    require(trunk.layers.size() == weights.layers.size(), "weights without a layer");
+    require(trunk.squeezes.size() == weights.squeezes.size(), "weights without a squeeze");
   }
 
   Trunk trunk;
@@ -127,31 +137,32 @@ class Reader {
     return place;
   }
 
-  Dims weights() { return weights_(static_cast<int>(trunk.layers.size()), static_cast<int>(trunk.squeezes.size())); }
-
   // Adds the next layer, whose input is of that shape; returns the place of its normalized results.
   int64_t layer(const Dims& images, bool normalized) {
-    const Dims shape = weights();
+    const size_t number = trunk.layers.size();
+    require(number < weights_.layers.size(), "a layer without weights");
+    const Dims shape = weights_.layers[number];
     const int64_t stride = next(), padding = next();
     const Dims results = results_of(images, shape, stride, padding);
     require(results[1] % block() == 0, "a number of channels that is not a multiple of the block");
-    const auto layers = static_cast<int>(trunk.layers.size()), squeezes = static_cast<int>(trunk.squeezes.size());
-    Layer made{layers, squeezes, shape, stride, padding, images, results, in_blocks(images), in_blocks(results),
-               0, 0, 0, 0};
+    Layer made{static_cast<int>(number), shape, stride, padding, images, results, in_blocks(images),
+               in_blocks(results), 0, 0, 0, 0};
     made.convolved = reserve(made.out.size());
     made.mean = reserve(made.out.c);
     made.inverse = reserve(made.out.c);
     made.normalized = normalized ? reserve(made.out.size()) : -1;
-    trunk.largest = std::max(trunk.largest, made.out.size());
+    if (normalized || number > 0) trunk.largest = std::max(trunk.largest, made.out.size());
     trunk.layers.push_back(made);
     return made.normalized;
   }
 
   // Adds the next squeeze, of images of that shape; returns its number.
   int squeeze(const Dims& images) {
-    const Dims shape = weights();
+    const size_t number = trunk.squeezes.size();
+    require(number < weights_.squeezes.size(), "a squeeze without weights");
+    const Dims shape = weights_.squeezes[number];
     require(shape[1] == images[1] && shape[2] == 1 && shape[3] == 1, "weights that do not squeeze the channels");
-    Squeeze made{static_cast<int>(trunk.squeezes.size()), static_cast<int>(trunk.layers.size()), shape[0], 0, 0, 0};
+    Squeeze made{static_cast<int>(number), shape[0], 0, 0, 0};
     made.means = reserve(images[0] * images[1]);
     made.hidden = reserve(images[0] * shape[0]);
     made.gates = reserve(images[0] * images[1]);
@@ -166,27 +177,44 @@ class Reader {
 
 Dims dims_of(const int64_t* sizes) { return {sizes[0], sizes[1], sizes[2], sizes[3]}; }
 
-constexpr Places forward_places{3, 5, 4}, backward_places{4, 2, 2};
+// Counts the layers and squeezes of a program, which the reader checks afterwards.
+Counts counted(const int* program, int64_t length) {
+  Counts found{1, 0};
+  for (int64_t at = 3; at + 2 < length;) {
+    const int layers = program[at] + (program[at + 1] == convolved);
+    require(layers > 0, "an unknown block");
+    found.layers += layers;
+    found.squeezes += program[at + 2] != 0;
+    at += 3 + 2 * layers;
+  }
+  return found;
+}
 
-// The trunk of a call: tensor 0 has the images, 1 the program, and a unit's weights are the first of its tensors.
+Places forward_places(const Counts& counts) { return {3, 5, 4, counts}; }
+Places backward_places(const Counts& counts) { return {4, 2, 2, counts}; }
+
+Counts counts_of(const Call& call) { return counted(call.integers(1), call.size(1)); }
+
+// The trunk of a call: tensor 0 has the images, 1 the program.
 Trunk trunk_of(const Call& call, const Places& places) {
+  require(call.count >= places.next(), "too few tensors");
   const auto dims = [&](int k) {
-    require(k < call.count && call.ranks[k] == 4, "a tensor without 4 axes");
+    require(call.ranks[k] == 4, "a tensor without 4 axes");
     return dims_of(call.shapes[k]);
   };
-  const Weights weights = [&](int layers, int squeezes) {
-    return dims(places.first + places.of_layer * layers + places.of_squeeze * squeezes);
-  };
+  Weights weights;
+  const int squeezes = places.first + places.of_layer * places.counts.layers;
+  for (int k = 0; k < places.counts.layers; ++k) weights.layers.push_back(dims(places.first + k));
+  for (int k = 0; k < places.counts.squeezes; ++k) weights.squeezes.push_back(dims(squeezes + k));
   const Trunk trunk = Reader(call.integers(1), call.size(1), dims(0), weights).trunk;
-  require(call.count >= places.first + trunk.tensors(places), "too few tensors");
   for (const Layer& layer : trunk.layers)
-    for (int k = 1; k < places.of_layer; ++k)
-      require(call.size(places.at(layer) + k) == layer.out.c, "not one number for each channel");
+    for (int which = 1; which < places.of_layer; ++which)
+      require(call.size(places.of(layer, which)) == layer.out.c, "not one number for each channel");
   for (const Squeeze& squeeze : trunk.squeezes) {
-    const int k = places.at(squeeze), last = places.of_squeeze - 1;
-    require(call.size(k + (last + 1) / 2) == call.size(k), "weights of another shape");
-    if (last == 1) continue;
-    require(call.size(k + 1) == squeeze.inner && call.size(k + last) * squeeze.inner == call.size(k), "biases");
+    const int64_t size = call.size(places.of(squeeze, 0));
+    require(call.size(places.of(squeeze, places.of_squeeze / 2)) == size, "weights of another shape");
+    for (int which = 1; places.of_squeeze == 4 && which < 4; which += 2)
+      require(call.size(places.of(squeeze, which)) == (which == 1 ? squeeze.inner : size / squeeze.inner), "biases");
   }
   return trunk;
 }
@@ -220,14 +248,15 @@ Space& space() {
   return *one;
 }
 
-// Buffers of the same size, taken and given back.
+// Buffers of the same size in the work space, taken and given back, and one of another size.
 class Buffers {
  public:
-  Buffers(int count, int64_t numbers) {
+  Buffers(int count, int64_t numbers, int64_t others) {
     const int64_t each = (numbers + 1023) / 1024 * 1024;
-    auto* const start = reinterpret_cast<float*>(space().of(count * each * sizeof(float)));
-    for (int k = 0; k < count; ++k) free_.push_back(start + k * each);
+    other_ = reinterpret_cast<float*>(space().of((count * each + others) * sizeof(float)));
+    for (int k = 0; k < count; ++k) free_.push_back(other_ + others + k * each);
   }
+  float* other() { return other_; }
   float* take() {
     require(!free_.empty(), "too few buffers");
     float* const one = free_.back();
@@ -239,6 +268,7 @@ class Buffers {
   }
 
  private:
+  float* other_;
   std::vector<float*> free_;
 };
 
@@ -247,15 +277,14 @@ struct Parameters {
   float *mean, *variance;  // running
 };
 
-Parameters parameters_of(const Call& call, const Layer& layer) {
-  const int k = forward_places.at(layer);
-  return {call.floats(k), call.floats(k + 1), call.floats(k + 2), call.floats(k + 3), call.floats(k + 4)};
+Parameters parameters_of(const Call& call, const Places& at, const Layer& layer) {
+  return {call.floats(at.of(layer, 0)), call.floats(at.of(layer, 1)), call.floats(at.of(layer, 2)),
+          call.floats(at.of(layer, 3)), call.floats(at.of(layer, 4))};
 }
 
-Excitation excitation_of(const Call& call, const Squeeze& squeeze, const Layer& layer) {
-  const int k = forward_places.at(squeeze);
-  return {layer.out.n, layer.out.c, squeeze.inner, call.floats(k), call.floats(k + 1), call.floats(k + 2),
-          call.floats(k + 3)};
+Excitation excitation_of(const Call& call, const Places& at, const Squeeze& squeeze, const Layer& layer) {
+  return {layer.out.n, layer.out.c, squeeze.inner, call.floats(at.of(squeeze, 0)), call.floats(at.of(squeeze, 1)),
+          call.floats(at.of(squeeze, 2)), call.floats(at.of(squeeze, 3))};
 }
 
 // Means over the pixels of affine(x), (n, c).
@@ -270,8 +299,8 @@ void normalized_means(const float* x, const Affine& affine, const Blocked& at, f
 class Forward {
  public:
   explicit Forward(const Call& call)
-      : call_(call), trunk_(trunk_of(call, forward_places)), saved_(call.floats(call.count - 1)) {
-    require(call.count == forward_places.first + trunk_.tensors(forward_places) + 2, "wrong number of tensors");
+      : call_(call), places_(forward_places(counts_of(call))), trunk_(trunk_of(call, places_)), saved_(call.floats(call.count - 1)) {
+    require(call.count == places_.next() + 2, "wrong number of tensors");
     require(call.size(2) == 2, "not two constants");
     require(call.size(call.count - 1) == trunk_.saved, "a wrong size of what is saved");
   }
@@ -279,9 +308,13 @@ class Forward {
   void run() {
     const Layer& stem = trunk_.layers[0];
     convolve(0, call_.floats(0));
-    normalized(0, {});
-    if (trunk_.pooled)
-      max_pool(saved_ + stem.normalized, stem.out, saved_ + trunk_.pooled_place, chosen());
+    if (trunk_.pooled) {
+      float* const y = Buffers(0, 0, stem.out.size()).other();
+      normalized(0, {}, y);
+      max_pool(y, stem.out, saved_ + trunk_.pooled_place, chosen());
+    } else {
+      normalized(0, {}, saved_ + stem.normalized);
+    }
     for (const Block& block : trunk_.blocks) run(block);
     const Layer& last = trunk_.blocks.empty() ? stem : trunk_.last(trunk_.blocks.back());
     mean_of_pixels(saved_ + last.normalized, last.out, call_.floats(call_.count - 2));
@@ -295,31 +328,32 @@ class Forward {
     const float* x = input;
     const int last = block.first + block.count - 1;
     for (int k = block.first; k < last; ++k) {
+      float* const y = saved_ + trunk_.layers[k].normalized;
       convolve(k, x);
-      normalized(k, {});
-      x = saved_ + trunk_.layers[k].normalized;
+      normalized(k, {}, y);
+      x = y;
     }
     convolve(last, x);
     const Layer& layer = trunk_.layers[last];
+    float* const y = saved_ + layer.normalized;
     if (block.shortcut == identity) {
-      normalized(last, {input, nullptr}, block.squeeze);
+      normalized(last, {input, nullptr}, y, block.squeeze);
     } else if (block.shortcut == subsampled) {
-      Buffers buffers(1, layer.out.size());
-      float* const sample = buffers.take();
+      float* const sample = Buffers(0, 0, layer.out.size()).other();
       subsample(input, trunk_.layers[block.first].in, sample, layer.out);
-      normalized(last, {sample, nullptr}, block.squeeze);
+      normalized(last, {sample, nullptr}, y, block.squeeze);
     } else {
       convolve(last + 1, input);
       std::vector<float> scale;
       const Affine affine = timed_statistics(last + 1, scale);
-      normalized(last, {saved_ + trunk_.layers[last + 1].convolved, &affine}, block.squeeze);
+      normalized(last, {saved_ + trunk_.layers[last + 1].convolved, &affine}, y, block.squeeze);
     }
   }
 
   void convolve(int k, const float* x) {
     const Timed timed(k, convolving);
     const Layer& layer = trunk_.layers[k];
-    convolution_of(layer.shape(forward, k == 0)).run({saved_ + layer.convolved, x, parameters_of(call_, layer).weights});
+    convolution_of(layer.shape(forward, k == 0)).run({saved_ + layer.convolved, x, parameters_of(call_, places_, layer).weights});
   }
 
   Affine timed_statistics(int k, std::vector<float>& scale) {
@@ -330,7 +364,7 @@ class Forward {
   // Computes the batch's statistics of a layer, and moves its running ones, with the sample variance (divisor n - 1).
   Affine statistics(int k, std::vector<float>& scale) {
     const Layer& layer = trunk_.layers[k];
-    const Parameters own = parameters_of(call_, layer);
+    const Parameters own = parameters_of(call_, places_, layer);
     const float epsilon = call_.floats(2)[0], keep = call_.floats(2)[1];
     float *const mean = saved_ + layer.mean, *const inverse = saved_ + layer.inverse;
     const auto numbers = static_cast<double>(layer.out.n * layer.out.h * layer.out.w);
@@ -348,23 +382,24 @@ class Forward {
     return {mean, scale.data(), own.beta};
   }
 
-  void normalized(int k, const Shortcut& shortcut, int squeeze = -1) {
+  void normalized(int k, const Shortcut& shortcut, float* y, int squeeze = -1) {
     const Timed timed(k, normalizing);
     const Layer& layer = trunk_.layers[k];
     std::vector<float> scale;
     const Affine affine = statistics(k, scale);
     const float* const gates = squeeze < 0 ? nullptr : excited(trunk_.squeezes[squeeze], layer, affine);
-    normalize(saved_ + layer.convolved, affine, shortcut, saved_ + layer.normalized, layer.out, true, gates);
+    normalize(saved_ + layer.convolved, affine, shortcut, y, layer.out, true, gates);
   }
 
   const float* excited(const Squeeze& squeeze, const Layer& layer, const Affine& affine) {
     float *const means = saved_ + squeeze.means, *const gates = saved_ + squeeze.gates;
     normalized_means(saved_ + layer.convolved, affine, layer.out, means);
-    excite(excitation_of(call_, squeeze, layer), means, saved_ + squeeze.hidden, gates);
+    excite(excitation_of(call_, places_, squeeze, layer), means, saved_ + squeeze.hidden, gates);
     return gates;
   }
 
   const Call& call_;
+  Places places_;
   Trunk trunk_;
   float* saved_;
 };
@@ -377,9 +412,9 @@ struct Parts {
 class Backward {
  public:
   explicit Backward(const Call& call)
-      : call_(call), trunk_(trunk_of(call, backward_places)), saved_(call.floats(2)), buffers_(4, trunk_.largest),
-        found_{backward_places.first + trunk_.tensors(backward_places), 3, 4} {
-    require(call.count == found_.first + trunk_.tensors(found_), "wrong number of gradients");
+      : call_(call), places_(backward_places(counts_of(call))), trunk_(trunk_of(call, places_)), saved_(call.floats(2)), buffers_(4, trunk_.largest, trunk_.before_pool()),
+        found_{places_.next(), 3, 4, places_.counts} {
+    require(call.count == found_.next(), "wrong number of gradients");
     require(call.size(2) == trunk_.saved, "a wrong size of what is saved");
   }
 
@@ -389,18 +424,21 @@ class Backward {
     Parts parts{buffers_.take(), nullptr};
     mean_of_pixels_gradient(call_.floats(3), parts.one, last.out);
     for (size_t k = trunk_.blocks.size(); k-- > 0;) parts = through(trunk_.blocks[k], parts);
-    if (trunk_.pooled) {
-      if (parts.more != nullptr) add(parts.more, parts.one, trunk_.pool);
-      float* const whole = buffers_.take();
-      max_pool_gradient(parts.one, reinterpret_cast<const uint8_t*>(saved_ + trunk_.chosen_place), whole, stem.out);
-      parts = {whole, nullptr};
-    }
-    rectified(0, parts);
+    if (trunk_.pooled) parts = {through_pool(parts), nullptr};
+    sums(0, parts.one, parts.more, trunk_.pooled ? nullptr : saved_ + stem.normalized);
     of_convolved(0, parts.one, parts.one);
     of_weights(0, parts.one, call_.floats(0));
   }
 
  private:
+  // Gradients of the pooled images -> that of the stem's normalization.
+  float* through_pool(const Parts& parts) {
+    rectify_gradient(parts.one, parts.more, saved_ + trunk_.pooled_place, trunk_.pool);
+    const auto* const chosen = reinterpret_cast<const uint8_t*>(saved_ + trunk_.chosen_place);
+    max_pool_gradient(parts.one, chosen, buffers_.other(), trunk_.layers[0].out);
+    return buffers_.other();
+  }
+
   // Gradients of a block's output -> those of its input.
   Parts through(const Block& block, Parts parts) {
     const float* const input = saved_ + block.input;
@@ -448,9 +486,8 @@ class Backward {
     const Timed timed(k, normalizing_gradient);
     const Layer& layer = trunk_.layers[k];
     const Blocked& at = layer.out;
-    const int place = backward_places.at(squeeze), into = found_.at(squeeze);
     const float *const mean = saved_ + layer.mean, *const inverse = saved_ + layer.inverse;
-    const float *const gamma = call_.floats(backward_places.at(layer) + 1), *const x = saved_ + layer.convolved;
+    const float *const gamma = call_.floats(places_.of(layer, 1)), *const x = saved_ + layer.convolved;
     const float *const means = saved_ + squeeze.means, *const gates = saved_ + squeeze.gates;
     std::vector<GradientSums> of_images(at.n * at.c);
     gradient_sums_of_images(parts.one, parts.more, saved_ + layer.normalized, x, mean, at, of_images.data());
@@ -465,10 +502,11 @@ class Backward {
       const double beta = means[i] - scale * centred[i];
       dgates[i] = static_cast<float>(scale * of_images[i].product + beta * of_images[i].plain);
     }
-    const Excitation by{at.n, at.c, squeeze.inner, call_.floats(place), nullptr, call_.floats(place + 1), nullptr};
+    const Excitation by{at.n, at.c, squeeze.inner, call_.floats(places_.of(squeeze, 0)), nullptr,
+                        call_.floats(places_.of(squeeze, 1)), nullptr};
+    const auto found = [&](int which) { return call_.floats(found_.of(squeeze, which)); };
     excite_gradient(by, means, saved_ + squeeze.hidden, gates, dgates.data(),
-                    {call_.floats(into), call_.floats(into + 1), call_.floats(into + 2), call_.floats(into + 3)},
-                    more_.data());
+                    {found(0), found(1), found(2), found(3)}, more_.data());
     const auto pixels = static_cast<float>(at.h * at.w);
     sums_.assign(at.c, {0, 0});
     for (int64_t i = 0; i < at.n * at.c; ++i) {
@@ -484,9 +522,8 @@ class Backward {
   void of_convolved(int k, const float* dz, float* dx, const Gates& gated = {}) {
     const Timed timed(k, normalizing_gradient);
     const Layer& layer = trunk_.layers[k];
-    const int into = found_.at(layer);
-    const float *const gamma = call_.floats(backward_places.at(layer) + 1), *const inverse = saved_ + layer.inverse;
-    float *const dgamma = call_.floats(into + 1), *const dbeta = call_.floats(into + 2);
+    const float *const gamma = call_.floats(places_.of(layer, 1)), *const inverse = saved_ + layer.inverse;
+    float *const dgamma = call_.floats(found_.of(layer, 1)), *const dbeta = call_.floats(found_.of(layer, 2));
     const auto numbers = static_cast<double>(layer.out.n * layer.out.h * layer.out.w);
     std::vector<float> scale(layer.out.c), offset(layer.out.c), slope(layer.out.c);
     for (int64_t c = 0; c < layer.out.c; ++c) {
@@ -506,7 +543,7 @@ class Backward {
     of_weights(k, dc, x);
     const Timed timed(k, images_gradient);
     float* const dx = buffers_.take();
-    convolution_of(layer.shape(backward_images, false)).run({dc, dx, call_.floats(backward_places.at(layer))});
+    convolution_of(layer.shape(backward_images, false)).run({dc, dx, call_.floats(places_.of(layer, 0))});
     buffers_.give(dc);
     return dx;
   }
@@ -514,10 +551,11 @@ class Backward {
   void of_weights(int k, const float* dc, const float* x) {
     const Timed timed(k, weights_gradient);
     const Layer& layer = trunk_.layers[k];
-    convolution_of(layer.shape(backward_weights, k == 0)).run({dc, x, call_.floats(found_.at(layer))});
+    convolution_of(layer.shape(backward_weights, k == 0)).run({dc, x, call_.floats(found_.of(layer, 0))});
   }
 
   const Call& call_;
+  Places places_;
   Trunk trunk_;
   const float* saved_;
   Buffers buffers_;
@@ -529,21 +567,17 @@ class Backward {
 class Inference {
  public:
   explicit Inference(const Call& call)
-      : call_(call), trunk_(trunk_of(call, forward_places)), buffers_(4, trunk_.largest) {
-    require(call.count == forward_places.first + trunk_.tensors(forward_places) + 1, "wrong number of tensors");
+      : call_(call), places_(forward_places(counts_of(call))), trunk_(trunk_of(call, places_)), buffers_(4, trunk_.largest, trunk_.before_pool()) {
+    require(call.count == places_.next() + 1, "wrong number of tensors");
     require(call.size(2) == 2, "not two constants");
   }
 
   void run() {
     const Layer& stem = trunk_.layers[0];
     float* x = buffers_.take();
-    convolve(0, call_.floats(0), x, {true, false, true});
-    if (trunk_.pooled) {
-      float* const pooled = buffers_.take();
-      max_pool(x, stem.out, pooled, nullptr);
-      buffers_.give(x);
-      x = pooled;
-    }
+    float* const y = trunk_.pooled ? buffers_.other() : x;
+    convolve(0, call_.floats(0), y, {true, false, true});
+    if (trunk_.pooled) max_pool(y, stem.out, x, nullptr);
     for (const Block& block : trunk_.blocks) x = through(block, x);
     mean_of_pixels(x, (trunk_.blocks.empty() ? stem : trunk_.last(trunk_.blocks.back())).out,
                    call_.floats(call_.count - 1));
@@ -587,7 +621,7 @@ class Inference {
     convolve(last, x, y, {true, false, false});
     std::vector<float> means(layer.out.n * layer.out.c), hidden(layer.out.n * squeeze.inner), gates(means.size());
     mean_of_pixels(y, layer.out, means.data());
-    excite(excitation_of(call_, squeeze, layer), means.data(), hidden.data(), gates.data());
+    excite(excitation_of(call_, places_, squeeze, layer), means.data(), hidden.data(), gates.data());
     const std::vector<float> zero(layer.out.c), one(layer.out.c, 1);
     normalize(y, {zero.data(), one.data(), zero.data()}, {shortcut, nullptr}, y, layer.out, true, gates.data());
   }
@@ -595,7 +629,7 @@ class Inference {
   // A convolution with the normalization by running statistics folded into it.
   void convolve(int k, const float* x, float* y, Epilogue epilogue, const float* added = nullptr) {
     const Layer& layer = trunk_.layers[k];
-    const Parameters own = parameters_of(call_, layer);
+    const Parameters own = parameters_of(call_, places_, layer);
     scale_.resize(layer.out.c);
     shift_.resize(layer.out.c);
     for (int64_t c = 0; c < layer.out.c; ++c) {
@@ -613,6 +647,7 @@ class Inference {
   }
 
   const Call& call_;
+  Places places_;
   Trunk trunk_;
   Buffers buffers_;
   std::vector<float> scale_, shift_;
@@ -621,14 +656,15 @@ class Inference {
 }  // namespace
 
 // Returns the number of float32 that a forward pass saves, or 0 if this CPU or these shapes are not supported.
-// `weights` are the shapes of the `count` units' weights, 4 numbers each.
+// `weights` are the shapes of `count` weights, 4 numbers each: those of the layers, and the first of the squeezes.
 EXPORTED int64_t resnetboost_trunk_saved(const int* program, int64_t length, const int64_t* images,
                                          const int64_t* weights, int64_t count) {
-  const Weights shapes = [&](int layers, int squeezes) {
-    require(layers + squeezes < count, "a unit without weights");
-    return dims_of(weights + 4 * (layers + squeezes));
-  };
   try {
+    const Counts counts = counted(program, length);
+    require(count == counts.layers + counts.squeezes, "wrong number of weights");
+    Weights shapes;
+    for (int k = 0; k < count; ++k)
+      (k < counts.layers ? shapes.layers : shapes.squeezes).push_back(dims_of(weights + 4 * k));
     return Reader(program, length, dims_of(images), shapes).trunk.saved;
   } catch (const std::invalid_argument&) {
     return 0;
@@ -648,13 +684,13 @@ EXPORTED void resnetboost_trunk_recorded(double* found) {
   std::copy(seconds().begin(), seconds().end(), found);
 }
 
-// (images, program, constants, then of each layer: weights, gamma, beta, running mean, running variance, and of each
-// squeeze: W1, b1, W2, b2) -> features (n, channels), what the gradients need. The running statistics are updated in
+// (images, program, constants, then of the layers: weights, gammas, betas, running means, running variances, and of the
+// squeezes: W1, b1, W2, b2) -> features (n, channels), what the gradients need. The running statistics are updated in
 // place.
 OPERATOR(trunk, tensors, [](const Call& call) { Forward(call).run(); })
 
-// (images, program, saved, gradient of the features, then of each layer: weights, gamma, and of each squeeze: W1, W2)
-// -> of each layer: gradients of its weights, gamma and beta; of each squeeze: those of all its tensors
+// (images, program, saved, gradient of the features, then of the layers: weights, gammas, and of the squeezes: W1, W2)
+// -> gradients, of the layers: of weights, gammas and betas, and of the squeezes: of W1, b1, W2, b2
 OPERATOR(trunk_gradients, tensors, [](const Call& call) { Backward(call).run(); })
 
 // The same arguments as for `trunk` -> features, by the running statistics

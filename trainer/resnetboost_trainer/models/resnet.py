@@ -79,10 +79,6 @@ class BasicBlock(nn.Cell):
         y = self.bn1.rectified(self.conv1(x))
         return self.bn2.added(self.conv2(y), x if self.downsample is None else self.downsample(x))
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors that `trunk` takes of this block."""
-        return _layer(self.conv1, self.bn1) + _layer(self.conv2, self.bn2) + _of_shortcut(self.downsample)
-
 
 class Bottleneck(nn.Cell):
     """1x1, 3x3, 1x1 convolutions and a shortcut: (n, c, h, w) -> (n, 4 width, h / stride, w / stride).
@@ -110,14 +106,6 @@ class Bottleneck(nn.Cell):
         if self.se is not None:
             return ops.relu(self.se(self.bn3(y)) + shortcut)
         return self.bn3.added(y, shortcut)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors that `trunk` takes of this block."""
-        branch = _layer(self.conv1, self.bn1) + _layer(self.conv2, self.bn2) + _layer(self.conv3, self.bn3)
-        found = branch + _of_shortcut(self.downsample)
-        if self.se is None:
-            return found
-        return (*found, self.se.fc1.weight, self.se.fc1.bias, self.se.fc2.weight, self.se.fc2.bias)
 
 
 class SqueezeExcitation(nn.Cell):
@@ -159,15 +147,13 @@ class _Network(nn.Cell):
         """Use the operator if it runs this network; call it when all layers are there."""
         self.trunk: Any = trunk.of(network) if self.precision == "Float32" else None
         self.fuses_layers = self.trunk is not None
-        blocks = tuple(cell for _, cell in self.cells_and_names() if isinstance(cell, BasicBlock | Bottleneck))
-        object.__setattr__(self, "blocks", blocks)  # else MindSpore would register them once more
+        named = dict(self.parameters_and_names())
+        # MindSpore would register the parameters once more, under other names.
+        object.__setattr__(self, "tensors", tuple(named[name] for name in trunk.names(network)))
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features (n, channels) of the images (n, c, h, w), by the operator."""
-        tensors = _layer(self.conv1, self.bn1)
-        for block in self.blocks:
-            tensors = tensors + block.tensors()
-        features: Tensor = self.trunk(x, tensors, self.training)
+        features: Tensor = self.trunk(x, self.tensors, self.training)
         return features
 
 
@@ -227,14 +213,6 @@ def _shortcut(block: Block) -> nn.Cell | None:
         return SubsampleAndPad(block.outputs - block.inputs)
     row = block.downsample
     return None if row is None else nn.SequentialCell([_convolution(row), BatchNorm(row.outputs)])
-
-
-def _layer(convolution: Conv2d, norm: BatchNorm) -> tuple[Tensor, ...]:
-    return convolution.weight, norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance
-
-
-def _of_shortcut(downsample: nn.Cell | None) -> tuple[Tensor, ...]:
-    return _layer(downsample[0], downsample[1]) if isinstance(downsample, nn.SequentialCell) else ()
 
 
 class SubsampleAndPad(nn.Cell):

@@ -20,26 +20,25 @@ from mindspore.ops import signature as sig
 
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.kernels.primitive import primitive
-from resnetboost_trainer.models.arch import Block, Convolution, Topology, squeezed
+from resnetboost_trainer.models.arch import STATISTICS, Block, Convolution, Topology, squeezed
 from resnetboost_trainer.models.layers.norm import EPSILON, KEPT
 
+_NORM = ("gamma", "beta", *STATISTICS)
+_SQUEEZE = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
 SHORTCUTS = ("identity", "convolution", "subsampled")
-# Tensors of a unit: a layer's weights, gamma, beta, moving mean and variance; a squeeze's two weights and biases.
-LAYER, SQUEEZE = 5, 4
 
 
 class Trunk(nn.Cell):
     """(n, c, h, w), tensors -> the features (n, channels): means over the pixels.
 
-    The tensors are, of the stem and of each block's convolutions (the shortcut's last), weights, gamma, beta, moving
-    mean and moving variance, and then of its squeeze and excitation the weights and bias of both layers. In training
-    mode the moving statistics change in place. There is no gradient with respect to the images: it is NaN.
+    The tensors are those that `names` lists. In training mode the moving statistics change in place. There is no
+    gradient with respect to the images: it is NaN.
     """
 
     def __init__(self, operators: Path, topology: Topology) -> None:
         super().__init__(auto_prefix=False)
         code = tuple(program(topology))
-        self.of_batch = _OfBatch(operators, code, units(topology), topology.features)
+        self.of_batch = _OfBatch(operators, topology)
         self.of_running = _inference(operators, code, topology.features)
         self.program, self.constants = Tensor(code, ms.int32), Tensor([EPSILON, KEPT], ms.float32)
 
@@ -71,8 +70,8 @@ def of(topology: Topology) -> Trunk | None:
 
 def _supports(operators: Path, topology: Topology) -> bool:
     """True if the operator runs this network on this CPU: it needs AVX2."""
-    weights = [weight for weight, _ in _weights(topology)]
-    return _saved(operators, tuple(program(topology)), (1, topology.stem.inputs, 32, 32), weights) > 0
+    images = (1, topology.stem.inputs, 32, 32)
+    return _saved(operators, tuple(program(topology)), images, _weights(topology)) > 0
 
 
 def program(topology: Topology) -> Sequence[int]:
@@ -84,27 +83,21 @@ def program(topology: Topology) -> Sequence[int]:
     return code
 
 
-def units(topology: Topology) -> tuple[int, ...]:
-    """Return the number of tensors of each unit in order."""
-    return tuple(count for _, count in _weights(topology))
+def names(topology: Topology) -> Sequence[str]:
+    """List the tensors: weights, gammas, betas and moving statistics of all layers, then those of all squeezes."""
+    rows, paths = list(topology.convolutions), [block.path for block in topology.blocks if block.squeezes]
+    of_layers = [f"{row.name}.weight" for row in rows] + [f"{row.norm}.{kind}" for kind in _NORM for row in rows]
+    return [*of_layers, *(f"{path}.se.{kind}" for kind in _SQUEEZE for path in paths)]
 
 
-def _weights(topology: Topology) -> Iterator[tuple[Sequence[int], int]]:
-    """The shape of each unit's first weights, and its number of tensors."""
-    yield _shape(topology.stem), LAYER
-    for block in topology.blocks:
-        for row in _rows(block):
-            yield _shape(row), LAYER
-        if block.squeezes:
-            yield (squeezed(block.outputs), block.outputs, 1, 1), SQUEEZE
+def _weights(topology: Topology) -> Sequence[Sequence[int]]:
+    """The shapes of the layers' weights and of the squeezes' first ones."""
+    layers = [(row.outputs, row.inputs, row.kernel, row.kernel) for row in topology.convolutions]
+    return [*layers, *((squeezed(block.outputs), block.outputs, 1, 1) for block in topology.blocks if block.squeezes)]
 
 
 def _rows(block: Block) -> Sequence[Convolution]:
     return [*block.convolutions, *([block.downsample] if block.downsample is not None else [])]
-
-
-def _shape(row: Convolution) -> Sequence[int]:
-    return row.outputs, row.inputs, row.kernel, row.kernel
 
 
 def _saved(operators: Path, code: tuple[int, ...], images: Sequence[int], weights: Sequence[Sequence[int]]) -> int:
@@ -124,14 +117,19 @@ def _size_function(operators: Path) -> Any:
 
 
 class _OfBatch(nn.Cell):
-    """(images, program, constants, tensors) -> the features, and what the gradients need."""
+    """(images, program, constants, tensors) -> the features, and what the gradients need.
 
-    def __init__(self, operators: Path, code: tuple[int, ...], parts: tuple[int, ...], features: int) -> None:
-        """`parts` are the numbers of tensors of the units."""
+    Without loops: MindSpore compiles each round of a loop as a call within the one before, up to 1000.
+    """
+
+    def __init__(self, operators: Path, topology: Topology) -> None:
         super().__init__(auto_prefix=False)
-        self.given, self.sources = _given(parts), _sources(parts)
-        self.forward_operator = _forward(operators, code, parts, features)
-        self.backward_operator = _backward(operators, code, parts)
+        code = tuple(program(topology))
+        self.layers = len(list(topology.convolutions))
+        self.squeezes = sum(block.squeezes for block in topology.blocks)
+        self.forward_operator = _forward(operators, code, self.layers, self.squeezes, topology.features)
+        self.backward_operator = _backward(operators, code, self.layers, self.squeezes)
+        self.each = ops.HyperMap()
 
     def construct(
         self, images: Tensor, program: Tensor, constants: Tensor, tensors: tuple[Tensor, ...]
@@ -148,35 +146,18 @@ class _OfBatch(nn.Cell):
         out: tuple[Tensor, Tensor],
         dout: tuple[Tensor, Tensor],
     ) -> tuple[Any, ...]:
-        given: tuple[Tensor, ...] = ()
-        for k in self.given:
-            given = (*given, tensors[k])
+        n, m = self.layers, self.squeezes
+        given = tensors[: 2 * n] + tensors[5 * n : 5 * n + m] + tensors[5 * n + 2 * m : 5 * n + 3 * m]
         found = self.backward_operator(images, program, out[1], dout[0], *given)
-        gradients: tuple[Tensor, ...] = ()
-        for k, source in enumerate(self.sources):
-            gradients = (*gradients, ops.zeros_like(tensors[k]) if source < 0 else found[source])
+        of_statistics = self.each(ops.zeros_like, tensors[3 * n : 5 * n])
+        gradients = found[: 3 * n] + of_statistics + found[3 * n :]
         return ops.full_like(images, float("nan")), ops.zeros_like(program), ops.zeros_like(constants), gradients
 
 
-def _given(parts: Sequence[int]) -> tuple[int, ...]:
-    """Return which tensors the gradients need: weights and gamma of a layer, both weights of a squeeze."""
-    places = itertools.accumulate(parts, initial=0)
-    return tuple(
-        place + k for place, part in zip(places, parts, strict=False) for k in ((0, 1) if part == LAYER else (0, 2))
-    )
-
-
-def _sources(parts: Sequence[int]) -> tuple[int, ...]:
-    """Return for each tensor the index of its gradient among those found, or -1 for moving statistics."""
-    learns = [learns for part in parts for learns in ((1, 1, 1, 0, 0) if part == LAYER else (1,) * SQUEEZE)]
-    return tuple(sum(learns[:k]) if one else -1 for k, one in enumerate(learns))
-
-
-def _forward(operators: Path, code: tuple[int, ...], parts: tuple[int, ...], features: int) -> ops.Custom:
-    first = [sum(parts[:k]) for k in range(len(parts))]
-
-    def results(images: Sequence[int], program: Any, constants: Any, *tensors: Sequence[int]) -> tuple[Any, Any]:
-        return (images[0], features), (_saved(operators, code, images, [tensors[k] for k in first]),)
+def _forward(operators: Path, code: tuple[int, ...], layers: int, squeezes: int, features: int) -> ops.Custom:
+    def results(images: Sequence[int], program: Any, constants: Any, *kept: Sequence[int]) -> tuple[Any, Any]:
+        weights = [*kept[:layers], *kept[5 * layers : 5 * layers + squeezes]]
+        return (images[0], features), (_saved(operators, code, images, weights),)
 
     def types(images: Any, *others: Any) -> tuple[Any, Any]:
         return images, images
@@ -184,26 +165,26 @@ def _forward(operators: Path, code: tuple[int, ...], parts: tuple[int, ...], fea
     made = primitive(operators, "trunk", results, types, program=_attribute(code))
     # The moving statistics change in place: the compiler must not drop the operator or run it twice.
     read, written = sig.sig_rw.RW_READ, sig.sig_rw.RW_WRITE
-    modes = [read] * 3
-    for part in parts:
-        modes += [read, read, read, written, written] if part == LAYER else [read] * SQUEEZE
+    modes = [read] * (3 + 3 * layers) + [written] * (2 * layers) + [read] * (4 * squeezes)
     made.set_signatures([sig.make_sig(f"input{k}", mode) for k, mode in enumerate(modes)])
     made.add_prim_attr("side_effect_mem", True)
     return made
 
 
-def _backward(operators: Path, code: tuple[int, ...], parts: tuple[int, ...]) -> ops.Custom:
+def _backward(operators: Path, code: tuple[int, ...], layers: int, squeezes: int) -> ops.Custom:
     def shapes(*given: Sequence[int]) -> tuple[Sequence[int], ...]:
-        found: list[Sequence[int]] = []
-        for k, part in enumerate(parts):
-            weights, second = given[4 + 2 * k : 6 + 2 * k]
-            found += [weights, second, second] if part == LAYER else [weights, weights[:1], second, second[:1]]
-        return tuple(found)
+        weights, gammas, w1, w2 = _cut(given[4:], layers, layers, squeezes, squeezes)
+        return (*weights, *gammas, *gammas, *w1, *(one[:1] for one in w1), *w2, *(one[:1] for one in w2))
 
     def types(*given: Any) -> tuple[Any, ...]:
-        return tuple(given[0] for part in parts for _ in range(3 if part == LAYER else SQUEEZE))
+        return (given[0],) * (3 * layers + 4 * squeezes)
 
     return primitive(operators, "trunk_gradients", shapes, types, program=_attribute(code))
+
+
+def _cut(given: Sequence[Any], *lengths: int) -> Iterator[Sequence[Any]]:
+    ends = list(itertools.accumulate(lengths, initial=0))
+    return (given[begin:end] for begin, end in itertools.pairwise(ends))
 
 
 def _inference(operators: Path, code: tuple[int, ...], features: int) -> ops.Custom:
