@@ -87,6 +87,7 @@ def test_an_operator_belongs_to_the_phase_it_began_in() -> None:
     [
         ("32x32x4x4 32 32", "BatchNorm in C++"),
         ("32x32x4x4 64x32x3x3", "Conv2d in C++"),
+        ("32x1x8x8 66 1048576 32x64 16x1x3x3", "Trunk in C++"),
         ("", "operator in C++"),
     ],
 )

@@ -22,6 +22,7 @@ from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed import ranktable, virtual_ranks
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.kernels import library
+from resnetboost_trainer.profiling.layer_times import LayerTime, LayerTimes
 from resnetboost_trainer.profiling.step_times import Step, Times, times
 
 RESULT = "profile.json"
@@ -54,6 +55,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel"):
     mindspore: str
     convolutions: str
     times: Times
+    layers: Sequence[LayerTime]
     renewals: Renewals | None
 
 
@@ -123,7 +125,9 @@ def _measured(settings: Config, environment: Environment, dataset: Dataset, fold
         raise ConfigError(f"device.type: {kind}: this machine has none that MindSpore can use") from error
     timed = TimedSteps(settings, dataset, Communicator(rank, size, leader=environment.leader), WARM_UP + 2 * steps)
     timed.take(WARM_UP)
-    plain = timed.take(steps)
+    layers = LayerTimes(settings.model.name, dataset.channels)
+    with layers.recorded():
+        plain = timed.take(steps)
     with op_trace.recorded(folder / TRACE, kind) if rank == 0 else contextlib.nullcontext():
         recorded = timed.take(steps)
     found = times(plain, recorded, op_trace.executions(folder / TRACE) if rank == 0 else ())
@@ -142,6 +146,7 @@ def _measured(settings: Config, environment: Environment, dataset: Dataset, fold
         mindspore=metadata.version("mindspore"),
         convolutions=resnet.convolution_forms(timed.network),
         times=found,
+        layers=layers.of(steps),
         renewals=_renewals(settings, plain, recorded),
     )
 

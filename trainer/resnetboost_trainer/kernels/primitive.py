@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 
 
 def primitive(
-    library: Path, name: str, shapes: Function, types: Function, bprop: Function | None = None, **depends_on: int
+    library: Path, name: str, shapes: Function, types: Function, bprop: Function | None = None, **depends_on: int | str
 ) -> ops.Custom:
     """Create the primitive of operator `name`; `shapes` and `types` infer its results, `bprop` is its gradient.
 

@@ -105,6 +105,15 @@ class Topology(NamedTuple):
         return (block for group in self.groups for block in group)
 
     @property
+    def convolutions(self) -> Iterator[Convolution]:
+        """All convolutions: the stem's, then for each block those of its branch and that of its shortcut."""
+        yield self.stem
+        for block in self.blocks:
+            yield from block.convolutions
+            if block.downsample is not None:
+                yield block.downsample
+
+    @property
     def features(self) -> int:
         """Number of input features of the head."""
         return self.groups[-1][-1].outputs

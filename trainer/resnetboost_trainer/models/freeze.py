@@ -18,6 +18,8 @@ def freeze(network: nn.Cell, parts: Sequence[str]) -> None:
         if arch.part(name) in parts:
             parameter.requires_grad = False
     for name, cell in network.cells_and_names():
+        if parts and getattr(cell, "fuses_layers", False):
+            cell.fuses_layers = False
         if "moving_mean" in cell._params and arch.part(name) in parts:
             cell.use_batch_statistics = False  # MindSpore's own switch
         if parts and isinstance(cell, Conv2d):

@@ -7,6 +7,7 @@ resnet20/32/44/56 are those of "Deep Residual Learning for Image Recognition" §
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import mindspore
 from mindspore import Parameter, Tensor, nn, ops
@@ -14,7 +15,7 @@ from mindspore.common.initializer import initializer
 
 from resnetboost_trainer import config
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.models import arch, freeze
+from resnetboost_trainer.models import arch, freeze, trunk
 from resnetboost_trainer.models.amp import TYPES, operable, single
 from resnetboost_trainer.models.arch import LARGE, SMALL, Block, Convolution, Large
 from resnetboost_trainer.models.init import TORCHVISION, initialise
@@ -135,39 +136,64 @@ class BiasedPointwise(Conv2d):
         return self.convolution(x, weight) + self.bias.astype(x.dtype).reshape(1, -1, 1, 1)
 
 
-class ResNet(nn.Cell):
+class _Network(nn.Cell):
+    """A network whose trunk, all layers up to the head, may run as one operator instead of layer by layer."""
+
+    def __init__(self, precision: config.Precision) -> None:
+        super().__init__()
+        self.precision, self.type = precision, TYPES[precision]
+
+    def fuse(self, network: arch.Topology) -> None:
+        """Use the operator if it runs this network; call it when all layers are there."""
+        self.trunk: Any = trunk.of(network) if self.precision == "Float32" else None
+        self.fuses_layers = self.trunk is not None
+        named = dict(self.parameters_and_names())
+        # MindSpore would register the parameters once more, under other names.
+        object.__setattr__(self, "tensors", tuple(named[name] for name in trunk.names(network)))
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the features (n, channels) of the images (n, c, h, w), by the operator."""
+        features: Tensor = self.trunk(x, self.tensors, self.training)
+        return features
+
+
+class ResNet(_Network):
     """torchvision's ResNet: 7x7 stem at stride 2, max pooling, four groups of blocks."""
 
     def __init__(self, form: Large, num_classes: int, in_channels: int, precision: config.Precision) -> None:
-        super().__init__()
-        self.precision, self.type = precision, TYPES[precision]
+        super().__init__(precision)
         network = arch.large(form, in_channels)
         self.conv1 = _convolution(network.stem, stem=True)
         self.bn1 = BatchNorm(network.stem.outputs)
         self.maxpool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
         self.layer1, self.layer2, self.layer3, self.layer4 = (_group(blocks) for blocks in network.groups)
         self.fc = nn.Dense(network.features, num_classes)
+        self.fuse(network)
 
     def construct(self, x: Tensor) -> Tensor:
+        if self.fuses_layers:
+            return self.fc(self.features(x))
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.maxpool(operable(y)).astype(self.type)
         y = self.layer4(self.layer3(self.layer2(self.layer1(y))))
         return self.fc(global_mean(single(y)))
 
 
-class SmallResNet(nn.Cell):
+class SmallResNet(_Network):
     """He et al.'s ResNet for small images: 3x3 stem, three groups of blocks."""
 
     def __init__(self, blocks: int, num_classes: int, in_channels: int, precision: config.Precision) -> None:
-        super().__init__()
-        self.precision, self.type = precision, TYPES[precision]
+        super().__init__(precision)
         network = arch.small(blocks, in_channels)
         self.conv1 = _convolution(network.stem, stem=True)
         self.bn1 = BatchNorm(network.stem.outputs)
         self.layer1, self.layer2, self.layer3 = (_group(blocks) for blocks in network.groups)
         self.fc = nn.Dense(network.features, num_classes)
+        self.fuse(network)
 
     def construct(self, x: Tensor) -> Tensor:
+        if self.fuses_layers:
+            return self.fc(self.features(x))
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.layer3(self.layer2(self.layer1(y)))
         return self.fc(global_mean(single(y)))

@@ -169,8 +169,10 @@ def _of_shapes(inputs: str, part: str) -> str:
     """Identify a C++ operator that MindSpore moved out of its layer's scope, by its part and input shapes."""
     if part == OPTIMIZER:
         return "update of the weights"
-    dimensions = "".join(str(shape.count("x") + 1) for shape in inputs.split()[:2])
-    return {"44": "Conv2d", "41": "BatchNorm"}.get(dimensions, "operator")
+    dimensions = "".join(str(shape.count("x") + 1) for shape in inputs.split()[:4])
+    if dimensions == "4112":  # images, program, what the forward pass saved, gradient of the features
+        return "Trunk"
+    return {"44": "Conv2d", "41": "BatchNorm"}.get(dimensions[:2], "operator")
 
 
 def _parts(steps: Sequence[Step], forward: float | None) -> Mapping[str, Sequence[float]]:

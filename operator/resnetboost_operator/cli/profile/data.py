@@ -41,6 +41,23 @@ class Times(msgspec.Struct, frozen=True, rename="camel"):
     operators: Sequence[Operator]
 
 
+class LayerTime(msgspec.Struct, frozen=True, rename="camel"):
+    """Seconds per step of a convolution and its normalization, over plain steps, where one operator runs all layers."""
+
+    name: str
+    convolution: float
+    normalization: float
+    normalization_gradient: float
+    images_gradient: float
+    weights_gradient: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        gradients = self.images_gradient + self.weights_gradient + self.normalization_gradient
+        return self.convolution + self.normalization + gradients
+
+
 class Renewals(msgspec.Struct, frozen=True):
     """Updates of THOR's factors in the plain and in the recorded steps; in training, one per `frequency` steps."""
 
@@ -65,6 +82,7 @@ class Profile(msgspec.Struct, frozen=True, rename="camel"):
     mindspore: str
     convolutions: str
     times: Times
+    layers: Sequence[LayerTime] = ()
     renewals: Renewals | None = None
 
 

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from resnetboost_operator import readable
-from resnetboost_operator.cli.profile.data import Operator, Part, Profile, Spread
+from resnetboost_operator.cli.profile.data import LayerTime, Operator, Part, Profile, Spread
 
-SHOWN = 15  # operators
+SHOWN = 15  # operators, layers
 _SHAPES = 2  # of an operator's inputs
 
 
@@ -21,6 +21,9 @@ def show(screen: Console, profile: Profile) -> None:
     screen.print(Group(Text(), _parts(times.parts, times.step_seconds), Text()))
     if times.operators:
         screen.print(_operators(times.operators, times.recorded_step_seconds.mean))
+        screen.print(Text())
+    if profile.layers:
+        screen.print(_layers(profile.layers, times.step_seconds.mean))
         screen.print(Text())
     for line in notes(profile):
         screen.print(line, style="dim", soft_wrap=True)
@@ -54,6 +57,8 @@ def notes(profile: Profile) -> Iterator[str]:
         steps, found = profile.steps, profile.renewals
         measured = f"in {found.plain} of {steps} steps, and in {found.recorded} of the {steps} recorded ones"
         yield f"THOR's factors, part of the optimizer: renewed {measured}; in training in one of {found.frequency}"
+    if profile.layers:
+        yield "layers: within the operator Trunk, over the plain steps; forward, then the gradients"
     if times.operators:
         recorded = f"{readable.plural(profile.steps, 'more step')} of {_ms(times.recorded_step_seconds.mean)} ms"
         yield f"operators and that border: as MindSpore's profiler recorded {recorded}"
@@ -91,6 +96,20 @@ def _operators(operators: Sequence[Operator], step: float) -> Table:
     if rest:
         seconds, calls = sum(found.seconds for found in rest), sum(found.calls for found in rest)
         table.add_row(f"{len(rest)} more", "", f"{calls:g}", _ms(seconds), readable.share(seconds / step))
+    return table
+
+
+def _layers(layers: Sequence[LayerTime], step: float) -> Table:
+    table = _table("layer", "convolution", "norm", "of norm", "of images", "of weights", "ms", "share")
+    slowest = sorted(layers, key=lambda layer: -layer.seconds)
+    for layer in slowest[:SHOWN]:
+        forward = layer.convolution, layer.normalization
+        gradients = layer.normalization_gradient, layer.images_gradient, layer.weights_gradient
+        parts = [_ms(seconds) for seconds in (*forward, *gradients)]
+        table.add_row(layer.name, *parts, _ms(layer.seconds), readable.share(layer.seconds / step))
+    if rest := slowest[SHOWN:]:
+        seconds = sum(layer.seconds for layer in rest)
+        table.add_row(f"{len(rest)} more", *[""] * 5, _ms(seconds), readable.share(seconds / step))
     return table
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from resnetboost_trainer.models.trunk import layers_apart
 from resnetboost_trainer.optim.thor.layers import Layer
 
 
@@ -21,6 +22,7 @@ class Capture:
 
     def __init__(self, network: nn.Cell, layers: Sequence[Layer]) -> None:
         taps = {id(layer.cell): _Tapped(layer.cell, layer.name) for layer in layers}
+        self._network = network
         self.probes = [probe for layer in layers for probe in taps[id(layer.cell)].probes()]
         self._places = [
             (parent, child, cell, taps[id(cell)])
@@ -32,13 +34,14 @@ class Capture:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Insert the taps for a `with` block: parameter names, checkpoints and other graphs never see them."""
-        try:
-            for parent, child, _, tap in self._places:
-                _replace(parent, child, tap)
-            yield
-        finally:
-            for parent, child, cell, _ in self._places:
-                _replace(parent, child, cell)
+        with layers_apart(self._network):
+            try:
+                for parent, child, _, tap in self._places:
+                    _replace(parent, child, tap)
+                yield
+            finally:
+                for parent, child, cell, _ in self._places:
+                    _replace(parent, child, cell)
 
 
 def _replace(parent: nn.Cell, child: str, cell: nn.Cell) -> None:

@@ -1,0 +1,115 @@
+"""A network's trunk as one C++ operator against the same network layer by layer.
+
+test_operators_in_networks.py compares the gradients of every network.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from resnetboost_trainer.engine import device
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.models import trunk
+from support import familygradients
+
+pytestmark = pytest.mark.slow
+
+KINDS = ("small", "basic", "bottleneck", "squeezing")
+# (n, pixels): odd sizes, planes of one pixel, one image whose last planes are one pixel.
+SIZES = ((8, 32), (3, 33), (2, 9), (1, 9))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators() -> None:
+    device.prepare()
+    if library.usable() is None:
+        message = "no C++ operators here; make setup builds them where g++ is"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+@pytest.fixture(params=familygradients.MODES)
+def mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    mindspore.set_context(mode=familygradients.MODES[request.param])
+    yield
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+
+
+def images(count: int, pixels: int) -> Tensor:
+    return Tensor(np.random.default_rng(count).standard_normal((count, 3, pixels, pixels), np.float32))
+
+
+def fused(kind: str) -> nn.Cell:
+    network = familygradients.network(kind)
+    assert network.fuses_layers
+    return network.set_train(False)
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("count", "pixels"), SIZES)
+def test_inference_equals_that_of_the_layers(kind: str, count: int, pixels: int) -> None:
+    x = images(count, pixels)
+    found = fused(kind)(x).asnumpy()
+    network = fused(kind)
+    with trunk.layers_apart(network):
+        expected = network(x).asnumpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["conv1.weight", "bn1.moving_variance", "layer2.0.conv2.weight", "layer3.0.bn1.beta"])
+def test_inference_with_a_nan_gives_nan(kind: str, place: str) -> None:
+    network = fused(kind)
+    parameter = dict(network.parameters_and_names())[place]
+    values = parameter.asnumpy().copy()
+    values.flat[0] = np.nan
+    parameter.set_data(Tensor(values))
+    assert np.isnan(network(images(8, 32)).asnumpy()).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_repeats_its_bits(kind: str) -> None:
+    network = familygradients.network(kind)
+    first, second = (familygradients.once(network, "GRAPH") for _ in range(2))
+    for one, other in ((first.gradients, second.gradients), (first.statistics, second.statistics)):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_images_of_several_sizes_do_not_mix_up() -> None:
+    network = fused("basic")
+    sizes = ((2, 32), (4, 32), (2, 40))
+    once = [network(images(*size)).asnumpy() for size in sizes]
+    for size, expected in zip(sizes, once, strict=True):
+        assert np.array_equal(network(images(*size)).asnumpy(), expected)
+
+
+def test_the_gradient_of_images_is_nan_and_never_a_wrong_number() -> None:
+    network = familygradients.network("basic").set_train(True)
+
+    def total(x: Tensor) -> Tensor:
+        return network(x).sum()
+
+    assert np.isnan(ops.grad(total)(images(2, 32)).asnumpy()).all()
+
+
+def test_other_networks_run_layer_by_layer() -> None:
+    assert not familygradients.network("basic", ("stem",)).fuses_layers
+    assert not familygradients.network("basic", precision="BFloat16").fuses_layers
+
+
+@pytest.mark.parametrize("instructions", ["AVX2", "SSE41"])
+def test_a_step_is_right_on_older_cpus(instructions: str) -> None:
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "support.trunksteps", *KINDS]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == [f"{kind}:{instructions == 'AVX2'}" for kind in KINDS]

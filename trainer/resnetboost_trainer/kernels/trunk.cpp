@@ -1,0 +1,697 @@
+// A residual network up to its head, in one call: stem, [max pooling,] residual blocks, mean over the pixels.
+//
+// Images stay in oneDNN's blocked format from the stem to the mean. `program` is int32 [1 if pooled, the stem's stride
+// and padding, then for each block: convolutions of its branch, kind of its shortcut, 1 if it squeezes and excites, and
+// the stride and padding of each convolution, the shortcut's last]. `constants` is float32 [epsilon, share of the
+// running statistics kept].
+//
+// A layer is a convolution with its normalization. Layers, and squeezes and excitations, are numbered in the program's
+// order; a call has the weights of all layers, then what comes next for all layers, and so on.
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "blocked.h"
+#include "convolution.h"
+#include "operators.h"
+#include "space.h"
+#include "squeeze.h"
+
+namespace {
+
+enum ShortcutKind { identity, convolved, subsampled };
+
+// A convolution and its normalization. Places are offsets of float32 in what a forward pass saves for the backward one.
+struct Layer {
+  int number;
+  Dims weights;
+  int64_t stride, padding;
+  Dims images, results;
+  Blocked in, out;
+  int64_t convolved, mean, inverse, normalized;
+
+  ConvolutionShape shape(Pass pass, bool stem, Epilogue epilogue = {}) const {
+    return {pass, images, weights, results, stride, padding, stem ? plain : blocked, blocked, epilogue};
+  }
+};
+
+struct Squeeze {
+  int number;
+  int64_t inner, means, hidden, gates;
+};
+
+struct Block {
+  int first, count;  // layers of its branch; a shortcut's convolution is the one after them
+  ShortcutKind shortcut;
+  int squeeze;  // -1: none
+  int64_t input;  // place of its input
+};
+
+struct Counts {
+  int layers, squeezes;
+};
+
+// Where the tensors are in a call: `of_layer` for each layer from the first on, then `of_squeeze` for each squeeze.
+struct Places {
+  int first, of_layer, of_squeeze;
+  Counts counts;
+
+  int of(const Layer& layer, int which) const { return first + which * counts.layers + layer.number; }
+  int of(const Squeeze& squeeze, int which) const {
+    return first + of_layer * counts.layers + which * counts.squeezes + squeeze.number;
+  }
+  int next() const { return first + of_layer * counts.layers + of_squeeze * counts.squeezes; }
+};
+
+struct Trunk {
+  bool pooled = false;
+  Blocked pool{};
+  int64_t pooled_place = 0, chosen_place = 0;
+  std::vector<Layer> layers;
+  std::vector<Squeeze> squeezes;
+  std::vector<Block> blocks;
+  int64_t saved = 0, largest = 0;  // the largest images but those that are pooled
+
+  int64_t before_pool() const { return pooled ? layers[0].out.size() : 0; }
+  const Layer& last(const Block& block) const { return layers[block.first + block.count - 1]; }
+  };
+
+Blocked in_blocks(const Dims& dims) { return {dims[0], dims[1], dims[2], dims[3], block()}; }
+
+// Shapes of the weights of the layers, and of the first weights of the squeezes.
+struct Weights {
+  std::vector<Dims> layers, squeezes;
+};
+
+// Reads a program for images and weights of these shapes. Throws invalid_argument if they do not fit.
+class Reader {
+ public:
+  Reader(const int* program, int64_t length, const Dims& images, const Weights& weights)
+      : program_(program), length_(length), weights_(weights) {
+    require(block() > 0, "a CPU without AVX2");
+    trunk.pooled = next() != 0;
+    int64_t place = layer(images, !trunk.pooled);  // relu's gradient can be taken from the pooled images
+    Dims from = trunk.layers[0].results;
+    if (trunk.pooled) {
+      trunk.pool = max_pooled(in_blocks(from));
+      from = {from[0], from[1], trunk.pool.h, trunk.pool.w};
+      place = trunk.pooled_place = reserve(trunk.pool.size());
+      trunk.chosen_place = reserve((trunk.pool.size() + 3) / 4);
+    }
+    while (at_ < length_) place = read_block(from, place);
+    require(trunk.layers.size() == weights.layers.size(), "weights without a layer");
+    require(trunk.squeezes.size() == weights.squeezes.size(), "weights without a squeeze");
+  }
+
+  Trunk trunk;
+
+ private:
+  // Reads a block whose input is of shape `from`, which becomes that of its output; returns the output's place.
+  int64_t read_block(Dims& from, int64_t input) {
+    const int first = static_cast<int>(trunk.layers.size()), count = next();
+    const auto shortcut = static_cast<ShortcutKind>(next());
+    const bool squeezes = next() != 0;
+    require(count > 0 && shortcut >= identity && shortcut <= subsampled, "an unknown block");
+    Dims to = from;
+    int64_t place = 0;
+    for (int k = 0; k < count; ++k) place = layer(to, true), to = trunk.layers.back().results;
+    if (shortcut == convolved) {
+      layer(from, false);
+      require(trunk.layers.back().results == to, "a shortcut of another shape");
+    }
+    require(shortcut != identity || to == from, "an identity that changes its shape");
+    require(shortcut != subsampled || (to[1] >= from[1] && to[2] == (from[2] - 1) / 2 + 1), "a subsampling");
+    trunk.blocks.push_back({first, count, shortcut, squeezes ? squeeze(to) : -1, input});
+    from = to;
+    return place;
+  }
+
+  int next() {
+    require(at_ < length_, "a program that ends too early");
+    return program_[at_++];
+  }
+
+  int64_t reserve(int64_t numbers) {
+    const int64_t place = trunk.saved;
+    trunk.saved += (numbers + 15) / 16 * 16;
+    return place;
+  }
+
+  // Adds the next layer, whose input is of that shape; returns the place of its normalized results.
+  int64_t layer(const Dims& images, bool normalized) {
+    const size_t number = trunk.layers.size();
+    require(number < weights_.layers.size(), "a layer without weights");
+    const Dims shape = weights_.layers[number];
+    const int64_t stride = next(), padding = next();
+    const Dims results = results_of(images, shape, stride, padding);
+    require(results[1] % block() == 0, "a number of channels that is not a multiple of the block");
+    Layer made{static_cast<int>(number), shape, stride, padding, images, results, in_blocks(images),
+               in_blocks(results), 0, 0, 0, 0};
+    made.convolved = reserve(made.out.size());
+    made.mean = reserve(made.out.c);
+    made.inverse = reserve(made.out.c);
+    made.normalized = normalized ? reserve(made.out.size()) : -1;
+    if (normalized || number > 0) trunk.largest = std::max(trunk.largest, made.out.size());
+    trunk.layers.push_back(made);
+    return made.normalized;
+  }
+
+  // Adds the next squeeze, of images of that shape; returns its number.
+  int squeeze(const Dims& images) {
+    const size_t number = trunk.squeezes.size();
+    require(number < weights_.squeezes.size(), "a squeeze without weights");
+    const Dims shape = weights_.squeezes[number];
+    require(shape[1] == images[1] && shape[2] == 1 && shape[3] == 1, "weights that do not squeeze the channels");
+    Squeeze made{static_cast<int>(number), shape[0], 0, 0, 0};
+    made.means = reserve(images[0] * images[1]);
+    made.hidden = reserve(images[0] * shape[0]);
+    made.gates = reserve(images[0] * images[1]);
+    trunk.squeezes.push_back(made);
+    return made.number;
+  }
+
+  const int* program_;
+  int64_t length_, at_ = 0;
+  const Weights& weights_;
+};
+
+Dims dims_of(const int64_t* sizes) { return {sizes[0], sizes[1], sizes[2], sizes[3]}; }
+
+// Counts the layers and squeezes of a program, which the reader checks afterwards.
+Counts counted(const int* program, int64_t length) {
+  Counts found{1, 0};
+  for (int64_t at = 3; at + 2 < length;) {
+    const int layers = program[at] + (program[at + 1] == convolved);
+    require(layers > 0, "an unknown block");
+    found.layers += layers;
+    found.squeezes += program[at + 2] != 0;
+    at += 3 + 2 * layers;
+  }
+  return found;
+}
+
+Places forward_places(const Counts& counts) { return {3, 5, 4, counts}; }
+Places backward_places(const Counts& counts) { return {4, 2, 2, counts}; }
+
+Counts counts_of(const Call& call) { return counted(call.integers(1), call.size(1)); }
+
+// The trunk of a call: tensor 0 has the images, 1 the program.
+Trunk trunk_of(const Call& call, const Places& places) {
+  require(call.count >= places.next(), "too few tensors");
+  const auto dims = [&](int k) {
+    require(call.ranks[k] == 4, "a tensor without 4 axes");
+    return dims_of(call.shapes[k]);
+  };
+  Weights weights;
+  const int squeezes = places.first + places.of_layer * places.counts.layers;
+  for (int k = 0; k < places.counts.layers; ++k) weights.layers.push_back(dims(places.first + k));
+  for (int k = 0; k < places.counts.squeezes; ++k) weights.squeezes.push_back(dims(squeezes + k));
+  const Trunk trunk = Reader(call.integers(1), call.size(1), dims(0), weights).trunk;
+  for (const Layer& layer : trunk.layers)
+    for (int which = 1; which < places.of_layer; ++which)
+      require(call.size(places.of(layer, which)) == layer.out.c, "not one number for each channel");
+  for (const Squeeze& squeeze : trunk.squeezes) {
+    const int64_t size = call.size(places.of(squeeze, 0));
+    require(call.size(places.of(squeeze, places.of_squeeze / 2)) == size, "weights of another shape");
+    for (int which = 1; places.of_squeeze == 4 && which < 4; which += 2)
+      require(call.size(places.of(squeeze, which)) == (which == 1 ? squeeze.inner : size / squeeze.inner), "biases");
+  }
+  return trunk;
+}
+
+// Seconds of each layer, for profiles: empty while none is made.
+enum Work { convolving, normalizing, normalizing_gradient, images_gradient, weights_gradient, works };
+
+std::vector<double>& seconds() {
+  static auto* const one = new std::vector<double>;
+  return *one;
+}
+
+// Adds the time until its end to that of a layer's work.
+class Timed {
+ public:
+  Timed(int layer, Work work) : index_(static_cast<size_t>(layer) * works + work), begun_(Clock::now()) {}
+  ~Timed() {
+    if (index_ < seconds().size()) seconds()[index_] += std::chrono::duration<double>(Clock::now() - begun_).count();
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  size_t index_;
+  Clock::time_point begun_;
+};
+
+Space& space() {
+  static Space* const one = new Space;
+  return *one;
+}
+
+// Buffers of the same size in the work space, taken and given back, and one of another size.
+class Buffers {
+ public:
+  Buffers(int count, int64_t numbers, int64_t others) {
+    const int64_t each = (numbers + 1023) / 1024 * 1024;
+    other_ = reinterpret_cast<float*>(space().of((count * each + others) * sizeof(float)));
+    for (int k = 0; k < count; ++k) free_.push_back(other_ + others + k * each);
+  }
+  float* other() { return other_; }
+  float* take() {
+    require(!free_.empty(), "too few buffers");
+    float* const one = free_.back();
+    free_.pop_back();
+    return one;
+  }
+  void give(float* one) {
+    if (one != nullptr) free_.push_back(one);
+  }
+
+ private:
+  float* other_;
+  std::vector<float*> free_;
+};
+
+struct Parameters {
+  const float *weights, *gamma, *beta;
+  float *mean, *variance;  // running
+};
+
+Parameters parameters_of(const Call& call, const Places& at, const Layer& layer) {
+  return {call.floats(at.of(layer, 0)), call.floats(at.of(layer, 1)), call.floats(at.of(layer, 2)),
+          call.floats(at.of(layer, 3)), call.floats(at.of(layer, 4))};
+}
+
+Excitation excitation_of(const Call& call, const Places& at, const Squeeze& squeeze, const Layer& layer) {
+  return {layer.out.n, layer.out.c, squeeze.inner, call.floats(at.of(squeeze, 0)), call.floats(at.of(squeeze, 1)),
+          call.floats(at.of(squeeze, 2)), call.floats(at.of(squeeze, 3))};
+}
+
+// Means over the pixels of affine(x), (n, c).
+void normalized_means(const float* x, const Affine& affine, const Blocked& at, float* means) {
+  mean_of_pixels(x, at, means);
+  for (int64_t k = 0; k < at.n * at.c; ++k) {
+    const int64_t c = k % at.c;
+    means[k] = affine.scale[c] * (means[k] - affine.mean[c]) + affine.shift[c];
+  }
+}
+
+class Forward {
+ public:
+  explicit Forward(const Call& call)
+      : call_(call), places_(forward_places(counts_of(call))), trunk_(trunk_of(call, places_)), saved_(call.floats(call.count - 1)) {
+    require(call.count == places_.next() + 2, "wrong number of tensors");
+    require(call.size(2) == 2, "not two constants");
+    require(call.size(call.count - 1) == trunk_.saved, "a wrong size of what is saved");
+  }
+
+  void run() {
+    const Layer& stem = trunk_.layers[0];
+    convolve(0, call_.floats(0));
+    if (trunk_.pooled) {
+      float* const y = Buffers(0, 0, stem.out.size()).other();
+      normalized(0, {}, y);
+      max_pool(y, stem.out, saved_ + trunk_.pooled_place, chosen());
+    } else {
+      normalized(0, {}, saved_ + stem.normalized);
+    }
+    for (const Block& block : trunk_.blocks) run(block);
+    const Layer& last = trunk_.blocks.empty() ? stem : trunk_.last(trunk_.blocks.back());
+    mean_of_pixels(saved_ + last.normalized, last.out, call_.floats(call_.count - 2));
+  }
+
+ private:
+  uint8_t* chosen() { return reinterpret_cast<uint8_t*>(saved_ + trunk_.chosen_place); }
+
+  void run(const Block& block) {
+    const float* const input = saved_ + block.input;
+    const float* x = input;
+    const int last = block.first + block.count - 1;
+    for (int k = block.first; k < last; ++k) {
+      float* const y = saved_ + trunk_.layers[k].normalized;
+      convolve(k, x);
+      normalized(k, {}, y);
+      x = y;
+    }
+    convolve(last, x);
+    const Layer& layer = trunk_.layers[last];
+    float* const y = saved_ + layer.normalized;
+    if (block.shortcut == identity) {
+      normalized(last, {input, nullptr}, y, block.squeeze);
+    } else if (block.shortcut == subsampled) {
+      float* const sample = Buffers(0, 0, layer.out.size()).other();
+      subsample(input, trunk_.layers[block.first].in, sample, layer.out);
+      normalized(last, {sample, nullptr}, y, block.squeeze);
+    } else {
+      convolve(last + 1, input);
+      std::vector<float> scale;
+      const Affine affine = timed_statistics(last + 1, scale);
+      normalized(last, {saved_ + trunk_.layers[last + 1].convolved, &affine}, y, block.squeeze);
+    }
+  }
+
+  void convolve(int k, const float* x) {
+    const Timed timed(k, convolving);
+    const Layer& layer = trunk_.layers[k];
+    convolution_of(layer.shape(forward, k == 0)).run({saved_ + layer.convolved, x, parameters_of(call_, places_, layer).weights});
+  }
+
+  Affine timed_statistics(int k, std::vector<float>& scale) {
+    const Timed timed(k, normalizing);
+    return statistics(k, scale);
+  }
+
+  // Computes the batch's statistics of a layer, and moves its running ones, with the sample variance (divisor n - 1).
+  Affine statistics(int k, std::vector<float>& scale) {
+    const Layer& layer = trunk_.layers[k];
+    const Parameters own = parameters_of(call_, places_, layer);
+    const float epsilon = call_.floats(2)[0], keep = call_.floats(2)[1];
+    float *const mean = saved_ + layer.mean, *const inverse = saved_ + layer.inverse;
+    const auto numbers = static_cast<double>(layer.out.n * layer.out.h * layer.out.w);
+    std::vector<Moments> found(layer.out.c);
+    moments(saved_ + layer.convolved, layer.out, found.data());
+    scale.resize(layer.out.c);
+    for (int64_t c = 0; c < layer.out.c; ++c) {
+      mean[c] = static_cast<float>(found[c].mean);
+      inverse[c] = static_cast<float>(1 / std::sqrt(found[c].squares / numbers + epsilon));
+      scale[c] = own.gamma[c] * inverse[c];
+      const float variance = static_cast<float>(found[c].squares / std::max(numbers - 1, 1.0));
+      own.mean[c] = keep * own.mean[c] + (1 - keep) * mean[c];
+      own.variance[c] = keep * own.variance[c] + (1 - keep) * variance;
+    }
+    return {mean, scale.data(), own.beta};
+  }
+
+  void normalized(int k, const Shortcut& shortcut, float* y, int squeeze = -1) {
+    const Timed timed(k, normalizing);
+    const Layer& layer = trunk_.layers[k];
+    std::vector<float> scale;
+    const Affine affine = statistics(k, scale);
+    const float* const gates = squeeze < 0 ? nullptr : excited(trunk_.squeezes[squeeze], layer, affine);
+    normalize(saved_ + layer.convolved, affine, shortcut, y, layer.out, true, gates);
+  }
+
+  const float* excited(const Squeeze& squeeze, const Layer& layer, const Affine& affine) {
+    float *const means = saved_ + squeeze.means, *const gates = saved_ + squeeze.gates;
+    normalized_means(saved_ + layer.convolved, affine, layer.out, means);
+    excite(excitation_of(call_, places_, squeeze, layer), means, saved_ + squeeze.hidden, gates);
+    return gates;
+  }
+
+  const Call& call_;
+  Places places_;
+  Trunk trunk_;
+  float* saved_;
+};
+
+// The gradient of an image is the sum of two parts, one of them optional.
+struct Parts {
+  float *one, *more;
+};
+
+class Backward {
+ public:
+  explicit Backward(const Call& call)
+      : call_(call), places_(backward_places(counts_of(call))), trunk_(trunk_of(call, places_)), saved_(call.floats(2)), buffers_(4, trunk_.largest, trunk_.before_pool()),
+        found_{places_.next(), 3, 4, places_.counts} {
+    require(call.count == found_.next(), "wrong number of gradients");
+    require(call.size(2) == trunk_.saved, "a wrong size of what is saved");
+  }
+
+  void run() {
+    const Layer& stem = trunk_.layers[0];
+    const Layer& last = trunk_.blocks.empty() ? stem : trunk_.last(trunk_.blocks.back());
+    Parts parts{buffers_.take(), nullptr};
+    mean_of_pixels_gradient(call_.floats(3), parts.one, last.out);
+    for (size_t k = trunk_.blocks.size(); k-- > 0;) parts = through(trunk_.blocks[k], parts);
+    if (trunk_.pooled) parts = {through_pool(parts), nullptr};
+    sums(0, parts.one, parts.more, trunk_.pooled ? nullptr : saved_ + stem.normalized);
+    of_convolved(0, parts.one, parts.one);
+    of_weights(0, parts.one, call_.floats(0));
+  }
+
+ private:
+  // Gradients of the pooled images -> that of the stem's normalization.
+  float* through_pool(const Parts& parts) {
+    rectify_gradient(parts.one, parts.more, saved_ + trunk_.pooled_place, trunk_.pool);
+    const auto* const chosen = reinterpret_cast<const uint8_t*>(saved_ + trunk_.chosen_place);
+    max_pool_gradient(parts.one, chosen, buffers_.other(), trunk_.layers[0].out);
+    return buffers_.other();
+  }
+
+  // Gradients of a block's output -> those of its input.
+  Parts through(const Block& block, Parts parts) {
+    const float* const input = saved_ + block.input;
+    int k = block.first + block.count - 1;
+    Gates gated;
+    if (block.squeeze < 0) rectified(k, parts);
+    else gated = rectified(k, parts, trunk_.squeezes[block.squeeze]);
+    buffers_.give(parts.more);
+    float* const dz = parts.one;
+    float* dc = buffers_.take();
+    of_convolved(k, dz, dc, gated);
+    float* dx = below(k, dc, k == block.first ? input : saved_ + trunk_.layers[k - 1].normalized);
+    while (--k >= block.first) {
+      rectified(k, {dx, nullptr});
+      of_convolved(k, dx, dx);
+      dx = below(k, dx, k == block.first ? input : saved_ + trunk_.layers[k - 1].normalized);
+    }
+    if (block.shortcut == identity) return {dx, dz};
+    const int last = block.first + block.count - 1;
+    if (block.shortcut == subsampled) {
+      add_subsample_gradient(dz, trunk_.layers[last].out, dx, trunk_.layers[block.first].in);
+      buffers_.give(dz);
+      return {dx, nullptr};
+    }
+    sums(last + 1, dz, nullptr, nullptr);
+    of_convolved(last + 1, dz, dz);
+    return {dx, below(last + 1, dz, input)};
+  }
+
+  // The sum of the parts wherever the layer's results passed relu, written over the first; and sums over it.
+  void rectified(int k, const Parts& parts) {
+    sums(k, parts.one, parts.more, saved_ + trunk_.layers[k].normalized);
+  }
+
+  void sums(int k, float* dy, const float* more, const float* y) {
+    const Timed timed(k, normalizing_gradient);
+    const Layer& layer = trunk_.layers[k];
+    sums_.resize(layer.out.c);
+    gradient_sums(dy, more, y, saved_ + layer.convolved, saved_ + layer.mean, layer.out, sums_.data());
+  }
+
+  // The same for a layer whose results are multiplied by gates. Gradients of the squeeze's parameters, and sums of the
+  // gradient of what the gates multiply, which is dz gates + more.
+  Gates rectified(int k, const Parts& parts, const Squeeze& squeeze) {
+    const Timed timed(k, normalizing_gradient);
+    const Layer& layer = trunk_.layers[k];
+    const Blocked& at = layer.out;
+    const float *const mean = saved_ + layer.mean, *const inverse = saved_ + layer.inverse;
+    const float *const gamma = call_.floats(places_.of(layer, 1)), *const x = saved_ + layer.convolved;
+    const float *const means = saved_ + squeeze.means, *const gates = saved_ + squeeze.gates;
+    std::vector<GradientSums> of_images(at.n * at.c);
+    gradient_sums_of_images(parts.one, parts.more, saved_ + layer.normalized, x, mean, at, of_images.data());
+    // What the gates multiply is gamma inverse (x - mean) + beta, and beta is its mean less that of the first term.
+    std::vector<float> centred(at.n * at.c), dgates(at.n * at.c);
+    mean_of_pixels(x, at, centred.data());
+    more_.resize(at.n * at.c);
+    for (int64_t i = 0; i < at.n * at.c; ++i) {
+      const int64_t c = i % at.c;
+      centred[i] -= mean[c];
+      const double scale = static_cast<double>(gamma[c]) * inverse[c];
+      const double beta = means[i] - scale * centred[i];
+      dgates[i] = static_cast<float>(scale * of_images[i].product + beta * of_images[i].plain);
+    }
+    const Excitation by{at.n, at.c, squeeze.inner, call_.floats(places_.of(squeeze, 0)), nullptr,
+                        call_.floats(places_.of(squeeze, 1)), nullptr};
+    const auto found = [&](int which) { return call_.floats(found_.of(squeeze, which)); };
+    excite_gradient(by, means, saved_ + squeeze.hidden, gates, dgates.data(),
+                    {found(0), found(1), found(2), found(3)}, more_.data());
+    const auto pixels = static_cast<float>(at.h * at.w);
+    sums_.assign(at.c, {0, 0});
+    for (int64_t i = 0; i < at.n * at.c; ++i) {
+      const int64_t c = i % at.c;
+      sums_[c].plain += of_images[i].plain * gates[i] + more_[i];
+      sums_[c].product += of_images[i].product * gates[i] + static_cast<double>(more_[i]) * centred[i];
+      more_[i] /= pixels;
+    }
+    return {gates, more_.data()};
+  }
+
+  // Gradients of gamma and beta, and that of the normalization's input, from the sums; dx may be dz.
+  void of_convolved(int k, const float* dz, float* dx, const Gates& gated = {}) {
+    const Timed timed(k, normalizing_gradient);
+    const Layer& layer = trunk_.layers[k];
+    const float *const gamma = call_.floats(places_.of(layer, 1)), *const inverse = saved_ + layer.inverse;
+    float *const dgamma = call_.floats(found_.of(layer, 1)), *const dbeta = call_.floats(found_.of(layer, 2));
+    const auto numbers = static_cast<double>(layer.out.n * layer.out.h * layer.out.w);
+    std::vector<float> scale(layer.out.c), offset(layer.out.c), slope(layer.out.c);
+    for (int64_t c = 0; c < layer.out.c; ++c) {
+      dgamma[c] = static_cast<float>(sums_[c].product * inverse[c]);
+      dbeta[c] = static_cast<float>(sums_[c].plain);
+      scale[c] = gamma[c] * inverse[c];
+      offset[c] = static_cast<float>(sums_[c].plain / numbers);
+      slope[c] = static_cast<float>(sums_[c].product / numbers * inverse[c] * inverse[c]);
+    }
+    input_gradient(dz, saved_ + layer.convolved, saved_ + layer.mean, scale.data(), offset.data(), slope.data(), dx,
+                   layer.out, gated);
+  }
+
+  // Gradients of a layer's weights and of its input x; gives the buffer of the results' gradient back.
+  float* below(int k, float* dc, const float* x) {
+    const Layer& layer = trunk_.layers[k];
+    of_weights(k, dc, x);
+    const Timed timed(k, images_gradient);
+    float* const dx = buffers_.take();
+    convolution_of(layer.shape(backward_images, false)).run({dc, dx, call_.floats(places_.of(layer, 0))});
+    buffers_.give(dc);
+    return dx;
+  }
+
+  void of_weights(int k, const float* dc, const float* x) {
+    const Timed timed(k, weights_gradient);
+    const Layer& layer = trunk_.layers[k];
+    convolution_of(layer.shape(backward_weights, k == 0)).run({dc, x, call_.floats(found_.of(layer, 0))});
+  }
+
+  const Call& call_;
+  Places places_;
+  Trunk trunk_;
+  const float* saved_;
+  Buffers buffers_;
+  Places found_;  // of the gradients
+  std::vector<GradientSums> sums_;
+  std::vector<float> more_;
+};
+
+class Inference {
+ public:
+  explicit Inference(const Call& call)
+      : call_(call), places_(forward_places(counts_of(call))), trunk_(trunk_of(call, places_)), buffers_(4, trunk_.largest, trunk_.before_pool()) {
+    require(call.count == places_.next() + 1, "wrong number of tensors");
+    require(call.size(2) == 2, "not two constants");
+  }
+
+  void run() {
+    const Layer& stem = trunk_.layers[0];
+    float* x = buffers_.take();
+    float* const y = trunk_.pooled ? buffers_.other() : x;
+    convolve(0, call_.floats(0), y, {true, false, true});
+    if (trunk_.pooled) max_pool(y, stem.out, x, nullptr);
+    for (const Block& block : trunk_.blocks) x = through(block, x);
+    mean_of_pixels(x, (trunk_.blocks.empty() ? stem : trunk_.last(trunk_.blocks.back())).out,
+                   call_.floats(call_.count - 1));
+  }
+
+ private:
+  float* through(const Block& block, float* input) {
+    const int last = block.first + block.count - 1;
+    float* x = input;
+    for (int k = block.first; k < last; ++k) {
+      float* const y = buffers_.take();
+      convolve(k, x, y, {true, false, true});
+      if (x != input) buffers_.give(x);
+      x = y;
+    }
+    float *const shortcut = shortcut_of(block, input), *const y = buffers_.take();
+    if (block.squeeze < 0) convolve(last, x, y, {true, true, true}, shortcut);
+    else squeezed(block, x, y, shortcut);
+    if (x != input) buffers_.give(x);
+    if (shortcut != input) buffers_.give(shortcut);
+    buffers_.give(input);
+    return y;
+  }
+
+  float* shortcut_of(const Block& block, float* input) {
+    if (block.shortcut == identity) return input;
+    float* const shortcut = buffers_.take();
+    const int last = block.first + block.count - 1;
+    if (block.shortcut == subsampled)
+      subsample(input, trunk_.layers[block.first].in, shortcut, trunk_.layers[last].out);
+    else
+      convolve(last + 1, input, shortcut, {true, false, false});
+    return shortcut;
+  }
+
+  // The last convolution of a block, whose results are multiplied by gates before the shortcut is added.
+  void squeezed(const Block& block, const float* x, float* y, const float* shortcut) {
+    const int last = block.first + block.count - 1;
+    const Squeeze& squeeze = trunk_.squeezes[block.squeeze];
+    const Layer& layer = trunk_.layers[last];
+    convolve(last, x, y, {true, false, false});
+    std::vector<float> means(layer.out.n * layer.out.c), hidden(layer.out.n * squeeze.inner), gates(means.size());
+    mean_of_pixels(y, layer.out, means.data());
+    excite(excitation_of(call_, places_, squeeze, layer), means.data(), hidden.data(), gates.data());
+    const std::vector<float> zero(layer.out.c), one(layer.out.c, 1);
+    normalize(y, {zero.data(), one.data(), zero.data()}, {shortcut, nullptr}, y, layer.out, true, gates.data());
+  }
+
+  // A convolution with the normalization by running statistics folded into it.
+  void convolve(int k, const float* x, float* y, Epilogue epilogue, const float* added = nullptr) {
+    const Layer& layer = trunk_.layers[k];
+    const Parameters own = parameters_of(call_, places_, layer);
+    scale_.resize(layer.out.c);
+    shift_.resize(layer.out.c);
+    for (int64_t c = 0; c < layer.out.c; ++c) {
+      scale_[c] = own.gamma[c] / std::sqrt(own.variance[c] + call_.floats(2)[0]);
+      shift_[c] = own.beta[c] - own.mean[c] * scale_[c];
+    }
+    if (layer.out.n * layer.out.h * layer.out.w > 1) {
+      convolution_of(layer.shape(forward, k == 0, epilogue)).run({y, x, own.weights}, nullptr,
+                                                                {scale_.data(), shift_.data(), added});
+    } else {  // oneDNN then has only its reference loops for the epilogue
+      convolution_of(layer.shape(forward, k == 0)).run({y, x, own.weights});
+      const std::vector<float> nothing(layer.out.c);
+      normalize(y, {nothing.data(), scale_.data(), shift_.data()}, {added, nullptr}, y, layer.out, epilogue.rectifies);
+    }
+  }
+
+  const Call& call_;
+  Places places_;
+  Trunk trunk_;
+  Buffers buffers_;
+  std::vector<float> scale_, shift_;
+};
+
+}  // namespace
+
+// Returns the number of float32 that a forward pass saves, or 0 if this CPU or these shapes are not supported.
+// `weights` are the shapes of `count` weights, 4 numbers each: those of the layers, and the first of the squeezes.
+EXPORTED int64_t resnetboost_trunk_saved(const int* program, int64_t length, const int64_t* images,
+                                         const int64_t* weights, int64_t count) {
+  try {
+    const Counts counts = counted(program, length);
+    require(count == counts.layers + counts.squeezes, "wrong number of weights");
+    Weights shapes;
+    for (int k = 0; k < count; ++k)
+      (k < counts.layers ? shapes.layers : shapes.squeezes).push_back(dims_of(weights + 4 * k));
+    return Reader(program, length, dims_of(images), shapes).trunk.saved;
+  } catch (const std::invalid_argument&) {
+    return 0;
+  }
+}
+
+// Starts to add up the seconds of each of the layers anew, or stops with 0.
+EXPORTED void resnetboost_trunk_record(int64_t layers) {
+  const std::lock_guard<std::mutex> lock(turn());
+  seconds().assign(layers * works, 0);
+}
+
+// Copies the seconds: of each layer its convolution, normalization, the normalization's gradient, and the gradients of
+// its images and of its weights.
+EXPORTED void resnetboost_trunk_recorded(double* found) {
+  const std::lock_guard<std::mutex> lock(turn());
+  std::copy(seconds().begin(), seconds().end(), found);
+}
+
+// (images, program, constants, then of the layers: weights, gammas, betas, running means, running variances, and of the
+// squeezes: W1, b1, W2, b2) -> features (n, channels), what the gradients need. The running statistics are updated in
+// place.
+OPERATOR(trunk, tensors, [](const Call& call) { Forward(call).run(); })
+
+// (images, program, saved, gradient of the features, then of the layers: weights, gammas, and of the squeezes: W1, W2)
+// -> gradients, of the layers: of weights, gammas and betas, and of the squeezes: of W1, b1, W2, b2
+OPERATOR(trunk_gradients, tensors, [](const Call& call) { Backward(call).run(); })
+
+// The same arguments as for `trunk` -> features, by the running statistics
+OPERATOR(trunk_inference, tensors, [](const Call& call) { Inference(call).run(); })
