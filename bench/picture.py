@@ -139,7 +139,7 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
     with rc_context(STYLE):
         figure = Figure(figsize=(10, 0.6 + _ROW_INCHES * (sum(heights) + curves)), dpi=110, layout="constrained")
         figure.suptitle("Speed / the baseline's, measured side by side", x=0.01, ha="left", fontsize=12)
-        above, below = figure.subfigures(2, 1, height_ratios=(max(0.1, sum(heights)), curves))
+        above, below = figure.subfigures(2, 1, height_ratios=(max(0.1, sum(heights)), curves), squeeze=False)[:, 0]
         if panels:
             limits = _limits(panels.values())
             every = above.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
