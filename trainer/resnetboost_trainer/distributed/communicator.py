@@ -5,6 +5,7 @@ fuse tensors into flat buffers: a collective costs about a millisecond whatever 
 """
 
 import atexit
+import contextlib
 import hashlib
 import logging
 import os
@@ -129,13 +130,14 @@ class Communicator:
         return self.rank == self.leader
 
     def _join(self) -> None:
-        from mindspore import communication
+        from mindspore import communication, get_context
 
         started = time.monotonic()
         if "MS_SCHED_HOST" in os.environ:  # or the ranks meet by a rank table
             await_coordinator()
         try:
-            with short_sleeps():
+            # A device's own library was never tried with signals.
+            with short_sleeps() if get_context("device_target") == "CPU" else contextlib.nullcontext():
                 communication.init()
         except RuntimeError as error:
             raise CommunicationError(f"the gang of {self.size} ranks did not come together: {_brief(error)}") from error
