@@ -100,8 +100,10 @@ PANELS: dict[str, list[Row]] = {
             for size in (100, 500, 1000)
         ),
         Row("create_10000_vs_1000", "rate of creation, 10,000 pods / 1000", faster=True),
+        Row("create_running_10000_vs_1000", "the same until all run", faster=True),
         Row("restart_1000_vs_start", "restart of 1000 with new pods / their start"),
         Row("restart_one_of_ten_vs_alone", "restart of one gang of ten / alone"),
+        Row("first_pod_of_200_jobs_last_vs_median", "200 jobs at once: the last's first pod / the median"),
     ],
 }
 

@@ -14,7 +14,7 @@ from bench.entries import Entry, ratio
 from resnetboost_api import names
 
 SIZES = tuple(int(size) for size in os.environ.get("RESTART_RANKS", "2,8").split(",") if size)
-ROUNDS = int(os.environ.get("RESTART_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("RESTART_ROUNDS", "2"))
 JOB = Path("examples/digits.yaml")
 STEPS, PATIENCE_SECONDS = 5, 300.0
 _SETTINGS = ("stages[0].epochs=500", "stages[0].localBatchSize=16", "checkpoint.everySteps=20")

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.entries import Entry, figure, ratio
 from bench.restart_ranks import JOB, until_steps
 
-PAIRS, RUNS = 5, 2
+PAIRS, RUNS = 3, 2
 PROGRAM = str(Path(sys.executable).with_name("resnetboost"))
 
 
