@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # MindSpore looks whether the gang is complete 0.05 s after it begins and then every 0.5 s; addresses follow at once.
-# It gives up after 19 sleeps, so they must not be much shorter: these still wait 9 s for an address.
-FIRST_SECONDS, INTERVAL_SECONDS = 0.65, 0.5
+# It gives up after 19 sleeps, so they must not be much shorter: these still wait 18 s for an address, on a busy machine.
+FIRST_SECONDS, INTERVAL_SECONDS = 0.65, 1.0
 
 
 @contextmanager
