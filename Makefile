@@ -107,10 +107,14 @@ images:  ## Build images: BASE_IMAGE=... IMAGES="operator trainer-cpu" (docs/ima
 	@BASE_IMAGE="$(BASE_IMAGE)" scripts/build-images $(IMAGES)
 
 .PHONY: bench
-bench: setup  ## Measure every suite of bench/, print the table, write build/bench.json
+bench: setup  ## Measure how fast it is: a table, build/bench*.json and build/speed.png (40 minutes; bench-accuracy is apart)
 	@PYTHONPATH=tests $(BIN)/python -m bench
 
-bench-%: setup  ## Measure one suite and merge it into build/bench.json
+.PHONY: bench-picture
+bench-picture: setup  ## Draw docs/speed.png from what build/ has of the bench
+	@$(BIN)/python -m bench.picture build/bench.json build/bench-scale.json docs/speed.png
+
+bench-%: setup  ## Measure one suite, or `accuracy`: what whole runs achieve (30 minutes); merge it into build/bench.json
 	@PYTHONPATH=tests $(BIN)/python -m bench $*
 
 .PHONY: setup

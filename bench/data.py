@@ -20,7 +20,7 @@ CONTENDERS = {
     "pillow": (sys.executable, "Pillow and NumPy in threads"),
 }
 _PACKAGES = {"torchvision": "torchvision", "torchvisionio": "torchvision", "pillow": "PIL"}
-PAIRS = 9
+PAIRS = 7
 IMAGES = 256
 
 

@@ -69,10 +69,14 @@ def show(entries: Iterable[Entry]) -> None:
     Console(width=140).print(table)
 
 
+def read(path: Path) -> list[Entry]:
+    """The entries of a JSON file; none if it does not exist."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Entry]) if path.exists() else []
+
+
 def merge(entries: Iterable[Entry], path: Path) -> list[Entry]:
     """Merge the entries into the JSON file, replacing those of the same name; returns all of them."""
-    known = msgspec.json.decode(path.read_bytes(), type=list[Entry]) if path.exists() else []
-    merged = {entry.name: entry for entry in [*known, *entries]}
+    merged = {entry.name: entry for entry in [*read(path), *entries]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(list(merged.values()))) + b"\n")
     return list(merged.values())

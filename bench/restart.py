@@ -25,7 +25,7 @@ from bench.scale_pods import Pods
 from resnetboost_api import names
 
 SIZE = int(os.environ.get("RESTART_SIZE", "1000"))
-ROUNDS = int(os.environ.get("RESTART_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("RESTART_ROUNDS", "2"))
 NODES = 20
 ADDRESS = "127.63.7.1"
 QUIET_SECONDS, SETTLE_SECONDS, PATIENCE_SECONDS = 3.0, 6.0, 120.0

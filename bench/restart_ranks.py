@@ -14,7 +14,7 @@ from bench.entries import Entry, ratio
 from resnetboost_api import names
 
 SIZES = tuple(int(size) for size in os.environ.get("RESTART_RANKS", "2,8").split(",") if size)
-ROUNDS = int(os.environ.get("RESTART_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("RESTART_ROUNDS", "2"))
 JOB = Path("examples/digits.yaml")
 STEPS, PATIENCE_SECONDS = 5, 300.0
 _SETTINGS = ("stages[0].epochs=500", "stages[0].localBatchSize=16", "checkpoint.everySteps=20")
@@ -35,10 +35,10 @@ def _entry(size: int) -> Entry:
 def next_step_seconds(size: int, restart_in: str) -> float:
     """Seconds from the kill of the last rank until the next attempt has finished a step."""
     with tempfile.TemporaryDirectory() as folder, _run(Path(folder), size, restart_in) as run:
-        _until_steps(run, Path(folder), attempt=0)
+        until_steps(run, Path(folder), attempt=0)
         began = time.monotonic()
         os.kill(_rank_process(Path(folder), size - 1), signal.SIGKILL)
-        return _until_steps(run, Path(folder), attempt=1, steps=1) - began
+        return until_steps(run, Path(folder), attempt=1, steps=1) - began
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def _run(folder: Path, size: int, restart_in: str) -> Iterator[subprocess.Popen[
         (folder.parent / f"{folder.name}.log").unlink()
 
 
-def _until_steps(run: subprocess.Popen[bytes], folder: Path, attempt: int, steps: int = STEPS) -> float:
+def until_steps(run: subprocess.Popen[bytes], folder: Path, attempt: int, steps: int = STEPS) -> float:
     """Time (monotonic) when the attempt is first seen to have finished so many steps."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

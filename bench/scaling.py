@@ -5,7 +5,7 @@ import statistics
 from bench import trainer
 from bench.entries import Entry, ratio
 
-ROUNDS, EPOCHS = 5, 4
+ROUNDS, EPOCHS = 3, 4
 
 
 def measure() -> list[Entry]:

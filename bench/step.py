@@ -12,7 +12,7 @@ def measure() -> list[Entry]:
     """8x8 grey images like digits, and 32x32 colour images like CIFAR. A stock step takes several times as long."""
     return [
         _compare("cpu_step_speedup_vs_stock", channels=1, size=8, pairs=11, count=20),
-        _compare("cpu_step_speedup_vs_stock_32", channels=3, size=32, pairs=5, count=5),
+        _compare("cpu_step_speedup_vs_stock_32", channels=3, size=32, pairs=3, count=5),
     ]
 
 
@@ -27,18 +27,19 @@ def _compare(name: str, channels: int, size: int, pairs: int, count: int) -> Ent
 
 
 class Worker:
-    """A process that makes the requested number of steps; it idles while the other one works.
+    """A process that makes the requested number of steps; it idles while another one works. Entered, it is ready.
 
     Steps of a training follow each other: only the first of a turn begins with sleeping threads. `about`: the worker's
     description of itself when it was ready.
     """
+
+    about = ""
 
     def __init__(self, command: Sequence[str], folder: str | None = None) -> None:
         """`folder` is the working directory, for an interpreter that must not find our packages."""
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_clean(folder is None), cwd=folder
         )
-        self.about = self._answer("ready").removeprefix("ready").strip()
 
     @classmethod
     def of(cls, module: str, *arguments: str) -> "Worker":
@@ -46,6 +47,7 @@ class Worker:
         return cls([sys.executable, "-m", module, *arguments])
 
     def __enter__(self) -> "Worker":
+        self.about = self._answer("ready").removeprefix("ready").strip()
         return self
 
     def __exit__(self, *_: object) -> None:

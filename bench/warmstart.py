@@ -14,7 +14,7 @@ import msgspec
 from bench.contenders.warm_start_worker import Started
 from bench.entries import Entry, speedup
 
-PAIRS = 7
+PAIRS = 5
 COMPILING, STEP = "compiling", "first step"
 
 

@@ -92,9 +92,10 @@ def test_a_new_snapshot_reuses_the_old_products() -> None:
     )
 
 
-def test_memory_is_bounded_by_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_by_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, asked = trajectory(5, 1000), []
-    monkeypatch.setattr(gram, "CHUNK", 64)
+    monkeypatch.setattr(gram, "BLOCK", 64)
+    monkeypatch.setattr(gram, "CHUNK", 16)
 
     def read(start: int, stop: int) -> Floats:
         asked.append(stop - start)
@@ -111,7 +112,8 @@ def test_memory_is_bounded_by_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_read_buffer_may_be_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, buffer = trajectory(5, 1000), np.empty((5, 64), np.float32)
     expected = found(rows, 3)[1]
-    monkeypatch.setattr(gram, "CHUNK", 64)
+    monkeypatch.setattr(gram, "BLOCK", 64)
+    monkeypatch.setattr(gram, "CHUNK", 16)
 
     def read(start: int, stop: int) -> Floats:
         buffer[:, : stop - start] = rows[:, start:stop]

@@ -7,7 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from resnetboost_operator import readable
+from resnetboost_operator.cli.profile import launches
 from resnetboost_operator.cli.profile.data import LayerTime, Operator, Part, Profile, Spread
+from resnetboost_operator.cli.profile.launches import Launches
 
 SHOWN = 15  # operators, layers
 _SHAPES = 2  # of an operator's inputs
@@ -19,6 +21,8 @@ def show(screen: Console, profile: Profile) -> None:
     screen.print(title(profile), style="bold", soft_wrap=True)
     screen.print(summary(profile), soft_wrap=True)
     screen.print(Group(Text(), _parts(times.parts, times.step_seconds), Text()))
+    if found := launches.together(times):
+        screen.print(Group(_launches([*launches.by_part(times), found], times.step_seconds.mean), Text()))
     if times.operators:
         screen.print(_operators(times.operators, times.recorded_step_seconds.mean))
         screen.print(Text())
@@ -80,6 +84,14 @@ def _parts(parts: Sequence[Part], step: Spread) -> Table:
     together = sum(part.seconds.mean for part in parts)
     table.add_row("parts together", _ms(together), readable.share(together / step.mean))
     table.add_row("a step", *_cells(step, step.mean))
+    return table
+
+
+def _launches(found: Sequence[Launches], step: float) -> Table:
+    table = _table("launching operators", "launches", "ms outside operators", "share", "us each")
+    for part in found:
+        each = readable.quantity(1e6 * part.each)
+        table.add_row(part.part, f"{part.count:.4g}", _ms(part.seconds), readable.share(part.seconds / step), each)
     return table
 
 

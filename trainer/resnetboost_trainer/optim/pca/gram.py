@@ -7,6 +7,7 @@ inner products add up.
 """
 
 import collections
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -26,6 +27,8 @@ Read = Callable[[int, int], Floats]
 
 # Columns at a time: 4 MB in float64 for 60 snapshots, which mostly fits the cache.
 CHUNK = 8192
+# Columns to read at a time, whole chunks: a read and a hash of less take longer to call than to do.
+BLOCK = 8 * CHUNK
 
 # Share of the largest eigenvalue below which a direction is only rounding of float32 snapshots.
 NEGLIGIBLE = 1e-12
@@ -96,9 +99,13 @@ def basis(found: Components, read: Read, start: int, stop: int) -> Floats:
     product, which would take half as long, costs four digits of orthonormality (1e-8 to 1e-4).
     """
     columns = np.empty((len(found.coefficients), stop - start), np.float32)
+    kept = threading.local()
 
     def fill(begin: int, moved: Doubles) -> None:
-        columns[:, begin - start : begin - start + moved.shape[1]] = found.coefficients @ moved
+        if not hasattr(kept, "part"):
+            kept.part = np.empty((len(columns), CHUNK))
+        part = kept.part.reshape(-1)[: len(columns) * moved.shape[1]].reshape(len(columns), -1)
+        columns[:, begin - start : begin - start + moved.shape[1]] = np.matmul(found.coefficients, moved, out=part)
 
     collections.deque(_by_chunks(fill, read, start, stop), maxlen=0)
     return columns
@@ -113,18 +120,31 @@ def _by_chunks(work: Callable[[int, Doubles], Result], read: Read, start: int, s
     threads = max(found, default=1)  # SciPy brings a BLAS of its own, with other threads than NumPy's
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
         waiting: collections.deque[Future[Result]] = collections.deque()
-        for begin in range(start, stop, CHUNK):
-            waiting.append(pool.submit(work, begin, _moved(read(begin, min(begin + CHUNK, stop)))))
+        for begin, moved in _chunks(read, start, stop, kept=threads + 2):
+            waiting.append(pool.submit(work, begin, moved))
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
-def _moved(rows: Floats) -> Doubles:
-    doubles = rows.astype(np.float64)
-    doubles -= doubles[0].copy()
-    return doubles
+def _chunks(read: Read, start: int, stop: int, kept: int) -> Iterator[tuple[int, Doubles]]:
+    """Yield (first column, differences from the first snapshot) of each chunk; the last `kept` of them stay valid.
+
+    Their memory is used again: the first touch of new memory takes longer than the subtraction.
+    """
+    buffers: collections.deque[Doubles] = collections.deque()
+    for first in range(start, stop, BLOCK):
+        block = read(first, min(first + BLOCK, stop))
+        for column in range(0, block.shape[1], CHUNK):
+            rows = block[:, column : column + CHUNK]
+            if len(buffers) < kept:
+                buffers.append(np.empty((len(rows), CHUNK)))
+            buffers.rotate(1)
+            moved = buffers[0][:, : rows.shape[1]]
+            moved[:] = rows
+            moved -= moved[0].copy()
+            yield first + column, moved
 
 
 def _products(rows: Doubles) -> Doubles:
