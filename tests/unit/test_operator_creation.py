@@ -279,8 +279,8 @@ def test_a_hanging_webhook_does_not_delay_other_jobs() -> None:
 
 def test_many_hanging_jobs_do_not_delay_another_and_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation_pool, "SLOW_SECONDS", 0.3)
-    monkeypatch.setattr(creation_pool, "IN_FLIGHT", 32)
-    monkeypatch.setattr(creation_pool, "SLOW_IN_FLIGHT", 20)
+    monkeypatch.setattr(creation_pool, "IN_FLIGHT", 2 * LEAST_IN_FLIGHT)
+    monkeypatch.setattr(creation_pool, "SLOW_IN_FLIGHT", LEAST_IN_FLIGHT + 3)
     record, pod = of_another_job("spared")
     hook = HangingWebhook("spared")
     told: list[str] = []

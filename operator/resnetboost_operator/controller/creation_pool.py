@@ -24,17 +24,15 @@ from resnetboost_operator.kubeclient.retry import Backoff
 
 logger = logging.getLogger(__name__)
 
-# Concurrent requests of all jobs. By default an API server serves 245 requests of all service accounts at once; more
-# would queue there or get a 429.
-IN_FLIGHT = 192
-# Each concurrent request needs a connection with a TLS handshake, which pays off only over several pods: 100 pods run
-# after 1.1 s with 16 concurrent requests, after 1.6 s with 100. A job starts with the least and gets one more per
-# response.
-LEAST_IN_FLIGHT, PODS_PER_CONNECTION = 16, 6
+# Concurrent requests of all jobs. More are not faster: 32 keep an API server busy, and each needs a connection with a
+# TLS handshake and 300 KiB.
+IN_FLIGHT = 48
+# A handshake pays off only over several pods. A job starts with the least and gets one more per response.
+LEAST_IN_FLIGHT, PODS_PER_CONNECTION = 12, 12
 # A request without a response for this long waits for a hanging webhook or an overloaded API server. All such jobs
 # together get no more than SLOW_IN_FLIGHT requests.
 SLOW_SECONDS = 5.0
-SLOW_IN_FLIGHT = 64
+SLOW_IN_FLIGHT = 16
 # A quota probably refuses again a second later; an object in deletion is gone within a pod's grace period.
 REFUSED = Backoff(first_seconds=1.0, most_seconds=60.0)
 BLOCKED = Backoff(first_seconds=1.0, most_seconds=8.0)

@@ -21,6 +21,7 @@ from resnetboost_operator.kubeclient.client import COLLECTION_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import Conflict, NotFound
 from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, POD_GROUPS, PODS, SERVICES
 from resnetboost_operator.manifests.launcher_secret import with_token
+from resnetboost_operator.observed import podfields
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.planning.actions import Annotation, Deletion, Event, WorkloadWrite
@@ -126,7 +127,7 @@ class Cluster:
             answer = await self._client.request(
                 "patch", PODS, record.namespace, wanted.name, body=body, slots=self._slots
             )
-            self._store.apply_pod_response(_decode.decode(answer))
+            self._store.apply_pod_response(podfields.DECODER.decode(answer))
 
     async def clean(self, record: JobRecord, selector: str) -> None:
         """Delete the config maps and services that the label selector matches."""
