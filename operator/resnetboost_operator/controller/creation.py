@@ -75,7 +75,7 @@ class Creation:
     def _apply(self, manifest: Manifest, answer: bytes) -> None:
         """Apply the response if the store keeps objects of that kind."""
         if manifest["kind"] == "Pod":
-            self._store.apply_pod_response(podfields.DECODER.decode(answer))
+            self._store.apply_pod_response(podfields.decode(answer))
         elif manifest["kind"] == "PodGroup":
             self._store.apply_pod_group_response(_decode.decode(answer))
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 # Concurrent requests of all jobs. More are not faster: 32 keep an API server busy, and each needs a connection with a
 # TLS handshake and 300 KiB.
-IN_FLIGHT = 48
+IN_FLIGHT = 64
 # A handshake pays off only over several pods. A job starts with the least and gets one more per response.
 LEAST_IN_FLIGHT, PODS_PER_CONNECTION = 12, 12
 # A request without a response for this long waits for a hanging webhook or an overloaded API server. All such jobs

@@ -84,7 +84,7 @@ class Operator:
         self._client.may_write = self._elector.is_leading
         pods = self._store.pods.items()
         self._pod_reflectors = [
-            Reflector(self._client, PODS, cache, name, _OURS, decoder=podfields.DECODER) for name, cache in pods
+            Reflector(self._client, PODS, cache, name, _OURS, decode=podfields.decode) for name, cache in pods
         ]
         self._node_reflector = Reflector(self._client, NODES, self._store.nodes)
         self._resync = Resync(self._client, self._store, options.namespaces, self._metrics.count_request)

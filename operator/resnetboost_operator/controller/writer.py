@@ -27,8 +27,8 @@ from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.planning.actions import Annotation, Deletion, Event, WorkloadWrite
 
-# The size of a small gang; more would delay the requests of other jobs.
-ANNOTATIONS_IN_FLIGHT = 64
+# As many as a new gang has connections for; more would only wait in the API server.
+ANNOTATIONS_IN_FLIGHT = 32
 
 _decode = msgspec.json.Decoder(dict[str, Any])
 
@@ -137,7 +137,7 @@ class Cluster:
             answer = await self._client.request(
                 "patch", PODS, record.namespace, wanted.name, body=body, slots=self._slots
             )
-            self._store.apply_pod_response(podfields.DECODER.decode(answer))
+            self._store.apply_pod_response(podfields.decode(answer))
 
     async def clean(self, record: JobRecord, selector: str) -> None:
         """Delete the config maps and services that the label selector matches."""

@@ -1,9 +1,9 @@
 """Decodes pods from JSON with only the fields that a view reads: four times as fast as all of them.
 
-The API server guarantees the types; fields that it leaves out or sends as null are missing or None.
+Fields that the API server leaves out or sends as null are missing or None.
 """
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -107,4 +107,13 @@ class PodFields(TypedDict, total=False):
     status: _Status | None
 
 
-DECODER = msgspec.json.Decoder(PodFields)
+_fields = msgspec.json.Decoder(PodFields)
+_whole = msgspec.json.Decoder(dict[str, Any])
+
+
+def decode(raw: bytes | msgspec.Raw) -> Any:
+    """The fields of a pod; all of them if one has a type that no API server writes, so that one pod hides no other."""
+    try:
+        return _fields.decode(raw)
+    except msgspec.ValidationError:
+        return _whole.decode(raw)
