@@ -101,6 +101,6 @@ def _fairness(gangs: Sequence[Gang], pods: Pods) -> Entry:
 
 def _clear(gangs: Sequence[Gang], pods: Pods) -> None:
     for gang in gangs:
-        gang.delete()
+        gang.delete_job()
     pods.until(lambda: not pods.present, "all pods are gone")
     pods.seen.clear()

@@ -62,8 +62,12 @@ class Gang:
 
     def delete(self) -> None:
         """Deletes the pods too: the garbage collector would take longer."""
-        self._client.send("DELETE", f"{_OURS}/{self.name}", _BACKGROUND)
+        self.delete_job()
         self._client.send("DELETE", _PODS, {"gracePeriodSeconds": 0})
+
+    def delete_job(self) -> None:
+        """Delete the job alone; the garbage collector deletes its pods."""
+        self._client.send("DELETE", f"{_OURS}/{self.name}", _BACKGROUND)
 
 
 class IndexedJob:
