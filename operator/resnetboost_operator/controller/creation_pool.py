@@ -25,7 +25,7 @@ from resnetboost_operator.kubeclient.retry import Backoff
 
 logger = logging.getLogger(__name__)
 
-# Concurrent requests of all jobs. More are not faster: 32 keep an API server busy, and each needs a connection with a
+# Concurrent requests of all jobs. More are not faster: these keep an API server busy, and each has a connection with a
 # TLS handshake and 300 KiB.
 IN_FLIGHT = 64
 # A handshake pays off only over several pods. A job starts with the least and gets one more per response.
