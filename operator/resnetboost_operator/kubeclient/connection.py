@@ -2,6 +2,7 @@
 
 import os
 import urllib.request
+from asyncio import sslproto
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +18,8 @@ USER_AGENT = f"resnetboost-operator/{__version__}"
 MOST_CONNECTIONS = 512
 # As long as Go's clients: the next gang needs no new TLS handshakes.
 IDLE_SECONDS = 90.0
+# Of each TLS connection, and of each read from one; asyncio's own 256 KiB are 16 of the largest TLS records.
+BUFFER_BYTES = 32 * 1024
 _KUBECONFIG = "KUBECONFIG"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _DEFAULT_KUBECONFIG = Path("~/.kube/config")
@@ -86,6 +89,7 @@ def _kubeconfig() -> str:
 
 def session(client: ApiClient) -> aiohttp.ClientSession:
     """A session for requests that bring their own credentials (`authorization`)."""
+    sslproto.SSLProtocol.max_size = BUFFER_BYTES  # for all connections of the process; asyncio has no option for it
     connector = aiohttp.TCPConnector(
         limit=MOST_CONNECTIONS, ssl=client.rest_client.ssl_context, keepalive_timeout=IDLE_SECONDS
     )
