@@ -45,15 +45,15 @@ class Gang:
     def __init__(self, plane: ControlPlane, size: int) -> None:
         self.size = size
         self._client = plane.client
-        self._name = f"gang-{uuid.uuid4().hex[:8]}"
+        self.name = f"gang-{uuid.uuid4().hex[:8]}"
 
     def create(self) -> None:
         """A job that restarts without a back-off, so that only the operator's work takes time."""
-        self._client.send("POST", _OURS, jobs.job(self._name, ranks=self.size))
+        self._client.send("POST", _OURS, jobs.job(self.name, ranks=self.size))
 
     def status(self, plane: ControlPlane) -> dict[str, Any]:
         """The job as it is now."""
-        found: dict[str, Any] = json.loads(plane.client.get(f"{_OURS}/{self._name}"))
+        found: dict[str, Any] = json.loads(plane.client.get(f"{_OURS}/{self.name}"))
         return found
 
     def fail(self, pod: str) -> None:
@@ -62,8 +62,12 @@ class Gang:
 
     def delete(self) -> None:
         """Deletes the pods too: the garbage collector would take longer."""
-        self._client.send("DELETE", f"{_OURS}/{self._name}", _BACKGROUND)
+        self.delete_job()
         self._client.send("DELETE", _PODS, {"gracePeriodSeconds": 0})
+
+    def delete_job(self) -> None:
+        """Delete the job alone; the garbage collector deletes its pods."""
+        self._client.send("DELETE", f"{_OURS}/{self.name}", _BACKGROUND)
 
 
 class IndexedJob:

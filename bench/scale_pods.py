@@ -36,7 +36,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class Pods:
-    """Names of the pods that exist (`present`), that run (`running`), and that ever existed (`seen`)."""
+    """Names of pods: they exist (`present`), run (`running`), ever existed (`seen`), ever failed (`failed`)."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
@@ -47,6 +47,7 @@ class Pods:
         self.present: set[str] = set()
         self.running: set[str] = set()
         self.seen: set[str] = set()
+        self.failed: set[str] = set()
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = 300) -> float:
         """Time (monotonic) of the event that made the condition true. Raises `TimeoutError`."""
@@ -76,4 +77,6 @@ class Pods:
         self.seen.add(name)
         (self.present.discard if gone else self.present.add)(name)
         runs = not gone and event.object.status.phase == "Running"
+        if event.object.status.phase == "Failed":
+            self.failed.add(name)
         (self.running.add if runs else self.running.discard)(name)

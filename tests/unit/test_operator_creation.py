@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -279,8 +280,8 @@ def test_a_hanging_webhook_does_not_delay_other_jobs() -> None:
 
 def test_many_hanging_jobs_do_not_delay_another_and_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation_pool, "SLOW_SECONDS", 0.3)
-    monkeypatch.setattr(creation_pool, "IN_FLIGHT", 32)
-    monkeypatch.setattr(creation_pool, "SLOW_IN_FLIGHT", 20)
+    monkeypatch.setattr(creation_pool, "IN_FLIGHT", 2 * LEAST_IN_FLIGHT)
+    monkeypatch.setattr(creation_pool, "SLOW_IN_FLIGHT", LEAST_IN_FLIGHT + 3)
     record, pod = of_another_job("spared")
     hook = HangingWebhook("spared")
     told: list[str] = []
@@ -345,6 +346,35 @@ def test_repeated_passes_create_nothing_twice() -> None:
 
     known, requests = asyncio.run(play())
     assert (len(known), len(requests)) == (3, 4)
+
+
+def test_a_pass_is_due_once_the_last_requests_begin_and_pods_that_it_finds_join_them() -> None:
+    names_of = {index: pod_manifest(JOB, STAGE, 0, index)["metadata"]["name"] for index in range(3)}
+
+    async def play() -> tuple[list[str], list[str]]:
+        answered = asyncio.Event()
+
+        async def late(request: web.Request) -> web.StreamResponse:
+            body = await request.json()
+            await answered.wait()
+            return await says(existing(body), 201)(request)
+
+        def missing(*indexes: int) -> dict[str, Callable[[], dict[str, Any]]]:
+            return {names_of[index]: partial(pod_manifest, JOB, STAGE, 0, index) for index in indexes}
+
+        async with ScriptedServer([late] * 3) as server, asyncio.timeout(60):
+            bed = Bed(server)
+            bed.gangs.ensure(RECORD, [], missing(0, 1))
+            assert bed.calls == [RECORD.uid], "no request has an answer yet"
+            assert bed.gangs.busy(RECORD.uid) and not bed.gangs.queued(RECORD.uid)
+            bed.gangs.ensure(RECORD, [], missing(0, 1, 2))
+            await until(lambda: len(server.requests) == 3)
+            answered.set()
+            await until(lambda: not bed.gangs.busy(RECORD.uid))
+            return bed.pods(), server.requests
+
+    known, requests = asyncio.run(play())
+    assert (known, len(requests)) == (sorted(names_of.values()), 3)
 
 
 def test_a_large_gang_gets_more_requests_at_once_with_each_answer() -> None:

@@ -12,6 +12,7 @@ from resnetboost_operator.controller.store import Store
 from resnetboost_operator.kubeclient import resources
 from resnetboost_operator.kubeclient.client import Client
 from resnetboost_operator.kubeclient.errors import AlreadyExists, Invalid, NotFound, Refused
+from resnetboost_operator.observed import podfields
 
 Manifest = Mapping[str, Any]
 
@@ -74,7 +75,7 @@ class Creation:
     def _apply(self, manifest: Manifest, answer: bytes) -> None:
         """Apply the response if the store keeps objects of that kind."""
         if manifest["kind"] == "Pod":
-            self._store.apply_pod_response(_decode.decode(answer))
+            self._store.apply_pod_response(podfields.decode(answer))
         elif manifest["kind"] == "PodGroup":
             self._store.apply_pod_group_response(_decode.decode(answer))
 

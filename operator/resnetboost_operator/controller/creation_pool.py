@@ -7,7 +7,8 @@ here; a new process requests the same objects again and finds that they exist an
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 
 import msgspec
@@ -24,22 +25,22 @@ from resnetboost_operator.kubeclient.retry import Backoff
 
 logger = logging.getLogger(__name__)
 
-# Concurrent requests of all jobs. By default an API server serves 245 requests of all service accounts at once; more
-# would queue there or get a 429.
-IN_FLIGHT = 192
-# Each concurrent request needs a connection with a TLS handshake, which pays off only over several pods: 100 pods run
-# after 1.1 s with 16 concurrent requests, after 1.6 s with 100. A job starts with the least and gets one more per
-# response.
-LEAST_IN_FLIGHT, PODS_PER_CONNECTION = 16, 6
+# Concurrent requests of all jobs. More are not faster: these keep an API server busy, and each has a connection with a
+# TLS handshake and 300 KiB.
+IN_FLIGHT = 64
+# A handshake pays off only over several pods. A job starts with the least and gets one more per response.
+LEAST_IN_FLIGHT, PODS_PER_CONNECTION = 12, 12
 # A request without a response for this long waits for a hanging webhook or an overloaded API server. All such jobs
 # together get no more than SLOW_IN_FLIGHT requests.
 SLOW_SECONDS = 5.0
-SLOW_IN_FLIGHT = 64
+SLOW_IN_FLIGHT = 16
 # A quota probably refuses again a second later; an object in deletion is gone within a pod's grace period.
 REFUSED = Backoff(first_seconds=1.0, most_seconds=60.0)
 BLOCKED = Backoff(first_seconds=1.0, most_seconds=8.0)
 
 _Key = tuple[str, str]
+_Build = Callable[[], Manifest]
+_NO_PODS: Mapping[str, _Build] = {}
 
 
 class CreationState(msgspec.Struct, frozen=True):
@@ -58,9 +59,9 @@ class _Work:
 
     def __init__(self, job: JobRecord) -> None:
         self.job = job
-        self.pending: dict[_Key, Manifest] = {}
+        self.pending: dict[_Key, _Build] = {}
         self.tasks: dict[_Key, asyncio.Task[None]] = {}
-        self.requested: dict[_Key, Manifest] = {}
+        self.requested: dict[_Key, _Build] = {}
         self.trying: dict[_Key, _SlotGuard] = {}  # requests that the API server is processing
         self.created: set[_Key] = set()  # created objects that pods need; pods are in the store
         self.width = LEAST_IN_FLIGHT
@@ -106,8 +107,11 @@ class CreationPool:
         self._works: dict[str, _Work] = {}
         self._cancelled: set[asyncio.Task[None]] = set()
 
-    def ensure(self, job: JobRecord, manifests: Sequence[Manifest]) -> CreationState:
-        """Create exactly these objects, which the job's current attempt lacks, in this order of kinds.
+    def ensure(
+        self, job: JobRecord, manifests: Sequence[Manifest], pods: Mapping[str, _Build] = _NO_PODS
+    ) -> CreationState:
+        """Create exactly these objects, which the job's current attempt lacks, in this order of kinds, then these pods,
+        each built just before its request.
 
         What the pods need (PodGroup, config map, service) is created one by one, then the pods in parallel. The first
         obstacle pauses creation: an incomplete gang is useless, and no pod may mount the config map of an earlier job.
@@ -115,15 +119,17 @@ class CreationPool:
         """
         work = self._works.get(job.uid)
         if work is not None and (
-            not manifests or work.attempt != (job.status.stage, statuses.pods_attempt(job.status))
+            not (manifests or pods) or work.attempt != (job.status.stage, statuses.pods_attempt(job.status))
         ):
             self.forget(job.uid)
             work = None
-        if not manifests:
+        if not (manifests or pods):
             return CreationState(done=True)
         work = work or self._works.setdefault(job.uid, _Work(job))
         work.job = job
-        missing = {key: found for found in manifests if (key := _key(found)) not in work.created}
+        wanted: dict[_Key, _Build] = {_key(found): partial(_itself, found) for found in manifests}
+        missing = {key: build for key, build in wanted.items() if key not in work.created}
+        missing |= {("Pod", name): build for name, build in pods.items()}
         if not missing and not work.tasks:
             work.obstacle = ""
             return CreationState(done=True)
@@ -132,8 +138,8 @@ class CreationPool:
             return CreationState(False, work.reason, wait)
         work.pending = {key: found for key, found in missing.items() if key not in work.tasks}
         work.paused = False
-        pods = sum(kind == "Pod" for kind, _ in (*work.pending, *work.tasks))
-        work.widest = max(LEAST_IN_FLIGHT, min(IN_FLIGHT, pods // PODS_PER_CONNECTION))
+        count = sum(kind == "Pod" for kind, _ in (*work.pending, *work.tasks))
+        work.widest = max(LEAST_IN_FLIGHT, min(IN_FLIGHT, count // PODS_PER_CONNECTION))
         self._begin(work)
         return CreationState(False, work.reason)
 
@@ -141,6 +147,11 @@ class CreationPool:
         """True while objects of that job are being created."""
         work = self._works.get(uid)
         return work is not None and work.busy
+
+    def queued(self, uid: str) -> bool:
+        """True while objects of that job wait for their request."""
+        work = self._works.get(uid)
+        return work is not None and bool(work.pending)
 
     def obstacle(self, uid: str) -> str:
         """Why that job's objects cannot be created, for messages; '' if they can."""
@@ -175,12 +186,14 @@ class CreationPool:
             key = next(iter(work.pending))
             if work.tasks and any(kind != "Pod" for kind, _ in (key, *work.tasks)):
                 return  # what the pods need first, one by one
-            work.requested[key] = manifest = work.pending.pop(key)
-            work.tasks[key] = asyncio.create_task(self._run(work, key, manifest))
+            work.requested[key] = build = work.pending.pop(key)
+            work.tasks[key] = asyncio.create_task(self._run(work, key, build))
+            if not work.pending:
+                self._changed(work.job.uid)  # more may be missing by now: old pods go one by one
 
-    async def _run(self, work: _Work, key: _Key, manifest: Manifest) -> None:
+    async def _run(self, work: _Work, key: _Key, build: _Build) -> None:
         with logs.about(work.job.label):
-            obstacle = await self._create(work, key, manifest)
+            obstacle = await self._create(work, key, build)
             if work.tasks.get(key) is not asyncio.current_task():
                 return  # cancelled at the very end; another request replaces it
             del work.tasks[key], work.requested[key]
@@ -194,9 +207,9 @@ class CreationPool:
                 work.obstacle = work.obstacle if work.paused else ""
                 self._changed(work.job.uid)
 
-    async def _create(self, work: _Work, key: _Key, manifest: Manifest) -> Obstacle | None:
+    async def _create(self, work: _Work, key: _Key, build: _Build) -> Obstacle | None:
         try:
-            return await self._creation.create(work.job, manifest, _SlotGuard(self, self._slots, work, key))
+            return await self._creation.create(work.job, build(), _SlotGuard(self, self._slots, work, key))
         except ApiError as error:
             return Obstacle(str(error))
         except Exception as error:  # a bug must not block this object for ever
@@ -283,6 +296,10 @@ class _SlotGuard:
         if in_time and not isinstance(error, asyncio.CancelledError):
             self._pool.handle_response(self._work, granted=error is None)
         await self._slot.__aexit__(None, None, None)
+
+
+def _itself(manifest: Manifest) -> Manifest:
+    return manifest
 
 
 def _key(manifest: Manifest) -> _Key:

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 1024  # the API server's
 _RETRIES = RetryPolicy(tries=3, timeout_seconds=10.0)
+# Hundreds of jobs may begin at once; each request in flight has a connection, and events can wait.
+IN_FLIGHT = 8
 
 
 class EventRecorder:
@@ -28,13 +30,14 @@ class EventRecorder:
         self._client = client
         self._identity = identity
         self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
 
     def record(self, job: JobRecord, events: Sequence[Event]) -> None:
         """Log and post events about the job."""
         for event in events:
             logger.info("%s: %s", event.reason, event.message)
         if events:
-            task = asyncio.create_task(self._post(job, events))
+            task = asyncio.create_task(self._post(job, events, time.time()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -43,11 +46,13 @@ class EventRecorder:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
-    async def _post(self, job: JobRecord, events: Sequence[Event]) -> None:
+    async def _post(self, job: JobRecord, events: Sequence[Event], now: float) -> None:
         for event in events:
             try:
-                body = manifest(job, event, self._identity, time.time())
-                await self._client.request("create", EVENTS, job.namespace, body=body, retries=_RETRIES)
+                body = manifest(job, event, self._identity, now)
+                await self._client.request(
+                    "create", EVENTS, job.namespace, body=body, retries=_RETRIES, slots=self._slots
+                )
             except ApiError as error:
                 logger.info("event %s was not posted: %s", event.reason, error)
 

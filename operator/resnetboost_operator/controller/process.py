@@ -1,6 +1,7 @@
 """The operator's process: builds the parts, starts and stops them in order."""
 
 import asyncio
+import gc
 import logging
 import secrets
 import time
@@ -35,6 +36,7 @@ from resnetboost_operator.kubeclient.client import NO_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import ApiError, NotFound, Refused
 from resnetboost_operator.kubeclient.reflector import Reflector
 from resnetboost_operator.kubeclient.resources import JOBS, NODES, PODS
+from resnetboost_operator.observed import podfields
 from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.planning import exclusion
 
@@ -81,7 +83,9 @@ class Operator:
         )
         self._client.may_write = self._elector.is_leading
         pods = self._store.pods.items()
-        self._pod_reflectors = [Reflector(self._client, PODS, cache, name, _OURS) for name, cache in pods]
+        self._pod_reflectors = [
+            Reflector(self._client, PODS, cache, name, _OURS, decode=podfields.decode) for name, cache in pods
+        ]
         self._node_reflector = Reflector(self._client, NODES, self._store.nodes)
         self._resync = Resync(self._client, self._store, options.namespaces, self._metrics.count_request)
         reflectors = [self._node_reflector, *self._pod_reflectors]
@@ -105,6 +109,8 @@ class Operator:
         self._begin(self._resync.run())
         self._begin(self._lead())
         await asyncio.sleep(0)  # let each task start
+        gc.collect()
+        gc.freeze()  # modules and what they hold stay: later collections need not look at them again
         self._health.trouble = ""
 
     async def stop(self) -> None:

@@ -33,8 +33,9 @@ logger = logging.getLogger(__name__)
 SOFT_WRITE_SECONDS = 5.0
 # The watch delivers the newer object at once; if it does not, retry with the one in the cache.
 CONFLICT = Backoff(first_seconds=1.0, most_seconds=60.0)
-# While a gang is created, each of its pods triggers a pass, which would find nothing new.
-CREATING_SECONDS = 5.0
+# While a gang is created, each of its pods triggers a pass, which would find nothing new. Once the last requests are on
+# their way, it may: old pods go one by one, and make room for new ones.
+CREATING_SECONDS, REFILLING_SECONDS = 5.0, 0.3
 
 
 class _PassMemory:
@@ -132,7 +133,8 @@ class Reconciler:
         same = record.version == memory.looked_at_version and self._cluster.obstacle(record.uid) == memory.refusal
         if not same or not self._cluster.creates(record.uid):
             return 0.0
-        return memory.looked_at + CREATING_SECONDS - time.monotonic()
+        spacing = CREATING_SECONDS if self._cluster.queues(record.uid) else REFILLING_SECONDS
+        return memory.looked_at + spacing - time.monotonic()
 
     def forget(self, uid: str) -> None:
         """Forget a job that is deleted or being deleted."""
@@ -207,12 +209,12 @@ class Reconciler:
     async def _create(self, record: JobRecord, memory: _PassMemory, decided: Plan) -> CreationState:
         """Start to create what is missing, without waiting for it."""
         # Only while pods are missing: a complete gang has no obsolete objects.
-        if decided.create and decided.obsolete and decided.obsolete != memory.obsolete:
+        if decided.creates and decided.obsolete and decided.obsolete != memory.obsolete:
             await self._cluster.clean(record, decided.obsolete)
             memory.obsolete = decided.obsolete
-        if any(manifest["kind"] == "Pod" for manifest in decided.create):
+        if decided.pods is not None:
             memory.creating_since = memory.creating_since or time.monotonic()
-        return self._cluster.create(record, decided.create)
+        return self._cluster.create(record, decided.objects, decided.pods)
 
     def _complain(self, record: JobRecord) -> None:
         """Log and record a problem once."""

@@ -21,12 +21,14 @@ from resnetboost_operator.kubeclient.client import COLLECTION_RETRIES, Client
 from resnetboost_operator.kubeclient.errors import Conflict, NotFound
 from resnetboost_operator.kubeclient.resources import CONFIG_MAPS, JOB_STATUS, JOBS, POD_GROUPS, PODS, SERVICES
 from resnetboost_operator.manifests.launcher_secret import with_token
+from resnetboost_operator.manifests.pods_to_create import PodsToCreate
+from resnetboost_operator.observed import podfields
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
 from resnetboost_operator.planning.actions import Annotation, Deletion, Event, WorkloadWrite
 
-# The size of a small gang; more would delay the requests of other jobs.
-ANNOTATIONS_IN_FLIGHT = 64
+# As many as a new gang has connections for; more would only wait in the API server.
+ANNOTATIONS_IN_FLIGHT = 32
 
 _decode = msgspec.json.Decoder(dict[str, Any])
 
@@ -85,7 +87,9 @@ class Cluster:
         """
         return await self._workloads.write(record, writes)
 
-    def create(self, record: JobRecord, manifests: Sequence[Manifest]) -> CreationState:
+    def create(
+        self, record: JobRecord, manifests: Sequence[Manifest], pods: PodsToCreate | None = None
+    ) -> CreationState:
         """Start to create these objects, all that the job's current attempt lacks; does not wait.
 
         Pods that appeared while the status was written are not created again. Secrets get the job's token.
@@ -94,11 +98,18 @@ class Cluster:
         token = self._token(record.uid)
         manifests = [with_token(found, token) if found["kind"] == "Secret" else found for found in manifests]
         missing = [found for found in manifests if found["kind"] != "Pod" or found["metadata"]["name"] not in there]
-        return self._creations.ensure(record, missing)
+        named = pods.by_name() if pods is not None else {}
+        for name in there:
+            named.pop(name, None)
+        return self._creations.ensure(record, missing, named)
 
     def creates(self, uid: str) -> bool:
         """True while objects of that job are being created."""
         return self._creations.busy(uid)
+
+    def queues(self, uid: str) -> bool:
+        """True while objects of that job wait until a request for them may begin."""
+        return self._creations.queued(uid)
 
     def obstacle(self, uid: str) -> str:
         """Why that job's objects or its Workload cannot be created, for messages; '' if they can."""
@@ -126,7 +137,7 @@ class Cluster:
             answer = await self._client.request(
                 "patch", PODS, record.namespace, wanted.name, body=body, slots=self._slots
             )
-            self._store.apply_pod_response(_decode.decode(answer))
+            self._store.apply_pod_response(podfields.decode(answer))
 
     async def clean(self, record: JobRecord, selector: str) -> None:
         """Delete the config maps and services that the label selector matches."""

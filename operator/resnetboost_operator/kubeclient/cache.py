@@ -14,7 +14,7 @@ def version_of(obj: Manifest) -> int:
     return int(obj["metadata"]["resourceVersion"])
 
 
-class _Row(msgspec.Struct, Generic[View], frozen=True):
+class _Row(msgspec.Struct, Generic[View], frozen=True, gc=False):
     version: int
     view: View
 

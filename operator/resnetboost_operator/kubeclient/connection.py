@@ -2,6 +2,7 @@
 
 import os
 import urllib.request
+from asyncio import sslproto
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +16,10 @@ from resnetboost_operator.errors import UserError
 USER_AGENT = f"resnetboost-operator/{__version__}"
 # Every request in flight and every watch has a connection; writers limit themselves.
 MOST_CONNECTIONS = 512
+# As long as Go's clients: the next gang needs no new TLS handshakes.
+IDLE_SECONDS = 90.0
+# Of each TLS connection, and of each read from one; asyncio's own 256 KiB are 16 of the largest TLS records.
+BUFFER_BYTES = 32 * 1024
 _KUBECONFIG = "KUBECONFIG"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _DEFAULT_KUBECONFIG = Path("~/.kube/config")
@@ -25,8 +30,7 @@ _REMEDY = f"set {_KUBECONFIG}, or run in a pod with a service account"
 
 async def connect(user_agent: str = USER_AGENT) -> ApiClient:
     """Connect to the cluster this process runs in, or to the one in $KUBECONFIG (default: ~/.kube/config)."""
-    configuration = Configuration(connection_pool_maxsize=MOST_CONNECTIONS)
-    configuration.client_session_kwargs = {"trust_env": _behind_proxy()}
+    configuration = Configuration()
     await log_in(configuration)
     client = ApiClient(configuration)
     client.user_agent = user_agent
@@ -83,12 +87,27 @@ def _kubeconfig() -> str:
     return paths
 
 
-async def session(client: ApiClient, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
+def session(client: ApiClient) -> aiohttp.ClientSession:
+    """A session for requests that bring their own credentials (`authorization`)."""
+    sslproto.SSLProtocol.max_size = BUFFER_BYTES  # for all connections of the process; asyncio has no option for it
+    connector = aiohttp.TCPConnector(
+        limit=MOST_CONNECTIONS, ssl=client.rest_client.ssl_context, keepalive_timeout=IDLE_SECONDS
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        headers={"User-Agent": client.user_agent, "Accept": "application/json"},
+        trust_env=_behind_proxy(),
+    )
+
+
+async def authorization(client: ApiClient) -> dict[str, str]:
+    """The header with the current token; none for a client with a certificate."""
+    token = await client.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    return {"Authorization": token} if token else {}
+
+
+async def kopf_session(client: ApiClient, trace: aiohttp.TraceConfig) -> aiohttp.ClientSession:
     """A session for kopf with the current credentials."""
-    configuration = client.configuration
-    headers = {"User-Agent": USER_AGENT}
-    token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-    if token:
-        headers["Authorization"] = token
+    headers = {"User-Agent": USER_AGENT, **await authorization(client)}
     connector = aiohttp.TCPConnector(limit=0, ssl=client.rest_client.ssl_context)
     return aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace], trust_env=_behind_proxy())

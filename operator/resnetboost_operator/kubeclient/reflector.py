@@ -5,6 +5,7 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 import aiohttp
@@ -73,16 +74,26 @@ _object = msgspec.json.Decoder(dict[str, Any])
 class Reflector:
     """Follows one collection, in one namespace or all, selected by label or field.
 
+    `decode` decodes an object, maybe with only the fields that the sink reads, always with its metadata.
+
     `heard_at` (monotonic) is the time of the last response or event; `trouble` is the reason why the sink is not up to
     date, or ''.
     """
 
     def __init__(
-        self, client: Client, resource: Resource, sink: Sink, namespace: str = "", labels: str = "", fields: str = ""
+        self,
+        client: Client,
+        resource: Resource,
+        sink: Sink,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        decode: Callable[[msgspec.Raw], dict[str, Any]] = _object.decode,
     ) -> None:
         self._client = client
         self._resource = resource
         self._sink = sink
+        self._decode = decode
         self._namespace = namespace
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         self._selector = {key: value for key, value in selectors.items() if value}
@@ -130,7 +141,7 @@ class Reflector:
             answer = await self._client.request("list", self._resource, self._namespace, query=query, retries=retries)
             page = _page.decode(answer)
             for item in page.items:
-                self._sink.add_listed(_object.decode(item))
+                self._sink.add_listed(self._decode(item))
             self.heard_at = time.monotonic()
             if not page.metadata.continue_:
                 break
@@ -162,7 +173,7 @@ class Reflector:
     def _apply(self, event: _Event) -> None:
         if event.type == "ERROR":
             raise errors.from_watch(f"watch {self.name}", bytes(event.object))
-        obj = _object.decode(event.object)
+        obj = self._decode(event.object)
         if event.type == "BOOKMARK":
             self._sink.advance(version_of(obj))
         else:

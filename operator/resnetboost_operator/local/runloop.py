@@ -99,7 +99,7 @@ class RunLoop:
             self._audience.event(event)
         for deletion in decided.delete:
             self._cluster.delete(deletion.name, deletion.uid, deletion.grace_seconds)
-        if decided.create:
+        if decided.creates:
             self._cluster.create([self._with_token(manifest) for manifest in decided.create])
         return decided
 

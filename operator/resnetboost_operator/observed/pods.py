@@ -42,7 +42,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     preflight: PreflightResult | None = None
 
 
-class Termination(msgspec.Struct, frozen=True):
+class Termination(msgspec.Struct, frozen=True, gc=False):
     """How a container ended. `finished_at` is in unix seconds (kubelet reports whole seconds).
 
     Without an `exit_code` it never started: kubelet evicted or rejected the pod. `by_launcher`: the rank ended, by the
@@ -56,14 +56,14 @@ class Termination(msgspec.Struct, frozen=True):
     by_launcher: bool = False
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """Why a pod does not run yet, as the scheduler or kubelet reports it (`Unschedulable`, `ErrImagePull` ...)."""
 
     reason: str
     message: str
 
 
-class PodView(msgspec.Struct, frozen=True):
+class PodView(msgspec.Struct, frozen=True, gc=False):
     """One pod of a job; `index` is its place in the gang, `address` its IP or ''.
 
     `disruption` is reason and message of the condition DisruptionTarget (an eviction, a preemption, a taint) or ''.

@@ -6,6 +6,7 @@ import msgspec
 
 from resnetboost_api.launcher import StartAttempt
 from resnetboost_api.status import Status
+from resnetboost_operator.manifests.pods_to_create import PodsToCreate
 from resnetboost_operator.observed.podgroup import PodGroupView
 from resnetboost_operator.observed.pods import PodView
 
@@ -50,7 +51,8 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Actions in order: write `status`, delete pods, write Kueue's Workload, create objects, annotate pods.
+    """Actions in order: write `status`, delete pods, write Kueue's Workload, create `objects`, then `pods`, annotate
+    pods.
 
     `obsolete`: label selector of shared objects no longer needed; `obsolete_groups`: PodGroups without pods. `expire`:
     delete the job itself, its time to live is over. `wake_seconds`: plan again after that time even if nothing happens.
@@ -59,9 +61,10 @@ class Plan(msgspec.Struct, frozen=True):
     """
 
     status: Status
-    create: tuple[Manifest, ...] = ()
+    objects: tuple[Manifest, ...] = ()
     delete: tuple[Deletion, ...] = ()
     events: tuple[Event, ...] = ()
+    pods: PodsToCreate | None = None
     annotate: tuple[Annotation, ...] = ()
     workload: tuple[WorkloadWrite, ...] = ()
     obsolete: str = ""
@@ -72,6 +75,17 @@ class Plan(msgspec.Struct, frozen=True):
     poll_seconds: float = 0.0
     launcher: PodView | None = None
     command: StartAttempt | None = None
+
+    @property
+    def creates(self) -> bool:
+        """Whether anything is to be created."""
+        return bool(self.objects) or self.pods is not None
+
+    @property
+    def create(self) -> tuple[Manifest, ...]:
+        """The manifests of everything to create, in order."""
+        found = self.pods
+        return self.objects if found is None else (*self.objects, *map(found.build, found.indexes))
 
 
 def sooner(*seconds: float | None) -> float | None:

@@ -128,7 +128,7 @@ def _start_or_watch(state: ObservedState) -> Plan:
 
 def _with_rank_table(decided: Plan, ranks: RankAssignment) -> Plan:
     """The plan with the actions that publish the rank table, after anything else that is created."""
-    return replace(decided, create=(*decided.create, *ranks.create), annotate=ranks.annotate)
+    return replace(decided, objects=(*decided.objects, *ranks.create), annotate=ranks.annotate)
 
 
 def _with_warning(before: Status, decided: Plan) -> Plan:

@@ -94,7 +94,7 @@ def _writes(state: ObservedState, decided: Plan) -> tuple[WorkloadWrite, ...]:
         return _create(state, decided.status)
     if found.deleting:
         return ()
-    present = bool(state.gang or state.stale or decided.create)
+    present = bool(state.gang or state.stale or decided.creates)
     if statuses.is_terminal(decided.status):
         return _finish(state, found, decided.status)
     if _is_obsolete(state, found, decided.status):

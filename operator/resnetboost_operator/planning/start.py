@@ -9,7 +9,7 @@ from resnetboost_api.status import Status
 from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.manifests import gang
-from resnetboost_operator.manifests.pod import pod
+from resnetboost_operator.manifests.pods_to_create import PodsToCreate
 from resnetboost_operator.observed import pods
 from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import deletions, pending, placement, wakeup
@@ -33,8 +33,14 @@ def create_missing(state: ObservedState) -> Plan:
         status, events = _begin_attempt(state)
     status = pending.with_reason(state, status)
     wake = wakeup.wake_seconds(replace(state, status=status))
-    create, obsolete = _missing_objects(state), gang.obsolete_selector(state.job, state.pods_attempt)
-    return Plan(status, create, going, events, obsolete=obsolete if create else "", wake_seconds=wake)
+    taken = {pod.index for pod in state.stale}
+    indexes = tuple(index for index in state.missing if index not in taken)
+    if not indexes:
+        return Plan(status, delete=going, events=events, wake_seconds=wake)
+    job, stage, attempt = state.job, state.stage, state.pods_attempt
+    create = PodsToCreate(job, stage, attempt, indexes, placement.placement(state))
+    obsolete = gang.obsolete_selector(job, attempt)
+    return Plan(status, _shared_objects(state), going, events, create, obsolete=obsolete, wake_seconds=wake)
 
 
 def _missing_from_older(shared: Sequence[Manifest]) -> tuple[Manifest, ...]:
@@ -53,15 +59,8 @@ def _begin_attempt(state: ObservedState) -> tuple[Status, tuple[Event, ...]]:
     return status, (Event("Normal", "GangStarting", message),)
 
 
-def _missing_objects(state: ObservedState) -> tuple[Manifest, ...]:
-    """Pods whose index is free. The objects they refer to come first, and exist once one of the pods does."""
-    taken = {pod.index for pod in state.stale}
-    indexes = [index for index in state.missing if index not in taken]
-    job, stage, attempt = state.job, state.stage, state.pods_attempt
-    shared = (
-        (*placement.missing_group(state), *gang.shared(job, stage, attempt, state.status.roll_backs)) if indexes else ()
-    )
-    if state.gang:
-        shared = _missing_from_older(shared)
-    placed = placement.placement(state)
-    return (*shared, *(pod(job, stage, attempt, index, placed) for index in indexes))
+def _shared_objects(state: ObservedState) -> tuple[Manifest, ...]:
+    """The objects that missing pods refer to; they exist once one of the pods does."""
+    shared = gang.shared(state.job, state.stage, state.pods_attempt, state.status.roll_backs)
+    found = (*placement.missing_group(state), *shared)
+    return _missing_from_older(found) if state.gang else found

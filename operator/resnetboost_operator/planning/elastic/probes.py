@@ -49,7 +49,7 @@ def with_probes(state: ObservedState, decided: Plan) -> Plan:
     indexes = [index for index in range(state.count, _full(state)) if index not in there]
     base = replace(gang_scheduler.base_placement(state.job), excluded_nodes=exclusion.nodes(state.status))
     created = tuple(probe(state.job, state.stage, state.pods_attempt, index, base) for index in indexes)
-    return replace(decided, create=(*decided.create, *created))
+    return replace(decided, objects=(*decided.objects, *created))
 
 
 def _pause(state: ObservedState, decided: Plan, ended: Sequence[PodView]) -> Plan:
