@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # MindSpore looks whether the gang is complete 0.05 s after it begins and then every 0.5 s; addresses follow at once.
-# It gives up after 19 sleeps, so they must not be much shorter: these still wait 18 s for an address, on a busy machine.
+# It gives up after 19 sleeps, so they must not be much shorter: these wait 18 s for an address.
 FIRST_SECONDS, INTERVAL_SECONDS = 0.65, 1.0
 
 
