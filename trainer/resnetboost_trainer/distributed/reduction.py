@@ -7,10 +7,22 @@ summed and not averaged.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from numpy.typing import NDArray
 
 # Indices of the scalars that a reduction returns; the summed tail starts at TAIL.
 NORM_SQUARED, LOSS, ACCURACY, TAIL = range(4)
+
+
+def scalars_of(flat: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """Return what `Reduction` does for a single rank, without a graph: [squared norm, loss, accuracy, tail ...].
+
+    `flat` is the rank's buffer with `count` gradients.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # not finite: the caller decides what to do
+        norm = np.dot(flat[:count], flat[:count])
+    return np.concatenate([[norm], flat[count:]])
 
 
 class Reduction(nn.Cell):
