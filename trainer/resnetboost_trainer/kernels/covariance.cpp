@@ -299,7 +299,7 @@ void squares(const Call& call) {
     require(call.size(count + k) > 0 && call.size(k) % call.size(count + k) == 0, "weights that do not repeat");
   float* const sums = call.floats(last);
   pool().parallel_for(count, [&](int k, int) {
-    const int64_t own = call.size(count + k), times = own % lanes == 0 ? 1 : lanes;
+    const int64_t own = call.size(count + k), times = (most + own - 1) / own * lanes;
     std::vector<float> repeated(own * times);
     for (int64_t from = 0; from < own * times; from += own)
       std::memcpy(repeated.data() + from, weights[k], own * sizeof(float));

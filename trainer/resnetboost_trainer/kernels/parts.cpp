@@ -6,7 +6,7 @@
 namespace {
 
 // (numbers, places, n parameters) -> places. `places` is int32 (k, 3): parameter, first of its numbers, how many; the
-// numbers of the k parts follow each other.
+// numbers of the k parts follow each other, and more may follow them.
 void write(const Call& call) {
   const int parameters = call.count - 3, last = call.count - 1;
   const int* const places = call.integers(1);
@@ -19,7 +19,7 @@ void write(const Call& call) {
     require(int64_t{at[1]} + at[2] <= call.size(2 + at[0]), "a part beyond its parameter");
     taken += at[2];
   }
-  require(taken == call.size(0), "not as many numbers as the parts have");
+  require(taken <= call.size(0), "fewer numbers than the parts have");
   const float* numbers = call.floats(0);
   for (int64_t k = 0; k < parts; numbers += places[3 * k + 2], ++k)
     std::memcpy(call.floats(2 + places[3 * k]) + places[3 * k + 1], numbers, places[3 * k + 2] * sizeof(float));

@@ -86,7 +86,8 @@ class KFACPreconditioner:
         self._earlier: Observed | None = None  # of this step's virtual ranks before the last one
         unknown = Tensor(np.zeros(len(self.layers), np.float32))
         self.dampings = Parameter(unknown, name="thor.damping", requires_grad=False)
-        self.writer = Writer([self.traces, self.dampings, *self.preconditioner.state()])
+        parts = 2 + sum(len(layer.form.factors) for layer in self.layers)
+        self.writer = Writer([self.traces, self.dampings, *self.preconditioner.state()], most=parts)
 
     def optimizer(self, optimizer: nn.Cell) -> Preconditioned:
         """Wrap an optimizer of flat gradients so that it gets preconditioned ones."""
