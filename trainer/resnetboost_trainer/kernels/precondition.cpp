@@ -1,11 +1,10 @@
 // Multiplies gradients by THOR's inverted Kronecker factors: U = G^-1 dW A^-1 for all layers in one call. MindSpore's
 // operators need several launches for every form of layer.
+#pragma GCC optimize("O3", "fp-contract=fast")
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <vector>
 
-#include "onednn.h"
 #include "operators.h"
 #include "pool.h"
 
@@ -38,23 +37,72 @@ struct Block {
 
 constexpr int numbers = 7;  // of a form
 
-// Returns whether oneDNN could compute C = A B, for matrices of rows, in the calling thread.
-bool product(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t of_a, const float* b, int64_t of_b,
-             float* c, int64_t of_c) {
-  return dnnl_sgemm('N', 'N', rows, columns, depth, 1, a, of_a, b, of_b, 0, c, of_c) == 0;
+constexpr int lanes = 16, together = 8;  // numbers of a vector, and rows that share its loads
+typedef float Lanes __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+typedef float Half __attribute__((vector_size(2 * lanes), aligned(4), may_alias));
+
+// Matrices of rows: C (rows, columns) = A (rows, depth) B (depth, columns).
+struct Product {
+  const float *a, *b;
+  float* c;
+  int64_t of_a, of_b, of_c, rows, columns, depth;
+};
+
+// Computes `height` rows of C and as many columns as `vectors` have, and half a vector more.
+template <int height, int vectors, bool half>
+__attribute__((always_inline)) inline void tile(const Product& p, int64_t row, int64_t column) {
+  const float *a = p.a + row * p.of_a, *b = p.b + column;
+  Lanes sum[height][vectors > 0 ? vectors : 1] = {};
+  Half rest[height] = {};
+  for (int64_t k = 0; k < p.depth; ++k, b += p.of_b)
+    for (int r = 0; r < height; ++r) {
+      const float x = a[r * p.of_a + k];
+      for (int v = 0; v < vectors; ++v) sum[r][v] += x * *reinterpret_cast<const Lanes*>(b + v * lanes);
+      if (half) rest[r] += x * *reinterpret_cast<const Half*>(b + vectors * lanes);
+    }
+  for (int r = 0; r < height; ++r) {
+    float* const c = p.c + (row + r) * p.of_c + column;
+    for (int v = 0; v < vectors; ++v) *reinterpret_cast<Lanes*>(c + v * lanes) = sum[r][v];
+    if (half) *reinterpret_cast<Half*>(c + vectors * lanes) = rest[r];
+  }
 }
 
-bool compute(const Block& at) {
+template <int height>
+__attribute__((always_inline)) inline void strip(const Product& p, int64_t row) {
+  int64_t column = 0;
+  for (; column + 3 * lanes <= p.columns; column += 3 * lanes) tile<height, 3, false>(p, row, column);
+  switch ((p.columns - column) / (lanes / 2)) {
+    case 5: tile<height, 2, true>(p, row, column); break;
+    case 4: tile<height, 2, false>(p, row, column); break;
+    case 3: tile<height, 1, true>(p, row, column); break;
+    case 2: tile<height, 1, false>(p, row, column); break;
+    case 1: tile<height, 0, true>(p, row, column); break;
+  }
+  for (column = p.columns / (lanes / 2) * (lanes / 2); column < p.columns; ++column)
+    for (int r = 0; r < height; ++r) {
+      float sum = 0;
+      for (int64_t k = 0; k < p.depth; ++k) sum += p.a[(row + r) * p.of_a + k] * p.b[k * p.of_b + column];
+      p.c[(row + r) * p.of_c + column] = sum;
+    }
+}
+
+__attribute__((target_clones("avx512f", "fma", "default"))) void multiply(const Product& p) {
+  int64_t row = 0;
+  for (; row + together <= p.rows; row += together) strip<together>(p, row);
+  for (; row < p.rows; ++row) strip<1>(p, row);
+}
+
+void compute(const Block& at) {
   thread_local std::vector<float> between;
   const Stack& stack = *at.stack;
   const Axis &outputs = stack.outputs, &inputs = stack.inputs;
   const int64_t rows = outputs.length(at.row), columns = inputs.length(at.column), step = inputs.dimension;
   const int64_t place = (at.matrix * outputs.dimension + at.row * outputs.size) * step + at.column * inputs.size;
   between.resize(rows * columns);
-  return product(rows, columns, rows, outputs.inverse(at.matrix, at.row), outputs.size, stack.gradient + place, step,
-                 between.data(), columns) &&
-         product(rows, columns, columns, between.data(), columns, inputs.inverse(at.matrix, at.column), inputs.size,
-                 stack.direction + place, step);
+  multiply({outputs.inverse(at.matrix, at.row), stack.gradient + place, between.data(), outputs.size, step, columns,
+            rows, columns, rows});
+  multiply({between.data(), inputs.inverse(at.matrix, at.column), stack.direction + place, columns, inputs.size, step,
+            rows, columns, columns});
 }
 
 Axis axis(const Call& call, int k, const int* form, int64_t matrices) {
@@ -91,11 +139,7 @@ void precondition(const Call& call) {
     for (int64_t matrix = 0; matrix < stack.matrices; ++matrix)
       for (int64_t row = 0; row < stack.outputs.count; ++row)
         for (int64_t column = 0; column < stack.inputs.count; ++column) blocks.push_back({&stack, matrix, row, column});
-  std::atomic<bool> failed{false};
-  pool().parallel_for(static_cast<int>(blocks.size()), [&](int k, int) {
-    if (!compute(blocks[k])) failed = true;
-  });
-  require(!failed, "oneDNN cannot multiply matrices");
+  pool().parallel_for(static_cast<int>(blocks.size()), [&](int k, int) { compute(blocks[k]); });
   std::memcpy(direction + place, gradient + place, (whole - place) * sizeof(float));
 }
 
