@@ -190,7 +190,8 @@ def test_a_network_with_other_layers_keeps_mindspores_operators() -> None:
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("whose", ["ours", "MindSpore's"])
 def test_parts_are_written_where_compiled_graphs_read_them_and_nothing_else_changes(whose: str) -> None:
-    parameters = [Parameter(Tensor(np.full(shape, 7, np.float32)), name=f"p{k}") for k, shape in enumerate([(4, 3), 5])]
+    shapes = (4, 3), (5,)
+    parameters = [Parameter(Tensor(np.full(shape, 7, np.float32)), name=f"p{k}") for k, shape in enumerate(shapes)]
     reader = _Sum(parameters)
     before = float(reader().asnumpy())
     if whose == "ours":

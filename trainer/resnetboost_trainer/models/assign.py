@@ -54,7 +54,9 @@ class Writer:
             end += part.values.size
         table = np.zeros((self._most, 3), np.int32)
         table[: len(places)] = places
-        self._graph(Tensor(values), Tensor(table))  # of the same shapes every time, so that it is compiled once
+        self._graph(
+            Tensor.from_numpy(values), Tensor(table)
+        )  # of the same shapes every time, so that it is compiled once
 
     def _write_in_turn(self, parts: Sequence[Part]) -> None:
         for index in sorted({part.parameter for part in parts}):

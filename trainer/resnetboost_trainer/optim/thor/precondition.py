@@ -43,8 +43,9 @@ class Preconditioner(nn.Cell):
         stacks = zip(self.stacks, runs, strict=True)
         self.places = [(stack, member) for stack, run in stacks for member in range(len(run))]
         operators = library.usable() if mindspore.get_context("device_target") == "CPU" else None
-        self.fused = operators is not None and all(isinstance(stack, _Kronecker) for stack in self.stacks)
-        if self.fused:
+        self.fused = False
+        if operators is not None and all(isinstance(stack, _Kronecker) for stack in self.stacks):
+            self.fused = True
             self.inverses = ParameterTuple(self.state())
             self.forms = Tensor([stack.numbers() for stack in self.stacks], mindspore.int32)
             self.operator = primitive(operators, "thor_direction", _first, _first)
