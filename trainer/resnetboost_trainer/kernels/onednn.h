@@ -59,8 +59,6 @@ int dnnl_primitive_desc_query(const dnnl_primitive_desc*, int what, int index, v
 int dnnl_primitive_create(dnnl_primitive**, const dnnl_primitive_desc*);
 int dnnl_primitive_execute(const dnnl_primitive*, dnnl_stream*, int count, const dnnl_exec_arg_t*);
 int dnnl_stream_wait(dnnl_stream*);
-int dnnl_sgemm(char transposed_a, char transposed_b, int64_t rows, int64_t columns, int64_t depth, float alpha,
-               const float* a, int64_t of_a, const float* b, int64_t of_b, float beta, float* c, int64_t of_c);
 int dnnl_threadpool_interop_set_max_concurrency(int threads);
 int dnnl_threadpool_interop_get_max_concurrency(int* threads);
 int dnnl_threadpool_interop_stream_create(dnnl_stream**, dnnl_engine*, void* pool);

@@ -1,5 +1,6 @@
 // Multiplies gradients by THOR's inverted Kronecker factors: U = G^-1 dW A^-1 for all layers in one call. MindSpore's
-// operators need several launches for every form of layer.
+// operators need several launches for every form of layer. The products are computed here: oneDNN's are as fast in one
+// thread, but two threads that call them together took 2.5 times as long (oneDNN 3.10).
 #pragma GCC optimize("O3", "fp-contract=fast")
 #include <algorithm>
 #include <cstring>
