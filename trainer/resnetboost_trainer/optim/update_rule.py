@@ -65,7 +65,7 @@ class MeanReduction:
 class MeanUpdate(MeanReduction):
     """The mean gradient and one step of an optimizer of flat gradients.
 
-    The optimizer may get gradients that others numbers follow: a single rank's buffer is not cut, which would copy it.
+    The optimizer may get gradients that other numbers follow: a single rank's buffer on a CPU is neither cut nor copied.
     """
 
     def __init__(
@@ -73,10 +73,11 @@ class MeanUpdate(MeanReduction):
     ) -> None:
         super().__init__(parameters, communicator, summed)
         self.optimizer = optimizer
+        self.on_host = self.alone and mindspore.get_context("device_target") == "CPU"
 
     def reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
         """As `UpdateRule` says; the norm is that of the mean gradient."""
-        if self.alone:
+        if self.on_host:
             return flat, scalars_of(flat.asnumpy(), self.reduction.count)
         return super().reduce(flat)
 
