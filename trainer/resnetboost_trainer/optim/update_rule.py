@@ -65,7 +65,7 @@ class MeanReduction:
 class MeanUpdate(MeanReduction):
     """The mean gradient and one step of an optimizer of flat gradients.
 
-    The optimizer may get gradients that other numbers follow: a single rank's buffer on a CPU is neither cut nor copied.
+    The optimizer may get gradients that other numbers follow: on a CPU a single rank's buffer is not copied.
     """
 
     def __init__(
