@@ -43,7 +43,7 @@ def marks(blocks: Any) -> list[str]:
     return [hashlib.sha256(block.tobytes()).hexdigest() for block in blocks]
 
 
-def watched_invert(blocks: Any, damping: float) -> Any:
+def watched_invert(blocks: Any, damping: Any) -> Any:
     own_blocks.extend(marks(blocks))
     return invert(blocks, damping)
 
