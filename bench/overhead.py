@@ -7,7 +7,7 @@ ROUNDS = 3
 
 
 def measure() -> list[Entry]:
-    """Wall time between steps against time inside the three graphs; one rank, no evaluation or checkpoint."""
+    """Wall time between steps against that of gradient and reduction; one rank, no evaluation or checkpoint."""
     return [share("overhead_share", [_share() for _ in range(ROUNDS)], "resnet20 on digits, whole steps")]
 
 

@@ -13,11 +13,13 @@ from bench.entries import Entry, figure, ratio, share
 from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.kernels import library
 from resnetboost_trainer.optim import schedule
 from resnetboost_trainer.optim.schedule import StepSchedule
 from resnetboost_trainer.optim.thor import cost, host, layers
 from resnetboost_trainer.optim.thor.cost import Shape
 from resnetboost_trainer.optim.thor.exchange import Damped, inverted
+from resnetboost_trainer.optim.thor.native import Native
 from resnetboost_trainer.optim.thor.report import CurvatureUpdate
 
 FREQUENCY, EPOCHS, ROUNDS = 10, 8, 34  # two runs of 8 epochs
@@ -108,11 +110,13 @@ def _model_against_measurement() -> list[Entry]:
     generator = np.random.default_rng(0)
     images, gradient = generator.standard_normal((2, SAMPLES, CHANNELS, SIZE, SIZE), np.float32)
     captured = host.Captured(layer, images, gradient, SAMPLES, 1.0)
-    factors = host.factors(captured)
+    operators = library.usable()
+    statistics = host if operators is None else Native(operators)
+    (factors,) = statistics.all_factors([captured])
     counted = cost.cost([Shape("layer3", CHANNELS, CHANNELS, 9, SIZE**2)], cost.equal(128), SAMPLES)
     damped = [Damped(blocks, 0.1) for blocks in factors]
     product = _rate(lambda: images.reshape(CHANNELS, -1) @ images.reshape(CHANNELS, -1).T, 2 * CHANNELS * images.size)
-    covariances = _rate(lambda: host.factors(captured), counted.covariances)
+    covariances = _rate(lambda: statistics.all_factors([captured]), counted.covariances)
     inversion = _rate(lambda: inverted(damped, Communicator(0, 1)), counted.inversion)
     baseline = "a matrix product of as many rows"
     return [

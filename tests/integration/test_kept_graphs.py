@@ -105,7 +105,7 @@ def test_a_restart_with_kept_graphs_comes_to_the_same_bits(tmp_path: Path) -> No
 
     plain, cold = train(0, "plain", False), train(0, "kept", True)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoints").glob("kept/base/graphs/*/*.graph")}
-    assert len(files) == 4  # gradient, reduction, update, evaluation
+    assert len(files) == 3  # gradient, update, evaluation; a single rank reduces without a graph
     for step in (33, 44):  # the restart evaluates before it ends, so its order of graphs differs
         shutil.rmtree(cold / f"step-{step:08d}")
     warm = train(1, "kept", True)

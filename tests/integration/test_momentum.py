@@ -11,6 +11,8 @@ from mindspore import Parameter, Tensor
 from resnetboost_trainer import config
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.kernels import library
+from resnetboost_trainer.optim.clip import Clipped
+from resnetboost_trainer.optim.lars import Lars
 from resnetboost_trainer.optim.sgd import Momentum
 from support.familygradients import mindspores_operators
 
@@ -50,3 +52,24 @@ def test_steps_are_those_of_the_formula_and_only_matrices_decay(nesterov: bool, 
         w = w - rate * (decayed + mu * v if nesterov else v)
     ours = np.concatenate([weight.asnumpy().reshape(-1), bias.asnumpy()])
     np.testing.assert_allclose(ours, w, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("mode", "operators")
+@pytest.mark.parametrize("kind", ["Momentum", "clipped", "LARS"])
+def test_what_follows_the_gradient_in_a_ranks_buffer_changes_nothing(kind: str) -> None:
+    ends = []
+    for following in ([], [np.nan, 1e9]):
+        weights = [Parameter(Tensor(np.full((2, 3), 2, np.float32)), name=f"w{k}") for k in range(2)]
+        settings = config.Momentum(momentum=0.75, weight_decay=0.125, nesterov=False)
+        optimizer = Momentum(weights, settings)
+        if kind == "LARS":
+            optimizer = Lars(weights, settings, config.Lars(trust_coefficient=0.25))
+        if kind == "clipped":
+            optimizer = Clipped(optimizer, 0.5)
+        gradient = np.random.default_rng(0).standard_normal(12)
+        flat = Tensor(np.concatenate([gradient, following]).astype(np.float32))
+        for _ in range(2):
+            optimizer(flat, Tensor(0.5, mindspore.float32))
+        ends.append(np.stack([weight.asnumpy() for weight in weights]))
+    np.testing.assert_array_equal(*ends)
+    assert np.abs(ends[0] - 2).min() > 0

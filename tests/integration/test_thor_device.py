@@ -1,4 +1,4 @@
-"""THOR's device operators against NumPy on the host."""
+"""THOR's device operators and its C++ operators against NumPy on the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,15 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
+from numpy.typing import NDArray
 
+from resnetboost_trainer.kernels import library
 from resnetboost_trainer.models.layers import conv
 from resnetboost_trainer.optim.thor import device, host, layers
 from resnetboost_trainer.optim.thor.host import Captured
+from resnetboost_trainer.optim.thor.native import Native
+
+Floats = NDArray[np.float32]
 
 SAMPLES, LOSS_SCALE = 4, 8.0
 TOLERANCE = 2e-6
@@ -72,7 +77,15 @@ def on_device(captured: Captured) -> Captured:
 
 def assert_the_same(captured: Captured) -> None:
     assert device.traces(on_device(captured)) == pytest.approx(host.traces(captured), rel=TOLERANCE)
-    got, expected = device.factors(on_device(captured)), host.factors(captured)
+    assert_equal(device.factors(on_device(captured)), host.factors(captured))
+    operators = library.usable()
+    if operators is not None:
+        native = Native(operators)
+        assert native.all_traces([captured]) == [pytest.approx(host.traces(captured), rel=TOLERANCE)]
+        assert_equal(native.all_factors([captured])[0], host.factors(captured))
+
+
+def assert_equal(got: list[Floats], expected: list[Floats]) -> None:
     assert [each.shape for each in got] == [each.shape for each in expected]
     for one, other in zip(got, expected, strict=True):
         assert one.dtype == np.float32
@@ -116,8 +129,13 @@ def test_another_batch_needs_no_other_layer() -> None:
 
 def test_traces_of_all_layers_come_in_their_order() -> None:
     everything = [example(name, 20) for name in CASES]
-    got = device.all_traces([on_device(one) for one in everything])
-    assert np.array(got) == pytest.approx(np.array([host.traces(one) for one in everything]), rel=TOLERANCE)
+    expected = np.array([host.traces(one) for one in everything])
+    assert np.array(device.all_traces([on_device(one) for one in everything])) == pytest.approx(expected, rel=TOLERANCE)
+    operators = library.usable()
+    if operators is not None:
+        assert np.array(Native(operators).all_traces(everything)) == pytest.approx(expected, rel=TOLERANCE)
+        for got, one in zip(Native(operators).all_factors(everything), everything, strict=True):
+            assert_equal(got, host.factors(one))
 
 
 def test_trace_of_the_factors_is_the_trace() -> None:

@@ -43,9 +43,9 @@ def marks(blocks: Any) -> list[str]:
     return [hashlib.sha256(block.tobytes()).hexdigest() for block in blocks]
 
 
-def watched_invert(blocks: Any, damping: float) -> Any:
+def watched_invert(blocks: Any, dampings: Any) -> Any:
     own_blocks.extend(marks(blocks))
-    return invert(blocks, damping)
+    return invert(blocks, dampings)
 
 
 def watched_inverted(factors: Sequence[exchange.Damped], communicator: Communicator) -> Any:

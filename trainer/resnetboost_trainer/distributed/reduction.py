@@ -7,10 +7,29 @@ summed and not averaged.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from numpy.typing import NDArray
+
+from resnetboost_trainer.kernels import arrays, library
 
 # Indices of the scalars that a reduction returns; the summed tail starts at TAIL.
 NORM_SQUARED, LOSS, ACCURACY, TAIL = range(4)
+
+
+def scalars_of(flat: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """Return what `Reduction` does for a single rank, without a graph: [squared norm, loss, accuracy, tail ...].
+
+    `flat` is the rank's buffer with `count` gradients. The sum has the same bits every time. BLAS would be as fast, but
+    its threads go on spinning beside those of the next step.
+    """
+    operators, norm = library.usable(), np.empty(1, np.float32)
+    if operators is not None:
+        arrays.call(operators, "weighted_squares", flat[:count], np.ones(1, np.float32), norm)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):  # not finite: the caller decides what to do
+            norm[0] = np.square(flat[:count]).sum()
+    return np.concatenate([norm, flat[count:]])
 
 
 class Reduction(nn.Cell):

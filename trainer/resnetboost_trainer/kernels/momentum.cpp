@@ -33,7 +33,7 @@ VECTORIZED void update(const Piece& piece, float rate, float mu, bool nesterov) 
 
 // (flat gradient, rate, settings, n weights, n velocities) -> rate. Weights and velocities change in place; settings is
 // float32 [mu, 1 for Nesterov's form, n decays].
-void momentum(const Call& call) {
+void momentum(const Call& call, bool followed) {
   const int n = (call.count - 4) / 2;
   require(call.count == 4 + 2 * n, "weights without velocities");
   require(call.size(1) == 1 && call.size(call.count - 1) == 1, "a rate that is not one number");
@@ -50,7 +50,7 @@ void momentum(const Call& call) {
                         std::min(block, size - from), settings[2 + k]});
     place += size;
   }
-  require(call.size(0) == place, "a gradient of another size");
+  require(followed ? call.size(0) >= place : call.size(0) == place, "a gradient of another size");
   const int tasks = std::min<int>(4 * pool().get_num_threads(), static_cast<int>(pieces.size()));
   pool().parallel_for(tasks, [&](int task, int count) {
     for (size_t k = task; k < pieces.size(); k += count) update(pieces[k], rate, settings[0], settings[1] != 0);
@@ -58,6 +58,12 @@ void momentum(const Call& call) {
   *call.floats(call.count - 1) = rate;
 }
 
+void of_gradient(const Call& call) { momentum(call, false); }
+
+// The same for a rank's whole buffer, in which other numbers follow the gradient.
+void of_buffer(const Call& call) { momentum(call, true); }
+
 }  // namespace
 
-OPERATOR(momentum_step, tensors, momentum)
+OPERATOR(momentum_step, tensors, of_gradient)
+OPERATOR(momentum_step_of_buffer, tensors, of_buffer)

@@ -25,13 +25,14 @@ class Lars(nn.Cell):
         self.momentum = Momentum(parameters, msgspec.structs.replace(momentum, weight_decay=0.0))
         self.parameters = ParameterTuple(parameters)
         self.sizes = [math.prod(parameter.shape) for parameter in parameters]
+        self.count = sum(self.sizes)
         self.scaled = [decays(parameter) for parameter in parameters]
         self.decay, self.trust = momentum.weight_decay, settings.trust_coefficient
         self.one = Tensor(1.0, mindspore.float32)
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
-        """One update from the flat gradient (sum of sizes,), in the order of the parameters."""
-        parts = ops.split(gradients, self.sizes)
+        """One update from the flat gradient (sum of sizes,), in the order of the parameters, and what follows it."""
+        parts = ops.split(gradients[: self.count], self.sizes)
         scaled = []
         for k in range(len(self.sizes)):
             scaled.append(self.trusted(k, parts[k]) if self.scaled[k] else parts[k])

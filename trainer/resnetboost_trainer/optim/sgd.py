@@ -30,6 +30,7 @@ class Momentum(nn.Cell):
         self.velocity = self.parameters.clone(prefix="velocity", init="zeros")
         self.shapes = [tuple(parameter.shape) for parameter in parameters]
         self.sizes = [math.prod(shape) for shape in self.shapes]
+        self.count = sum(self.sizes)
         self.decay = [settings.weight_decay if decays(parameter) else 0.0 for parameter in parameters]
         self.momentum, self.nesterov = settings.momentum, settings.nesterov
         self.apply, self.subtract = ops.ApplyMomentum(), ops.AssignSub()
@@ -38,13 +39,16 @@ class Momentum(nn.Cell):
         if operators is not None and all(parameter.dtype == mindspore.float32 for parameter in parameters):
             self.fused = True
             self.settings = Tensor([self.momentum, float(self.nesterov), *self.decay], mindspore.float32)
-            self.step = _step(operators, len(self.sizes))
+            self.step = _step(operators, "momentum_step", len(self.sizes))
+            self.step_of_buffer = _step(operators, "momentum_step_of_buffer", len(self.sizes))
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
-        """One update from the flat gradient (sum of sizes,), in the order of the parameters."""
+        """One update from the flat gradient (sum of sizes,), in the order of the parameters, and what follows it."""
         if self.fused:
+            if gradients.shape[0] > self.count:
+                return self.step_of_buffer(gradients, learning_rate, self.settings, *self.parameters, *self.velocity)
             return self.step(gradients, learning_rate, self.settings, *self.parameters, *self.velocity)
-        parts = ops.split(gradients, self.sizes)
+        parts = ops.split(gradients[: self.count], self.sizes)
         for k in range(len(self.sizes)):
             if self.nesterov:  # ApplyMomentum(use_nesterov=True) does without it on the CPU (MindSpore 2.10)
                 self.subtract(self.parameters[k], learning_rate * self.direction(k, parts[k]))
@@ -71,13 +75,13 @@ class Momentum(nn.Cell):
         return list(self.velocity)
 
 
-def _step(operators: Path, count: int) -> ops.Custom:
+def _step(operators: Path, name: str, count: int) -> ops.Custom:
     """(flat gradient, rate, settings, weights ..., velocities ...) -> rate; weights and velocities change in place."""
 
     def second(*given: Any) -> Any:
         return given[1]
 
-    step = primitive(operators, "momentum_step", second, second)
+    step = primitive(operators, name, second, second)
     modes = [sig.sig_rw.RW_READ] * 3 + [sig.sig_rw.RW_WRITE] * (2 * count)
     step.set_signatures([sig.make_sig(f"input{k}", mode) for k, mode in enumerate(modes)])
     step.add_prim_attr("side_effect_mem", True)

@@ -7,7 +7,7 @@ import mindspore
 from mindspore import Parameter, Tensor, nn
 
 from resnetboost_trainer.distributed.communicator import Communicator, Floats, lost
-from resnetboost_trainer.distributed.reduction import Reduction
+from resnetboost_trainer.distributed.reduction import Reduction, scalars_of
 from resnetboost_trainer.metrics.record import Report
 
 
@@ -63,13 +63,23 @@ class MeanReduction:
 
 
 class MeanUpdate(MeanReduction):
-    """The mean gradient and one step of an optimizer of flat gradients."""
+    """The mean gradient and one step of an optimizer of flat gradients.
+
+    The optimizer may get gradients that other numbers follow: on a CPU a single rank's buffer is not copied.
+    """
 
     def __init__(
         self, parameters: Sequence[Parameter], optimizer: nn.Cell, communicator: Communicator, summed: bool = False
     ) -> None:
         super().__init__(parameters, communicator, summed)
         self.optimizer = optimizer
+        self.on_host = self.alone and mindspore.get_context("device_target") == "CPU"
+
+    def reduce(self, flat: Tensor) -> tuple[Tensor, Floats]:
+        """As `UpdateRule` says; the norm is that of the mean gradient."""
+        if self.on_host:
+            return flat, scalars_of(flat.asnumpy(), self.reduction.count)
+        return super().reduce(flat)
 
     def update(self, gradients: Tensor, batch: Batch, learning_rate: float) -> None:
         """As `UpdateRule` says."""

@@ -38,6 +38,11 @@ def factors(captured: Captured) -> list[Floats]:
     return [sums[0] * np.float32(1 / captured.rows), sums[1] * np.float32(captured.gradient_factor)]
 
 
+def all_factors(everything: Sequence[Captured]) -> list[list[Floats]]:
+    """Return `factors` of each layer."""
+    return [factors(captured) for captured in everything]
+
+
 def _scaled(captured: Captured, a: float, g: float) -> tuple[float, float]:
     """Compute traces from sums of squares."""
     if captured.layer.form.kind == "norm":

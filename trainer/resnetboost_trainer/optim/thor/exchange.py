@@ -34,8 +34,11 @@ def inverted(factors: Sequence[Damped], communicator: Communicator) -> list[Floa
     Blocks, not factors, are assigned to ranks by cost: this balances up to 16 ranks for ResNet-50, where the largest
     factor alone is a fifth of the work (architecture: KAISA, Pauloski et al. 2021, which assigns whole factors).
     """
+    if communicator.size == 1:
+        return inverse.invert_all(factors)
     shares = list(_shares(factors, communicator.size))
-    results = [_invert(factors, share) for share in shares if share.owner == communicator.rank]
+    given = [_given(factors, share) for share in shares if share.owner == communicator.rank]
+    results = [inverses.reshape(-1) for inverses in inverse.invert_all(given)]
     amounts = [0] * communicator.size
     for share in shares:
         amounts[share.owner] += _numbers(factors, share)
@@ -68,9 +71,9 @@ def _places(factor: int, damped: Damped) -> Iterator[tuple[int, int, int]]:
         yield factor, start, start + step
 
 
-def _invert(factors: Sequence[Damped], share: _Share) -> Floats:
+def _given(factors: Sequence[Damped], share: _Share) -> Damped:
     blocks, damping = factors[share.factor]
-    return inverse.invert(blocks[share.start : share.stop], damping)[0].reshape(-1)
+    return Damped(blocks[share.start : share.stop], damping)
 
 
 def _assembled(factors: Sequence[Damped], shares: Sequence[_Share], gathered: Floats) -> list[Floats]:

@@ -80,12 +80,21 @@ def traces(captured: Captured) -> tuple[float, float]:
         return 1.0, trace_g
     if kind == "dense":
         return _squares(captured.input) / captured.rows, trace_g
-    images = _single(captured.input)
+    weights = uses(captured)
+    weighted = np.square(_single(captured.input)).reshape(-1, weights.size) @ weights
+    return float(weighted.sum(dtype=np.float64)) / captured.rows, trace_g
+
+
+def uses(captured: Captured) -> Floats:
+    """Return the number of a convolution's patches that contain each pixel of its input, (height * width,)."""
     window = captured.layer.window
     assert window is not None
-    uses = _uses(window, images.shape[2], images.shape[3])
-    weighted = np.square(images).reshape(-1, uses.size) @ uses
-    return float(weighted.sum(dtype=np.float64)) / captured.rows, trace_g
+    return _uses(window, *captured.input.shape[2:])
+
+
+def all_factors(everything: Sequence[Captured]) -> list[list[Floats]]:
+    """Return `factors` of each layer."""
+    return [factors(captured) for captured in everything]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite has no inverse

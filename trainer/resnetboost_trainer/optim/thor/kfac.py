@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer.config import Thor
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.models.assign import write
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.models.assign import Part, Writer, write
 from resnetboost_trainer.optim.thor import device, exchange, host, inverse, layers, trace_rule
 from resnetboost_trainer.optim.thor.capture import Capture
 from resnetboost_trainer.optim.thor.exchange import Damped
 from resnetboost_trainer.optim.thor.host import Captured
+from resnetboost_trainer.optim.thor.native import Native
 from resnetboost_trainer.optim.thor.observed import Observed
 from resnetboost_trainer.optim.thor.precondition import Preconditioned, Preconditioner
 from resnetboost_trainer.optim.thor.report import CurvatureUpdate
@@ -46,11 +48,11 @@ class Due(NamedTuple):
 
 
 class _Statistics(Protocol):
-    """Interface of the modules `host` and `device`."""
+    """Interface of `Native` and of the modules `host` and `device`."""
 
     def all_traces(self, everything: Sequence[Captured]) -> list[tuple[float, float]]: ...
 
-    def factors(self, captured: Captured) -> list[Floats]: ...
+    def all_factors(self, everything: Sequence[Captured]) -> list[list[Floats]]: ...
 
 
 class KFACPreconditioner:
@@ -66,7 +68,8 @@ class KFACPreconditioner:
     ) -> None:
         """`exclude` names layers that keep their plain gradient. Raises ValueError when none is left."""
         self.settings, self.communicator = settings, communicator
-        self.statistics: _Statistics = host if mindspore.get_context("device_target") == "CPU" else device
+        self.on_host = mindspore.get_context("device_target") == "CPU"
+        self.statistics = _statistics(self.on_host)
         self.layers, left_out = layers.find(network, settings.block_size, exclude)
         if not self.layers:
             known = "Conv2d, Dense, Embedding or LayerNorm with trained weights"
@@ -83,6 +86,8 @@ class KFACPreconditioner:
         self._earlier: Observed | None = None  # of this step's virtual ranks before the last one
         unknown = Tensor(np.zeros(len(self.layers), np.float32))
         self.dampings = Parameter(unknown, name="thor.damping", requires_grad=False)
+        parts = 2 + sum(len(layer.form.factors) for layer in self.layers)
+        self.writer = Writer([self.traces, self.dampings, *self.preconditioner.state()], most=parts)
 
     def optimizer(self, optimizer: nn.Cell) -> Preconditioned:
         """Wrap an optimizer of flat gradients so that it gets preconditioned ones."""
@@ -142,8 +147,10 @@ class KFACPreconditioner:
         if not state.any():
             unexplained = self._unexplained(everything, gradients)
         watched = (state[:, trace_rule.STOPPED] != trace_rule.LEFT_OUT) & (unexplained == 0)
-        factors = {int(k): self.statistics.factors(everything[k]) for k in np.flatnonzero(watched)}
-        return Observed(1, unexplained, self._own_traces(watched, everything), factors)
+        places = np.flatnonzero(watched).tolist()
+        factors = self.statistics.all_factors([everything[k] for k in places])
+        of_layers = dict(zip(places, factors, strict=True))
+        return Observed(1, unexplained, self._own_traces(watched, everything), of_layers)
 
     def update(
         self, captured: Sequence[Tensor], gradients: Tensor, samples: int, loss_scale: float, damping: float
@@ -170,11 +177,12 @@ class KFACPreconditioner:
             for k, decision in enumerate(decisions)
             if decision is Decision.UPDATE
         ]
-        failed = self._renew(due, damping, earlier) if due else set()
+        inverses = self._renewed(due, damping, earlier) if due else {}
+        failed = {one.place for one in due} - inverses.keys()
         renewed = np.isin(np.arange(len(state)), [one.place for one in due if one.place not in failed])
         dampings[renewed] = agreed
-        write(self.traces, trace_rule.updated(state, renewed))
-        write(self.dampings, dampings)
+        rule = Part(0, 0, trace_rule.updated(state, renewed)), Part(1, 0, dampings)
+        self.writer.write([*rule, *self.preconditioner.parts(inverses, first=len(rule))])
         self._set_overdue(False)
         return CurvatureUpdate(
             damping=damping,
@@ -188,7 +196,7 @@ class KFACPreconditioner:
     def _captured(self, tensors: Sequence[Tensor], samples: int, loss_scale: float) -> list[Captured]:
         pairs = zip(self.layers, tensors[::2], tensors[1::2], strict=True)
         everything = [Captured(layer, a, d, samples, loss_scale) for layer, a, d in pairs]
-        return [host.brought(captured) for captured in everything] if self.statistics is host else everything
+        return [host.brought(captured) for captured in everything] if self.on_host else everything
 
     def _unexplained(self, everything: Sequence[Captured], gradients: Tensor) -> Floats:
         """Return 1 for each layer whose captured tensors do not explain its gradient, else 0."""
@@ -234,23 +242,21 @@ class KFACPreconditioner:
             own[watched, 2] = [captured.uses for captured in seen]
         return own
 
-    def _renew(self, due: Sequence[Due], damping: float, earlier: Observed | None) -> set[int]:
-        """Compute and set new inverses; return the layers whose factors cannot be inverted, which keep theirs."""
+    def _renewed(self, due: Sequence[Due], damping: float, earlier: Observed | None) -> dict[int, list[Floats]]:
+        """Return the new inverses by layer, without layers whose factors cannot be inverted, which keep theirs."""
         inverses = self._inverted(due, self._factors(due, earlier), damping)
         sound = {
             one.place: own
             for one, own in zip(due, inverses, strict=True)
             if all(np.isfinite(inverse).all() for inverse in own)
         }
-        failed = {one.place for one in due} - sound.keys()
-        for place in sorted(failed):
+        for place in sorted({one.place for one in due} - sound.keys()):
             log.warning("THOR: a factor of %s is not positive definite; it keeps its old ones", self.layers[place].name)
-        self.preconditioner.set(sound)
-        return failed
+        return sound
 
     def _factors(self, due: Sequence[Due], earlier: Observed | None) -> list[list[Floats]]:
         """Return the layers' factors for the global batch, averaged in one collective."""
-        own = [self.statistics.factors(one.captured) for one in due]
+        own = self.statistics.all_factors([one.captured for one in due])
         if earlier is not None:
             own = [_mean(parts, earlier.factors[one.place], earlier.count) for one, parts in zip(due, own, strict=True)]
         if self.communicator.size == 1:
@@ -283,6 +289,13 @@ class KFACPreconditioner:
             dim_a, dim_g = (form.groups * cut.dimension for cut in form.factors)
             ratio = inverse.pi(trace_a, dim_a, trace_g, dim_g)
         return inverse.damping_shares(damping, one.positions, ratio)
+
+
+def _statistics(on_host: bool) -> _Statistics:
+    operators = library.usable() if on_host else None
+    if operators is not None:
+        return Native(operators)
+    return host if on_host else device
 
 
 def _explained(captured: Captured, gradient: Floats) -> bool:

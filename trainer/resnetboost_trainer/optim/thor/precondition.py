@@ -3,18 +3,24 @@
 For a Conv2d or Dense weight W (outputs, columns): U = G^-1 dW A^-1, which is (A kron G)^-1 vec(dW) column by column
 (Martens & Grosse 2015, §3); for Embedding A^-1 dW G^-1; for LayerNorm element by element. Layers of one form are one
 stack of matrices, so that a ResNet-20 needs seven products instead of twenty. Inverses are the identity until their
-first update: the layer keeps its plain gradient.
+first update: the layer keeps its plain gradient. On CPUs all of it is one C++ operator where there is one
+(kernels/precondition.cpp), if all layers are Conv2d and Dense.
 """
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import mindspore
+import msgspec
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from numpy.typing import NDArray
 
-from resnetboost_trainer.models.assign import write
+from resnetboost_trainer.kernels import library
+from resnetboost_trainer.kernels.primitive import primitive
+from resnetboost_trainer.models.assign import Part
 from resnetboost_trainer.optim.clip import Clipped
 from resnetboost_trainer.optim.thor.blocks import Blocks
 from resnetboost_trainer.optim.thor.layers import Layer
@@ -30,15 +36,25 @@ class Preconditioner(nn.Cell):
         runs = [list(run) for _, run in itertools.groupby(layers, key=lambda layer: layer.form)]
         self.stacks = nn.CellList([_STACKS[run[0].form.kind](run) for run in runs], auto_prefix=False)
         preconditioned = [run[0].form.size * len(run) for run in runs]
-        rest = sum(math.prod(parameter.shape) for parameter in parameters) - sum(preconditioned)
+        self.count = sum(math.prod(parameter.shape) for parameter in parameters)
+        rest = self.count - sum(preconditioned)
         self.sizes = [*preconditioned, rest] if rest else preconditioned
         self.rest = rest > 0
         stacks = zip(self.stacks, runs, strict=True)
         self.places = [(stack, member) for stack, run in stacks for member in range(len(run))]
+        operators = library.usable() if mindspore.get_context("device_target") == "CPU" else None
+        self.fused = False
+        if operators is not None and all(isinstance(stack, _Kronecker) for stack in self.stacks):
+            self.fused = True
+            self.inverses = ParameterTuple(self.state())
+            self.forms = Tensor([stack.numbers() for stack in self.stacks], mindspore.int32)
+            self.operator = primitive(operators, "thor_direction", _first, _first)
 
     def construct(self, gradients: Tensor) -> Tensor:
-        """Precondition a flat gradient, (parameters,) -> (parameters,)."""
-        parts = ops.split(gradients, self.sizes)
+        """Precondition a flat gradient (parameters,), and what follows it: the direction, with or without the rest."""
+        if self.fused:
+            return self.operator(gradients, self.forms, *self.inverses)
+        parts = ops.split(gradients[: self.count], self.sizes)
         directions = []
         for k in range(len(self.stacks)):
             directions.append(self.stacks[k](parts[k]).reshape(-1))
@@ -46,14 +62,20 @@ class Preconditioner(nn.Cell):
             directions.append(parts[-1])
         return ops.concat(directions)
 
-    def set(self, inverses: Mapping[int, Sequence[Floats]]) -> None:
-        """Set inverses by the layer's index, each factor's as (groups * count, size, size)."""
+    def parts(self, inverses: Mapping[int, Sequence[Floats]], first: int) -> list[Part]:
+        """Return what to write into `state()` for inverses by the layer's index, each (groups * count, size, size).
+
+        `first` is the index of the first parameter of `state()`.
+        """
+        begins = {}
         for stack in self.stacks:
-            members = {
-                member: inverses[k] for k, (owner, member) in enumerate(self.places) if owner is stack and k in inverses
-            }
-            if members:
-                stack.set(members)
+            begins[id(stack)] = first
+            first += len(stack.inverses)
+        return [
+            Part(begins[id(stack)] + factor, member * inverse.size, inverse)
+            for k, (stack, member) in enumerate(self.places)
+            for factor, inverse in enumerate(inverses.get(k, ()))
+        ]
 
     def state(self) -> list[Parameter]:
         """Return the state to save in checkpoints: every stack's inverses."""
@@ -75,15 +97,6 @@ class _Stack(nn.Cell):
             ]
         )
         self.multiply = ops.BatchMatMul()
-
-    def set(self, members: dict[int, Sequence[Floats]]) -> None:
-        """Set the inverses of some layers, by their index in the stack."""
-        for factor, parameter in enumerate(self.inverses):
-            array = parameter.asnumpy().copy()
-            each = len(array) // self.count
-            for member, inverses in members.items():
-                array[member * each : (member + 1) * each] = inverses[factor]
-            write(parameter, array)
 
     def from_left(self, x: Tensor, inverse: Tensor, cut: Blocks) -> Tensor:
         """Return block-diagonal inverse times x; x and the result are (n, dimension, columns)."""
@@ -108,6 +121,11 @@ class _Stack(nn.Cell):
 
 class _Kronecker(_Stack):
     """Conv2d and Dense: G^-1 dW A^-1."""
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return the form as the C++ operator has it."""
+        by_inputs, by_outputs = self.form.factors
+        return (self.matrices, *msgspec.structs.astuple(by_outputs), *msgspec.structs.astuple(by_inputs))
 
     def construct(self, gradients: Tensor) -> Tensor:
         form = self.form
@@ -145,6 +163,10 @@ class Preconditioned(nn.Cell):
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
         """Update the weights from the flat mean gradient (parameters,); the direction is clipped to `clip_norm`."""
         return self.optimizer(self.preconditioner(gradients), learning_rate)
+
+
+def _first(*given: Any) -> Any:
+    return given[0]
 
 
 def _identities(matrices: int, cut: Blocks) -> Tensor:
