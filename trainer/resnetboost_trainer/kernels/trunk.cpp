@@ -1,12 +1,7 @@
 // A residual network up to its head, in one call: stem, [max pooling,] residual blocks, mean over the pixels.
 //
-// Images stay in oneDNN's blocked format from the stem to the mean. `program` is int32 [1 if pooled, the stem's stride
-// and padding, then for each block: convolutions of its branch, kind of its shortcut, 1 if it squeezes and excites, and
-// the stride and padding of each convolution, the shortcut's last]. `constants` is float32 [epsilon, share of the
-// running statistics kept].
-//
-// A layer is a convolution with its normalization. Layers, and squeezes and excitations, are numbered in the program's
-// order; a call has the weights of all layers, then what comes next for all layers, and so on.
+// Images stay in oneDNN's blocked format from the stem to the mean. trunk_program.h says what a program is and how
+// tensors are ordered; `constants` is float32 [epsilon, share of the running statistics kept].
 #include <chrono>
 #include <cmath>
 #include <vector>
@@ -16,208 +11,9 @@
 #include "operators.h"
 #include "space.h"
 #include "squeeze.h"
+#include "trunk_program.h"
 
 namespace {
-
-enum ShortcutKind { identity, convolved, subsampled };
-
-// A convolution and its normalization. Places are offsets of float32 in what a forward pass saves for the backward one.
-struct Layer {
-  int number;
-  Dims weights;
-  int64_t stride, padding;
-  Dims images, results;
-  Blocked in, out;
-  int64_t convolved, mean, inverse, normalized;
-
-  ConvolutionShape shape(Pass pass, bool stem, Epilogue epilogue = {}) const {
-    return {pass, images, weights, results, stride, padding, stem ? plain : blocked, blocked, epilogue};
-  }
-};
-
-struct Squeeze {
-  int number;
-  int64_t inner, means, hidden, gates;
-};
-
-struct Block {
-  int first, count;  // layers of its branch; a shortcut's convolution is the one after them
-  ShortcutKind shortcut;
-  int squeeze;  // -1: none
-  int64_t input;  // place of its input
-};
-
-struct Counts {
-  int layers, squeezes;
-};
-
-// Where the tensors are in a call: `of_layer` for each layer from the first on, then `of_squeeze` for each squeeze.
-struct Places {
-  int first, of_layer, of_squeeze;
-  Counts counts;
-
-  int of(const Layer& layer, int which) const { return first + which * counts.layers + layer.number; }
-  int of(const Squeeze& squeeze, int which) const {
-    return first + of_layer * counts.layers + which * counts.squeezes + squeeze.number;
-  }
-  int next() const { return first + of_layer * counts.layers + of_squeeze * counts.squeezes; }
-};
-
-struct Trunk {
-  bool pooled = false;
-  Blocked pool{};
-  int64_t pooled_place = 0, chosen_place = 0;
-  std::vector<Layer> layers;
-  std::vector<Squeeze> squeezes;
-  std::vector<Block> blocks;
-  int64_t saved = 0, largest = 0;  // the largest images but those that are pooled
-
-  int64_t before_pool() const { return pooled ? layers[0].out.size() : 0; }
-  const Layer& last(const Block& block) const { return layers[block.first + block.count - 1]; }
-  };
-
-Blocked in_blocks(const Dims& dims) { return {dims[0], dims[1], dims[2], dims[3], block()}; }
-
-// Shapes of the weights of the layers, and of the first weights of the squeezes.
-struct Weights {
-  std::vector<Dims> layers, squeezes;
-};
-
-// Reads a program for images and weights of these shapes. Throws invalid_argument if they do not fit.
-class Reader {
- public:
-  Reader(const int* program, int64_t length, const Dims& images, const Weights& weights)
-      : program_(program), length_(length), weights_(weights) {
-    require(block() > 0, "a CPU without AVX2");
-    trunk.pooled = next() != 0;
-    int64_t place = layer(images, !trunk.pooled);  // relu's gradient can be taken from the pooled images
-    Dims from = trunk.layers[0].results;
-    if (trunk.pooled) {
-      trunk.pool = max_pooled(in_blocks(from));
-      from = {from[0], from[1], trunk.pool.h, trunk.pool.w};
-      place = trunk.pooled_place = reserve(trunk.pool.size());
-      trunk.chosen_place = reserve((trunk.pool.size() + 3) / 4);
-    }
-    while (at_ < length_) place = read_block(from, place);
-    require(trunk.layers.size() == weights.layers.size(), "weights without a layer");
-    require(trunk.squeezes.size() == weights.squeezes.size(), "weights without a squeeze");
-  }
-
-  Trunk trunk;
-
- private:
-  // Reads a block whose input is of shape `from`, which becomes that of its output; returns the output's place.
-  int64_t read_block(Dims& from, int64_t input) {
-    const int first = static_cast<int>(trunk.layers.size()), count = next();
-    const auto shortcut = static_cast<ShortcutKind>(next());
-    const bool squeezes = next() != 0;
-    require(count > 0 && shortcut >= identity && shortcut <= subsampled, "an unknown block");
-    Dims to = from;
-    int64_t place = 0;
-    for (int k = 0; k < count; ++k) place = layer(to, true), to = trunk.layers.back().results;
-    if (shortcut == convolved) {
-      layer(from, false);
-      require(trunk.layers.back().results == to, "a shortcut of another shape");
-    }
-    require(shortcut != identity || to == from, "an identity that changes its shape");
-    require(shortcut != subsampled || (to[1] >= from[1] && to[2] == (from[2] - 1) / 2 + 1), "a subsampling");
-    trunk.blocks.push_back({first, count, shortcut, squeezes ? squeeze(to) : -1, input});
-    from = to;
-    return place;
-  }
-
-  int next() {
-    require(at_ < length_, "a program that ends too early");
-    return program_[at_++];
-  }
-
-  int64_t reserve(int64_t numbers) {
-    const int64_t place = trunk.saved;
-    trunk.saved += (numbers + 15) / 16 * 16;
-    return place;
-  }
-
-  // Adds the next layer, whose input is of that shape; returns the place of its normalized results.
-  int64_t layer(const Dims& images, bool normalized) {
-    const size_t number = trunk.layers.size();
-    require(number < weights_.layers.size(), "a layer without weights");
-    const Dims shape = weights_.layers[number];
-    const int64_t stride = next(), padding = next();
-    const Dims results = results_of(images, shape, stride, padding);
-    require(results[1] % block() == 0, "a number of channels that is not a multiple of the block");
-    Layer made{static_cast<int>(number), shape, stride, padding, images, results, in_blocks(images),
-               in_blocks(results), 0, 0, 0, 0};
-    made.convolved = reserve(made.out.size());
-    made.mean = reserve(made.out.c);
-    made.inverse = reserve(made.out.c);
-    made.normalized = normalized ? reserve(made.out.size()) : -1;
-    if (normalized || number > 0) trunk.largest = std::max(trunk.largest, made.out.size());
-    trunk.layers.push_back(made);
-    return made.normalized;
-  }
-
-  // Adds the next squeeze, of images of that shape; returns its number.
-  int squeeze(const Dims& images) {
-    const size_t number = trunk.squeezes.size();
-    require(number < weights_.squeezes.size(), "a squeeze without weights");
-    const Dims shape = weights_.squeezes[number];
-    require(shape[1] == images[1] && shape[2] == 1 && shape[3] == 1, "weights that do not squeeze the channels");
-    Squeeze made{static_cast<int>(number), shape[0], 0, 0, 0};
-    made.means = reserve(images[0] * images[1]);
-    made.hidden = reserve(images[0] * shape[0]);
-    made.gates = reserve(images[0] * images[1]);
-    trunk.squeezes.push_back(made);
-    return made.number;
-  }
-
-  const int* program_;
-  int64_t length_, at_ = 0;
-  const Weights& weights_;
-};
-
-Dims dims_of(const int64_t* sizes) { return {sizes[0], sizes[1], sizes[2], sizes[3]}; }
-
-// Counts the layers and squeezes of a program, which the reader checks afterwards.
-Counts counted(const int* program, int64_t length) {
-  Counts found{1, 0};
-  for (int64_t at = 3; at + 2 < length;) {
-    const int layers = program[at] + (program[at + 1] == convolved);
-    require(layers > 0, "an unknown block");
-    found.layers += layers;
-    found.squeezes += program[at + 2] != 0;
-    at += 3 + 2 * layers;
-  }
-  return found;
-}
-
-Places forward_places(const Counts& counts) { return {3, 5, 4, counts}; }
-Places backward_places(const Counts& counts) { return {4, 2, 2, counts}; }
-
-Counts counts_of(const Call& call) { return counted(call.integers(1), call.size(1)); }
-
-// The trunk of a call: tensor 0 has the images, 1 the program.
-Trunk trunk_of(const Call& call, const Places& places) {
-  require(call.count >= places.next(), "too few tensors");
-  const auto dims = [&](int k) {
-    require(call.ranks[k] == 4, "a tensor without 4 axes");
-    return dims_of(call.shapes[k]);
-  };
-  Weights weights;
-  const int squeezes = places.first + places.of_layer * places.counts.layers;
-  for (int k = 0; k < places.counts.layers; ++k) weights.layers.push_back(dims(places.first + k));
-  for (int k = 0; k < places.counts.squeezes; ++k) weights.squeezes.push_back(dims(squeezes + k));
-  const Trunk trunk = Reader(call.integers(1), call.size(1), dims(0), weights).trunk;
-  for (const Layer& layer : trunk.layers)
-    for (int which = 1; which < places.of_layer; ++which)
-      require(call.size(places.of(layer, which)) == layer.out.c, "not one number for each channel");
-  for (const Squeeze& squeeze : trunk.squeezes) {
-    const int64_t size = call.size(places.of(squeeze, 0));
-    require(call.size(places.of(squeeze, places.of_squeeze / 2)) == size, "weights of another shape");
-    for (int which = 1; places.of_squeeze == 4 && which < 4; which += 2)
-      require(call.size(places.of(squeeze, which)) == (which == 1 ? squeeze.inner : size / squeeze.inner), "biases");
-  }
-  return trunk;
-}
 
 // Seconds of each layer, for profiles: empty while none is made.
 enum Work { convolving, normalizing, normalizing_gradient, images_gradient, weights_gradient, works };
@@ -299,7 +95,8 @@ void normalized_means(const float* x, const Affine& affine, const Blocked& at, f
 class Forward {
  public:
   explicit Forward(const Call& call)
-      : call_(call), places_(forward_places(counts_of(call))), trunk_(trunk_of(call, places_)), saved_(call.floats(call.count - 1)) {
+      : call_(call), places_(forward_places(call)), trunk_(trunk_of(call, places_)),
+        saved_(call.floats(call.count - 1)) {
     require(call.count == places_.next() + 2, "wrong number of tensors");
     require(call.size(2) == 2, "not two constants");
     require(call.size(call.count - 1) == trunk_.saved, "a wrong size of what is saved");
@@ -353,7 +150,8 @@ class Forward {
   void convolve(int k, const float* x) {
     const Timed timed(k, convolving);
     const Layer& layer = trunk_.layers[k];
-    convolution_of(layer.shape(forward, k == 0)).run({saved_ + layer.convolved, x, parameters_of(call_, places_, layer).weights});
+    const float* const weights = parameters_of(call_, places_, layer).weights;
+    convolution_of(layer.shape(forward, k == 0)).run({saved_ + layer.convolved, x, weights});
   }
 
   Affine timed_statistics(int k, std::vector<float>& scale) {
@@ -412,8 +210,8 @@ struct Parts {
 class Backward {
  public:
   explicit Backward(const Call& call)
-      : call_(call), places_(backward_places(counts_of(call))), trunk_(trunk_of(call, places_)), saved_(call.floats(2)), buffers_(4, trunk_.largest, trunk_.before_pool()),
-        found_{places_.next(), 3, 4, places_.counts} {
+      : call_(call), places_(backward_places(call)), trunk_(trunk_of(call, places_)), saved_(call.floats(2)),
+        buffers_(4, trunk_.largest, trunk_.before_pool()), found_{places_.next(), 3, 4, places_.counts} {
     require(call.count == found_.next(), "wrong number of gradients");
     require(call.size(2) == trunk_.saved, "a wrong size of what is saved");
   }
@@ -567,7 +365,8 @@ class Backward {
 class Inference {
  public:
   explicit Inference(const Call& call)
-      : call_(call), places_(forward_places(counts_of(call))), trunk_(trunk_of(call, places_)), buffers_(4, trunk_.largest, trunk_.before_pool()) {
+      : call_(call), places_(forward_places(call)), trunk_(trunk_of(call, places_)),
+        buffers_(4, trunk_.largest, trunk_.before_pool()) {
     require(call.count == places_.next() + 1, "wrong number of tensors");
     require(call.size(2) == 2, "not two constants");
   }
@@ -654,22 +453,6 @@ class Inference {
 };
 
 }  // namespace
-
-// Returns the number of float32 that a forward pass saves, or 0 if this CPU or these shapes are not supported.
-// `weights` are the shapes of `count` weights, 4 numbers each: those of the layers, and the first of the squeezes.
-EXPORTED int64_t resnetboost_trunk_saved(const int* program, int64_t length, const int64_t* images,
-                                         const int64_t* weights, int64_t count) {
-  try {
-    const Counts counts = counted(program, length);
-    require(count == counts.layers + counts.squeezes, "wrong number of weights");
-    Weights shapes;
-    for (int k = 0; k < count; ++k)
-      (k < counts.layers ? shapes.layers : shapes.squeezes).push_back(dims_of(weights + 4 * k));
-    return Reader(program, length, dims_of(images), shapes).trunk.saved;
-  } catch (const std::invalid_argument&) {
-    return 0;
-  }
-}
 
 // Starts to add up the seconds of each of the layers anew, or stops with 0.
 EXPORTED void resnetboost_trunk_record(int64_t layers) {
