@@ -10,16 +10,17 @@ from mindspore import nn
 
 from resnetboost_trainer.models import arch
 from resnetboost_trainer.models.layers.conv import Conv2d
+from resnetboost_trainer.models.trunk import separate
 
 
 def freeze(network: nn.Cell, parts: Sequence[str]) -> None:
     """Freeze the parts, named as by `arch.part`; call this before building anything from the network."""
+    if parts:
+        separate(network)
     for name, parameter in network.parameters_and_names():
         if arch.part(name) in parts:
             parameter.requires_grad = False
     for name, cell in network.cells_and_names():
-        if parts and getattr(cell, "fuses_layers", False):
-            cell.fuses_layers = False
         if "moving_mean" in cell._params and arch.part(name) in parts:
             cell.use_batch_statistics = False  # MindSpore's own switch
         if parts and isinstance(cell, Conv2d):

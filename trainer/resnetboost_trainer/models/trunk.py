@@ -49,13 +49,19 @@ class Trunk(nn.Cell):
         return self.of_running(images, self.program, self.constants, *tensors)
 
 
+def separate(network: nn.Cell) -> None:
+    """Make the networks in a cell run layer by layer from now on."""
+    for _, cell in network.cells_and_names():
+        if getattr(cell, "fuses_layers", False):
+            cell.fuses_layers = False
+
+
 @contextlib.contextmanager
 def layers_apart(network: nn.Cell) -> Iterator[None]:
     """Make the networks in a cell run layer by layer for a `with` block, where a graph is compiled or run."""
     fused = [cell for _, cell in network.cells_and_names() if getattr(cell, "fuses_layers", False)]
     try:
-        for cell in fused:
-            cell.fuses_layers = False
+        separate(network)
         yield
     finally:
         for cell in fused:

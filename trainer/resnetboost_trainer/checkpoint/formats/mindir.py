@@ -12,6 +12,7 @@ from resnetboost_trainer.checkpoint import inference
 from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.models.layers.conv import Conv2d
 from resnetboost_trainer.models.layers.norm import BatchNorm
+from resnetboost_trainer.models.trunk import separate
 
 
 def write(path: Path, trained: Trained, size: tuple[int, int], batch: int, kind: Literal["MINDIR", "AIR"]) -> None:
@@ -31,6 +32,7 @@ def write(path: Path, trained: Trained, size: tuple[int, int], batch: int, kind:
 
 def portable(network: nn.Cell) -> nn.Cell:
     """Replace our C++ operators by MindSpore's: an exported file would refer to this machine's library."""
+    separate(network)
     for _, cell in network.cells_and_names():
         if isinstance(cell, Conv2d):
             outputs, stride, padding = cell.weight.shape[0], cell.stride, cell.padding
