@@ -43,7 +43,7 @@ cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs 
 PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: setup  ## Run all tests but the long ones (about 12 minutes)
+test: setup  ## Run all tests but the long ones (about 10 minutes)
 	@$(PYTEST)
 
 .PHONY: test-fast
@@ -64,7 +64,7 @@ test-cluster: setup  ## Run the long tests of the operator: on a real node, with
 	@$(PYTEST) -m "long and not chaos" $(OPERATOR_TESTS)
 
 .PHONY: test-chaos
-test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 5 minutes)
+test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 10 minutes)
 	@$(PYTEST) -m chaos tests/integration
 
 .PHONY: mutation
