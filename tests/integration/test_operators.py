@@ -2,7 +2,6 @@
 
 import ctypes
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,24 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mindspore import Tensor, nn, ops
 
-from resnetboost_trainer.engine import device
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.models.layers.conv import Conv2d
 from resnetboost_trainer.models.layers.norm import BatchNorm
 from support.examples import examples
 
+pytestmark = pytest.mark.usefixtures("operators")
+
 Floats = npt.NDArray[Any]
 Window = tuple[int, int, int]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operators() -> None:
-    device.prepare()
-    if library.usable() is None:
-        message = "no C++ operators here; make setup builds them where g++ is"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
 
 
 def call(name: str, *tensors: Floats) -> int:

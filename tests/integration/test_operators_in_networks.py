@@ -3,20 +3,16 @@
 test_operators.py tests each operator against its formula.
 """
 
-import os
-
 import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from resnetboost_trainer.engine import device
-from resnetboost_trainer.kernels import library
 from resnetboost_trainer.models import arch
 from resnetboost_trainer.models.layers.conv import Conv2d
 from support import familygradients
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operators")]
 
 DEEP = set(familygradients.NAMES) - set(familygradients.SHALLOW)
 PARTS = ("stem", "layer1", "layer2", "layer3", "layer4", "head")
@@ -24,16 +20,6 @@ TABLE = [
     *((name, ()) for name in familygradients.NAMES),
     *((kind, (part,)) for kind in familygradients.KINDS for part in PARTS if (kind, part) != ("small", "layer4")),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operators() -> None:
-    device.prepare()
-    if library.usable() is None:
-        message = "no C++ operators here; make setup builds them where g++ is"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
 
 
 @pytest.mark.parametrize(

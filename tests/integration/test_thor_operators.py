@@ -24,6 +24,8 @@ from resnetboost_trainer.optim.thor.precondition import Preconditioner
 from support.examples import examples
 from support.familygradients import mindspores_operators
 
+pytestmark = pytest.mark.usefixtures("operators")
+
 Floats = NDArray[np.float32]
 
 
@@ -33,15 +35,6 @@ def mode(request: pytest.FixtureRequest) -> Iterator[None]:
     mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
     yield
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def operators() -> None:
-    device.prepare()
-    if library.usable() is None:
-        if os.environ.get("CI"):
-            pytest.fail("no C++ operators here")
-        pytest.skip("no C++ operators here; make setup builds them where g++ is")
 
 
 def call(name: str, *tensors: NDArray[np.generic]) -> None:

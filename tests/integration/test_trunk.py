@@ -14,26 +14,14 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from resnetboost_trainer.engine import device
-from resnetboost_trainer.kernels import library
 from resnetboost_trainer.models import trunk
 from support import familygradients
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operators")]
 
 KINDS = ("small", "basic", "bottleneck", "squeezing")
 # (n, pixels): odd sizes, planes of one pixel, one image whose last planes are one pixel.
 SIZES = ((8, 32), (3, 33), (2, 9), (1, 9))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operators() -> None:
-    device.prepare()
-    if library.usable() is None:
-        message = "no C++ operators here; make setup builds them where g++ is"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
 
 
 @pytest.fixture(params=familygradients.MODES)
