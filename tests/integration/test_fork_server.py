@@ -64,7 +64,8 @@ def script(folder: Path, text: str) -> str:
 
 
 def start(*arguments: str, **more: Any) -> subprocess.Popen[str]:
-    environment = forkserver.environment(os.environ | more.pop("variables", {}))
+    ambient = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}  # CI may set it
+    environment = forkserver.environment(ambient | more.pop("variables", {}))
     pipe = subprocess.PIPE
     return subprocess.Popen(
         forkserver.command(*arguments), env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **more
