@@ -9,7 +9,6 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from resnetboost_trainer import config
-from resnetboost_trainer.engine import device
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.optim.clip import Clipped
 from resnetboost_trainer.optim.lars import Lars
@@ -19,14 +18,6 @@ from support.familygradients import mindspores_operators
 OURS, MINDSPORES = "our operators", "MindSpore's operators"
 
 
-@pytest.fixture(params=["graph", "operator by operator"])
-def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    device.prepare()
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
-
-
 @pytest.fixture(params=[OURS, MINDSPORES])
 def operators(request: pytest.FixtureRequest) -> Iterator[str]:
     """Our operators and MindSpore's; where ours are not built, both are MindSpore's."""
@@ -34,7 +25,7 @@ def operators(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "Nesterov's"])
 def test_steps_are_those_of_the_formula_and_only_matrices_decay(nesterov: bool, operators: str) -> None:
     mu, decay, rate = 0.75, 0.125, 0.5
@@ -54,7 +45,7 @@ def test_steps_are_those_of_the_formula_and_only_matrices_decay(nesterov: bool, 
     np.testing.assert_allclose(ours, w, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("mode", "operators")
+@pytest.mark.usefixtures("any_mode", "operators")
 @pytest.mark.parametrize("kind", ["Momentum", "clipped", "LARS"])
 def test_what_follows_the_gradient_in_a_ranks_buffer_changes_nothing(kind: str) -> None:
     ends = []

@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
-import mindspore
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +12,6 @@ from mindspore import Parameter, Tensor, nn
 from numpy.typing import NDArray
 
 from resnetboost_trainer.distributed.reduction import NORM_SQUARED, scalars_of
-from resnetboost_trainer.engine import device
 from resnetboost_trainer.kernels import arrays, library
 from resnetboost_trainer.models.assign import Part, Writer
 from resnetboost_trainer.models.layers import conv
@@ -27,14 +24,6 @@ from support.familygradients import mindspores_operators
 pytestmark = pytest.mark.usefixtures("operators")
 
 Floats = NDArray[np.float32]
-
-
-@pytest.fixture(params=["graph", "operator by operator"])
-def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    device.prepare()
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
 def call(name: str, *tensors: NDArray[np.generic]) -> None:
@@ -151,7 +140,7 @@ def fill(one: Preconditioner) -> None:
     writer.write(one.parts(inverses, first=0))
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 @pytest.mark.parametrize("block_size", [1, 7, 16, 128])
 @pytest.mark.parametrize("following", [0, 3])
 def test_directions_are_those_of_mindspores_operators(block_size: int, following: int) -> None:
@@ -180,7 +169,7 @@ def test_a_network_with_other_layers_keeps_mindspores_operators() -> None:
 # Writing.
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 @pytest.mark.parametrize("whose", ["ours", "MindSpore's"])
 def test_parts_are_written_where_compiled_graphs_read_them_and_nothing_else_changes(whose: str) -> None:
     shapes = (4, 3), (5,)

@@ -6,10 +6,8 @@ test_operators_in_networks.py compares the gradients of every network.
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
@@ -24,13 +22,6 @@ KINDS = ("small", "basic", "bottleneck", "squeezing")
 SIZES = ((8, 32), (3, 33), (2, 9), (1, 9))
 
 
-@pytest.fixture(params=familygradients.MODES)
-def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    mindspore.set_context(mode=familygradients.MODES[request.param])
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
-
-
 def images(count: int, pixels: int) -> Tensor:
     return Tensor(np.random.default_rng(count).standard_normal((count, 3, pixels, pixels), np.float32))
 
@@ -41,7 +32,7 @@ def fused(kind: str) -> nn.Cell:
     return network.set_train(False)
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("count", "pixels"), SIZES)
 def test_inference_equals_that_of_the_layers(kind: str, count: int, pixels: int) -> None:
