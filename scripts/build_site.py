@@ -73,11 +73,19 @@ def assemble(pages: Iterable[str]) -> None:
     """Copy the pages, and what they link to, into build/pages."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shown = set(pages)
+    for extra in tomllib.loads(CONFIG.read_text())["project"]["extra_css"]:
+        _bring(extra)
     for page in pages:
         target = PAGES / page
         target.parent.mkdir(parents=True, exist_ok=True)
         parts = _FENCE.split((ROOT / page).read_text())  # every second part is a block of code
         target.write_text("".join(part if k % 2 else _linked(part, page, shown) for k, part in enumerate(parts)))
+
+
+def _bring(name: str) -> None:
+    """Copy a file that pages use."""
+    (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / name, PAGES / name)
 
 
 def _linked(text: str, page: str, shown: set[str]) -> str:
@@ -92,8 +100,7 @@ def _linked(text: str, page: str, shown: set[str]) -> str:
         if found.suffix not in SHOWN or (found.suffix == ".md" and name not in shown):
             return match["text"] if found.exists() else match[0]
         if found.suffix != ".md" and found.exists():
-            (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(found, PAGES / name)
+            _bring(name)
         return f"{match['image']}[{_linked(match['text'], page, shown)}]({target})"
 
     return _LINK.sub(link, text)

@@ -27,7 +27,7 @@ After this page you know every field of a `ResNetBoostJob`: its type, its defaul
 this page from the structs in `api/`, like the CRD; `kubectl explain rbj.spec.device` prints the same texts.
 
 A field without a default is optional unless it is marked as required. An object that is left out has the defaults of
-its fields. The API server and `resnetboost validate` check types, bounds and the rules between fields.
+its fields. The API server and `resnetboost validate` check types, bounds and the rules that stand below the tables.
 """
 COMMANDS = """\
 # Commands
@@ -56,11 +56,25 @@ def _sections(path: str, schema: Schema) -> Iterator[str]:
         needed = "; **required**" if name in required else ""
         rows.append(f"| `{name}` | {_cell(_type(field) + needed)} | {_cell(field.get('description', ''))} |")
     text = _sentence(schema.get("description", ""))
-    yield "\n".join([f"## {path}", "", *([text, ""] if text else []), *rows, ""])
+    rules = [rule["message"] for part in _here(schema) for rule in part.get("x-kubernetes-validations", ())]
+    refused = ["What is refused, in the words of the message:", "", *map(_item, rules), ""] if rules else []
+    yield "\n".join([f"## {path}", "", *([text, ""] if text else []), *rows, "", *refused])
     for name, field in schema["properties"].items():
         inner = field.get("items", field)
         if "properties" in inner:
             yield from _sections(f"{path}.{name}{'[]' if inner is not field else ''}", inner)
+
+
+def _here(schema: Schema) -> Iterator[Schema]:
+    """The object and those of its fields that have no section of their own."""
+    yield schema
+    for field in schema["properties"].values():
+        if "properties" not in field:
+            yield field
+
+
+def _item(rule: str) -> str:
+    return textwrap.fill(rule, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False)
 
 
 def _sentence(text: str) -> str:
