@@ -79,6 +79,7 @@ lint: setup  ## Check format, code, types, import rules and YAML
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/yamllint --strict .
 	$(BIN)/python scripts/write_crd.py --check
+	$(BIN)/python scripts/write_reference.py --check
 
 .PHONY: format
 format: setup  ## Format the code and fix what ruff can fix
@@ -93,6 +94,14 @@ golden: setup  ## Write the golden manifests of the examples anew; read the diff
 .PHONY: crd
 crd: setup  ## Write crds/resnetboostjobs.yaml and the chart's copy from the structs of api/
 	@$(BIN)/python scripts/write_crd.py
+
+.PHONY: reference
+reference: setup  ## Write docs/reference-*.md from the structs of api/ and the commands' help
+	@$(BIN)/python scripts/write_reference.py
+
+.PHONY: docs
+docs: setup  ## Build the documentation site into build/site and check every link
+	@$(BIN)/python scripts/build_site.py
 
 .PHONY: chart
 chart: setup  ## Write the table of values in the chart's README anew
