@@ -80,6 +80,7 @@ lint: setup  ## Check format, code, types, import rules and YAML
 	$(BIN)/yamllint --strict .
 	$(BIN)/python scripts/write_crd.py --check
 	$(BIN)/python scripts/write_reference.py --check
+	$(BIN)/python scripts/set_version.py --check
 
 .PHONY: format
 format: setup  ## Format the code and fix what ruff can fix
@@ -110,6 +111,15 @@ chart: setup  ## Write the table of values in the chart's README anew
 .PHONY: pictures
 pictures: setup  ## Draw docs/dashboard-*.png anew from runs on a real node (needs root, some minutes)
 	@DASHBOARD_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q -m long tests/kubelet/test_monitoring.py -k picture
+
+.PHONY: version
+version: setup  ## Set the version of programs, chart and documents: VERSION=0.2.0
+	@$(BIN)/python scripts/set_version.py "$(VERSION)"
+	@$(MAKE) setup crd reference golden
+
+.PHONY: release
+release: setup  ## Build wheels, chart, bills of materials and their sums into build/release, the same bytes each time
+	@$(BIN)/python scripts/release.py
 
 .PHONY: images
 images:  ## Build images: BASE_IMAGE=... IMAGES="operator trainer-cpu" (docs/images.md)
@@ -163,6 +173,7 @@ lock:  ## Resolve the newest allowed versions again into requirements.lock
 	@[ -x $(BIN)/uv ] || $(MAKE) .fresh-venv
 	@$(COMPILE) operator/pyproject.toml trainer/pyproject.toml --all-extras --group pyproject.toml:dev \
 	  --upgrade --output-file requirements.lock >/dev/null
+	@$(COMPILE) scripts/release.in --upgrade --output-file scripts/release.lock >/dev/null
 	@$(MAKE) images/locks
 
 # Of the versions in requirements.lock those an image needs.

@@ -281,9 +281,9 @@ class Template(Block, frozen=True, kw_only=True):
     """What the pods of the job get beside what the operator sets."""
 
     image: ImageName | None = None
-    """Container image of the trainer. Left out, it is that of the device type: resnetboost/trainer-cpu:0.1.0,
-    resnetboost/trainer-ascend:0.1.0 or resnetboost/trainer-gpu:0.1.0. One of your own may be
-    older than the operator: it fails, and says so, only if the job uses a field that it does not know. `resnetboost
+    """Container image of the trainer. Left out, it is that of the device type, resnetboost/trainer-cpu,
+    resnetboost/trainer-ascend or resnetboost/trainer-gpu, in the operator's version. One of your own may be older than
+    the operator: it fails, and says so, only if the job uses a field that it does not know. `resnetboost
     run` uses the trainer installed on this machine instead.
     """
     image_pull_policy: PullPolicy = "IfNotPresent"

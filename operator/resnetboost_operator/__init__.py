@@ -1,3 +1,3 @@
 """Runs ResNetBoostJobs as gangs of training pods, on Kubernetes or on this machine."""
 
-__version__ = "0.1.0"
+from resnetboost_api import __version__ as __version__

@@ -10,7 +10,7 @@ from beds.operator import Kubelet, Operator, Space
 from beds.operator.jobs import CLAIM, job
 from beds.operator.namespace import JOB, condition, is_true
 from beds.operator.wait import eventually
-from resnetboost_api import names
+from resnetboost_api import __version__, names
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 
@@ -57,7 +57,7 @@ def test_what_a_user_leaves_out_has_the_api_servers_defaults(space: Space, kubel
     space.until_started()
     pod = space.get("pods", GANG[0])
     assert "image" not in created["spec"]["template"], "what depends on the device type the operator fills in"
-    assert pod["spec"]["containers"][0]["image"] == "resnetboost/trainer-cpu:0.1.0"
+    assert pod["spec"]["containers"][0]["image"] == f"resnetboost/trainer-cpu:{__version__}"
     assert pod["spec"]["automountServiceAccountToken"] is False
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from resnetboost_api import names
+from resnetboost_api import __version__, names
 from resnetboost_operator.cli.run.command import check_device
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.manifests import gang
@@ -29,11 +29,11 @@ def container(device: dict[str, Any], **template: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("device", "image", "resource"),
     [
-        ({"type": "CPU"}, "resnetboost/trainer-cpu:0.1.0", None),
-        ({"type": "Ascend"}, "resnetboost/trainer-ascend:0.1.0", "huawei.com/Ascend910"),
-        ({"type": "Ascend", "chip": "950"}, "resnetboost/trainer-ascend:0.1.0", "huawei.com/npu"),
+        ({"type": "CPU"}, f"resnetboost/trainer-cpu:{__version__}", None),
+        ({"type": "Ascend"}, f"resnetboost/trainer-ascend:{__version__}", "huawei.com/Ascend910"),
+        ({"type": "Ascend", "chip": "950"}, f"resnetboost/trainer-ascend:{__version__}", "huawei.com/npu"),
         ({"type": "Ascend", "resourceName": "huawei.com/Ascend910-2c"}, None, "huawei.com/Ascend910-2c"),
-        ({"type": "GPU"}, "resnetboost/trainer-gpu:0.1.0", "nvidia.com/gpu"),
+        ({"type": "GPU"}, f"resnetboost/trainer-gpu:{__version__}", "nvidia.com/gpu"),
         ({"type": "GPU", "resourceName": "nvidia.com/mig-1g.10gb"}, None, "nvidia.com/mig-1g.10gb"),
     ],
     ids=lambda value: ", ".join(value.values()) if isinstance(value, dict) else "",
@@ -55,10 +55,10 @@ def test_a_custom_image_applies_to_every_type() -> None:
 @pytest.mark.parametrize(
     ("template", "images", "expected"),
     [
-        ({}, Images(), "resnetboost/trainer-gpu:0.1.0"),
-        ({}, Images("registry.example/mirror"), "registry.example/mirror/resnetboost/trainer-gpu:0.1.0"),
+        ({}, Images(), f"resnetboost/trainer-gpu:{__version__}"),
+        ({}, Images("registry.example/mirror"), f"registry.example/mirror/resnetboost/trainer-gpu:{__version__}"),
         ({}, Images("registry.example", {"GPU": "theirs:2"}), "theirs:2"),
-        ({}, Images(by_type={"CPU": "theirs:2"}), "resnetboost/trainer-gpu:0.1.0"),
+        ({}, Images(by_type={"CPU": "theirs:2"}), f"resnetboost/trainer-gpu:{__version__}"),
         ({"image": "mine:1"}, Images("registry.example", {"GPU": "theirs:2"}), "mine:1"),
     ],
     ids=["published", "a mirror", "a name", "another type's name", "the job's own"],

@@ -1,3 +1,3 @@
 """Data-parallel training of residual networks with MindSpore. Knows nothing of Kubernetes."""
 
-__version__ = "0.1.0"
+from resnetboost_api import __version__ as __version__

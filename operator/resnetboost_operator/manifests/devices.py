@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
+from resnetboost_api import __version__
 from resnetboost_api.device import Device, DeviceType
 from resnetboost_api.job import Spec
 from resnetboost_api.stage import Stage
@@ -44,9 +45,9 @@ class Type(msgspec.Struct, frozen=True):
 
 
 TYPES: dict[DeviceType, Type] = {
-    "CPU": Type("resnetboost/trainer-cpu:0.1.0", None),
-    "Ascend": Type("resnetboost/trainer-ascend:0.1.0", "huawei.com/Ascend910"),
-    "GPU": Type("resnetboost/trainer-gpu:0.1.0", "nvidia.com/gpu"),
+    "CPU": Type(f"resnetboost/trainer-cpu:{__version__}", None),
+    "Ascend": Type(f"resnetboost/trainer-ascend:{__version__}", "huawei.com/Ascend910"),
+    "GPU": Type(f"resnetboost/trainer-gpu:{__version__}", "nvidia.com/gpu"),
 }
 
 
