@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds what a release consists of into build/release: wheels, source archives, the chart, bills of materials, sums.
 
-It builds the commit that is checked out, and refuses changes that are not committed. Two builds of a commit are equal to
-the byte: every time stamp is the commit's, and files are packed in the order of their names. Images are built apart, by
-`make images`, since they need a base image.
+It builds the commit that is checked out, and refuses changes that are not committed. Two builds of a commit are equal
+to the byte: every time stamp is the commit's, and files are packed in the order of their names. Images are built apart,
+by `make images`, since they need a base image.
 """
 
 import gzip
@@ -37,7 +37,7 @@ def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     stamp = int(_git("log", "-1", "--format=%ct"))
-    os.environ |= {"SOURCE_DATE_EPOCH": str(stamp), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+    os.environ |= {"SOURCE_DATE_EPOCH": str(stamp), "LC_ALL": "C.UTF-8", "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         tree = Path(folder)
         _export(tree)
@@ -63,15 +63,18 @@ def _export(tree: Path) -> None:
 def pack(folder: Path, target: Path, stamp: int) -> None:
     """Pack a chart as `helm package` does, but with one time for all files."""
     ignored = [line for line in (folder / ".helmignore").read_text().split() if not line.startswith("#")]
-    with target.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=stamp) as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for path in sorted(folder.rglob("*")):
-                name = path.relative_to(folder)
-                if path.is_file() and not any(name.match(pattern.strip("/")) for pattern in ignored):
-                    entry = tarfile.TarInfo(f"{folder.name}/{name.as_posix()}")
-                    entry.size, entry.mtime, entry.mode = path.stat().st_size, stamp, 0o644
-                    with path.open("rb") as content:
-                        tar.addfile(entry, content)
+    with (
+        target.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=stamp) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder)
+            if path.is_file() and not any(name.match(pattern.strip("/")) for pattern in ignored):
+                entry = tarfile.TarInfo(f"{folder.name}/{name.as_posix()}")
+                entry.size, entry.mtime, entry.mode = path.stat().st_size, stamp, 0o644
+                with path.open("rb") as content:
+                    tar.addfile(entry, content)
 
 
 def _bills(tree: Path) -> None:
