@@ -16,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from resnetboost_api import __version__
@@ -42,7 +43,8 @@ def main() -> None:
         tree = Path(folder)
         _export(tree)
         for project in PROJECTS:
-            _run(UV, "build", "--quiet", "--no-build-isolation", "--offline", "--out-dir", OUT, tree / project)
+            options = ("--quiet", "--python", sys.executable, "--no-build-isolation", "--offline")
+            _run(UV, "build", *options, "--out-dir", OUT, tree / project)
         pack(tree / "charts" / CHART, OUT / f"{CHART}-{__version__}.tgz", stamp)
         _bills(tree)
     (OUT / ".gitignore").unlink(missing_ok=True)  # uv's
@@ -62,7 +64,8 @@ def _export(tree: Path) -> None:
 
 def pack(folder: Path, target: Path, stamp: int) -> None:
     """Pack a chart as `helm package` does, but with one time for all files."""
-    ignored = [line for line in (folder / ".helmignore").read_text().split() if not line.startswith("#")]
+    lines = (folder / ".helmignore").read_text().splitlines()
+    ignored = [line.rstrip("/") for line in lines if line and not line.startswith("#")]
     with (
         target.open("wb") as raw,
         gzip.GzipFile("", "wb", fileobj=raw, mtime=stamp) as packed,
@@ -70,7 +73,7 @@ def pack(folder: Path, target: Path, stamp: int) -> None:
     ):
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder)
-            if path.is_file() and not any(name.match(pattern.strip("/")) for pattern in ignored):
+            if path.is_file() and not any(fnmatch(part, pattern) for part in name.parts for pattern in ignored):
                 entry = tarfile.TarInfo(f"{folder.name}/{name.as_posix()}")
                 entry.size, entry.mtime, entry.mode = path.stat().st_size, stamp, 0o644
                 with path.open("rb") as content:
