@@ -86,7 +86,7 @@ def test_wheels_train_in_a_clean_environment_without_the_tree(released: Path, tm
     call(UV, "pip", "install", "--quiet", "--require-hashes", "--python", python, *locks, folder=work)
     call(UV, "pip", "install", "--quiet", "--no-deps", "--python", python, *released.glob("*.whl"), folder=work)
     (work / "job.yaml").write_text((ROOT / "examples" / "digits.yaml").read_text())
-    sets = ("--set", "stages[0].epochs=1", "--set", "device.count=1")
+    sets = ("--set", "stages[0].epochs=2", "--set", "device.count=1")
     said = call(environment / "bin" / "resnetboost", "run", "job.yaml", *sets, folder=work)
     assert "digits is complete" in said
     assert list((work / "runs" / "digits" / "checkpoints").rglob("model.safetensors"))
