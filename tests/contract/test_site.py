@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def build(tree: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, tree / "scripts" / "build_site.py"]
+    command = [sys.executable, str(tree / "scripts" / "build_site.py")]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
