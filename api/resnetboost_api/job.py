@@ -22,8 +22,8 @@ JitLevel = Literal["O0", "O1"]
 
 
 class Spec(Block, frozen=True, kw_only=True):
-    """What to train and how. It cannot change once the job exists, but for runPolicy, tracking, the number of devices and,
-    of failurePolicy, maxRestarts, rules, nodeExclusion and straggler.
+    """What to train and how. It cannot change once the job exists, but for runPolicy, tracking, the number of devices
+    and, of failurePolicy, maxRestarts, rules, nodeExclusion and straggler.
     """
 
     seed: Seed = 0

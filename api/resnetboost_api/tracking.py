@@ -40,8 +40,8 @@ class TensorBoard(Block, frozen=True, kw_only=True):
     """Event files for TensorBoard."""
 
     path: MountPath | None = None
-    """Folder for the event files, with one folder per job and stage in it. Left out, it is the folder tensorboard beside
-    the checkpoints.
+    """Folder for the event files, with a folder for each job and stage in it. Left out, it is the folder tensorboard
+    beside the checkpoints.
     """
 
 

@@ -13,7 +13,7 @@ from beds.cluster.processes import Processes
 from beds.ports import free_port
 from beds.trackers import packages
 
-_START_SECONDS = 120
+_START_SECONDS = 240
 
 
 class MLflow:
@@ -35,7 +35,7 @@ class MLflow:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        command = [
+        command: list[str | Path] = [
             *(packages.python(), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)),
             *("--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"),
             *("--artifacts-destination", self.folder / "artifacts"),

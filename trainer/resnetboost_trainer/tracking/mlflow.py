@@ -111,10 +111,9 @@ def _new_parameters(run: Run, known: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, value in run.parameters.items():
         text = _text(value)
-        if known.get(name, text) != text:
-            name = f"{name}.attempt-{run.attempt}"
-        if name not in known:
-            found[name] = text
+        key = name if known.get(name, text) == text else f"{name}.attempt-{run.attempt}"
+        if key not in known:
+            found[key] = text
     return found
 
 

@@ -22,8 +22,9 @@ MOST_BYTES = 4 << 20
 _API = "/api/2.0/mlflow"
 _ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
 _MOST_CHARACTERS = 200
-# Answers that are the same next time, with the same request.
-_FINAL = (400, 404, 405, 409, 413, 422)
+# Answers that are the same next time, with the same request: if they are MLflow's own, and not those of a proxy.
+_TOO_LARGE = 413
+_FINAL = (400, 404, 405, 409, _TOO_LARGE, 422)
 
 
 class MLflowError(Exception):
@@ -90,17 +91,19 @@ class Client:
 
 def _refusal(error: urllib.error.HTTPError, path: str) -> Exception:
     try:
-        said = json.loads(error.read(MOST_BYTES)).get("message", "")
-    except (OSError, ValueError, AttributeError, http.client.HTTPException):
-        said = ""
-    text = f"{path} answers {error.code} {error.reason}{f': {str(said)[:_MOST_CHARACTERS]}' if said else ''}"
+        body = dict(json.loads(error.read(MOST_BYTES)))
+    except (OSError, TypeError, ValueError, http.client.HTTPException):
+        body = {}  # it comes from a proxy, or a server that starts
+    said = str(body.get("message", ""))[:_MOST_CHARACTERS]
+    text = f"{path} answers {error.code} {error.reason}{f': {said}' if said else ''}"
     if error.code in (401, 403):
         remedy = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         return MLflowError(f"{text}; correct {remedy} in the secret of tracking.secretName or in the environment")
     if error.code in range(300, 400):
         return MLflowError(f"{text}; give the address it redirects to as tracking.mlflow.trackingUri")
-    kind = NotFound if error.code == 404 else Rejected if error.code in _FINAL else MLflowError
-    return kind(text)
+    if error.code not in _FINAL or ("error_code" not in body and error.code != _TOO_LARGE):
+        return MLflowError(text)
+    return NotFound(text) if error.code == 404 else Rejected(text)
 
 
 def _authorization(variables: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How the attempt ended: `Succeeded`, `Interrupted` or the class of its failure. `complete`: so is the whole job."""
+    """How the attempt ended: `Succeeded`, `Interrupted` or a class of failures. `complete`: so is the whole job."""
 
     name: str
     message: str

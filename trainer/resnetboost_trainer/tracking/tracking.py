@@ -21,9 +21,10 @@ _NOT_VALUES = ("step", "time")
 class Tracking:
     """Sends rows of metrics.csv and files to the trackers."""
 
-    def __init__(self, workers: Iterable[Worker] = (), every_steps: int = 1) -> None:
+    def __init__(self, workers: Iterable[Worker] = (), every_steps: int = 1, last_stage: bool = False) -> None:
+        """`last_stage`: the job is complete if this attempt succeeds."""
         self._workers = tuple(workers)
-        self._every_steps = every_steps
+        self._every_steps, self._last_stage = every_steps, last_stage
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,8 +55,9 @@ class Tracking:
         for worker in self._workers:
             worker.save(name, path)
 
-    def end(self, outcome: Outcome) -> None:
-        """Send what is left, for a few seconds at most."""
+    def end(self, name: str, message: str) -> None:
+        """Send what is left and the attempt's outcome, for a few seconds at most."""
+        outcome = Outcome(name, message, complete=self._last_stage and name == "Succeeded")
         for worker in self._workers:
             worker.end(outcome)
         until = time.monotonic() + END_SECONDS
