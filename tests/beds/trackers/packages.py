@@ -51,7 +51,16 @@ def _install(folder: Path) -> None:
     environment = {**os.environ, "UV_LINK_MODE": "copy"}
     for words in (
         ("venv", "--quiet", "--python", sys.executable, folder),
-        ("pip", "sync", "--quiet", "--python", folder / "bin" / "python", "--require-hashes", "--compile-bytecode", _LOCK),
+        (
+            "pip",
+            "sync",
+            "--quiet",
+            "--python",
+            folder / "bin" / "python",
+            "--require-hashes",
+            "--compile-bytecode",
+            _LOCK,
+        ),
     ):
         try:
             done = subprocess.run(

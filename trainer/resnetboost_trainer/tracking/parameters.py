@@ -26,7 +26,7 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Paramet
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(f"{prefix}{name}.", value)
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             yield f"{prefix}{name}", msgspec.json.encode(value).decode()
         elif value is not None:
             yield f"{prefix}{name}", value
