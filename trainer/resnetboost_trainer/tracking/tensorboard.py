@@ -1,7 +1,7 @@
 """Writes TensorBoard's event files: scalars of each stage, in a folder for each job and stage.
 
 An event file is a sequence of records of TFRecord, each an Event of TensorFlow's event.proto. Scalars need five of its
-fields, written here by hand: the usual writer, tensorboardX, spends four times as long on a point.
+fields, which are written here by hand instead of by another package.
 """
 
 import math
