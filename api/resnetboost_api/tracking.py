@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
-from resnetboost_api.fields import Block, ObjectName, Rule, keyed
+from resnetboost_api.fields import Block, ObjectName, Rule, keyed, rules
 from resnetboost_api.template import MountPath
 
 TrackerName = Annotated[
@@ -33,7 +33,18 @@ ClassName = Annotated[
         title="a module and a class in it, such as my_package.trackers:Wandb",
     ),
 ]
-_OptionName = Annotated[str, Meta(max_length=63)]
+Options = Annotated[
+    dict[str, Annotated[str, Meta(max_length=1024, description="Value of the option.")]],
+    Meta(
+        max_length=32,
+        extra_json_schema=rules(
+            Rule(
+                "self.all(k, k.matches('^[A-Za-z_][-._A-Za-z0-9]{0,62}$'))",
+                "options have names of at most 63 letters, digits, '-', '_' and '.', such as project; correct the name",
+            )
+        ),
+    ),
+]
 
 
 class TensorBoard(Block, frozen=True, kw_only=True):
@@ -65,10 +76,7 @@ class Callback(Block, frozen=True, kw_only=True):
     """Name of the tracker in logs and metrics, unique in the list."""
     tracker: ClassName
     """Module and class, such as my_package.trackers:Wandb."""
-    options: Annotated[
-        dict[_OptionName, Annotated[str, Meta(max_length=1024, description="Value of the option.")]],
-        Meta(max_length=32),
-    ] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     """Options for the tracker. What is secret comes by secretName instead."""
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -1,6 +1,7 @@
 """A real MLflow server as a context manager, with its database and artifacts in a folder that goes with it."""
 
 import contextlib
+import os
 import signal
 import tempfile
 import urllib.request
@@ -40,11 +41,14 @@ class MLflow:
             *("--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"),
             *("--artifacts-destination", self.folder / "artifacts"),
         ]
-        self._processes.start("mlflow", *command, vital=True)
+        self._server = self._processes.start("mlflow", *command, vital=True)
         self._processes.wait_until(self._answers, "an MLflow server that answers", seconds=_START_SECONDS)
 
     def stop(self) -> None:
-        """End the server as an outage does."""
+        """End the server as an outage does, with the processes that it started."""
+        for pid in _descendants(self._server.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._processes.end("mlflow", signal.SIGKILL)
 
     def post(self, path: str, **body: Any) -> Any:
@@ -82,3 +86,12 @@ class MLflow:
                 return bool(response.status == 200)
         except OSError:
             return False
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that it started, and those that they started."""
+    try:
+        found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [*found, *(grandchild for child in found for grandchild in _descendants(child))]
