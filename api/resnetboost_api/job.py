@@ -16,13 +16,14 @@ from resnetboost_api.scheduling import Scheduling
 from resnetboost_api.stage import Stage
 from resnetboost_api.status import Status
 from resnetboost_api.template import Template
+from resnetboost_api.tracking import Tracking
 
 JitLevel = Literal["O0", "O1"]
 
 
 class Spec(Block, frozen=True, kw_only=True):
-    """What to train and how. It cannot change once the job exists, but for runPolicy, the number of devices and, of
-    failurePolicy, maxRestarts, rules, nodeExclusion and straggler.
+    """What to train and how. It cannot change once the job exists, but for runPolicy, tracking, the number of devices
+    and, of failurePolicy, maxRestarts, rules, nodeExclusion and straggler.
     """
 
     seed: Seed = 0
@@ -55,6 +56,7 @@ class Spec(Block, frozen=True, kw_only=True):
     run_policy: RunPolicy = RunPolicy()
     failure_policy: FailurePolicy = FailurePolicy()
     preflight: Preflight | None = None
+    tracking: Tracking | None = None
     scheduling: Scheduling = Scheduling()
     template: Template = Template()
     RULES: ClassVar[tuple[Rule, ...]] = ACROSS_PARTS

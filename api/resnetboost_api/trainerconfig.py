@@ -16,6 +16,7 @@ from resnetboost_api.optimizers import Summing
 from resnetboost_api.policies import Checkpointing, Factor, LossLimit
 from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Training
+from resnetboost_api.tracking import Trackers
 
 
 class JobReference(Block, frozen=True, kw_only=True):
@@ -60,6 +61,13 @@ class RankPreflight(Preflight, frozen=True, kw_only=True):
     """How many neighbouring ranks share a node, as far as the job says so."""
 
 
+class RankTracking(Trackers, frozen=True, kw_only=True):
+    """What a rank needs for the trackers."""
+
+    last_stage: bool = False
+    """True if the job is complete with this stage."""
+
+
 class TrainerConfig(Training, frozen=True, kw_only=True):
     """One attempt of one stage."""
 
@@ -88,3 +96,4 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     """A rank is slow if its median compute time exceeds the gang's by this factor."""
     preflight: RankPreflight | None = None
     """Left out for an attempt in the pods of the one before, whose devices are known."""
+    tracking: RankTracking | None = None

@@ -51,6 +51,7 @@ FREE_TEXT = {
     "metadata.name",  # bounded by rules
     "spec.dataset.trainFolder",
     "spec.dataset.testFolder",
+    "spec.tracking.callbacks[].options{}",
     "status.stage",
     "status.conditions[].message",
     "status.stages[].name",

@@ -21,6 +21,7 @@ from resnetboost_trainer.engine.trainer import Training
 from resnetboost_trainer.failures import NumericsError
 from resnetboost_trainer.metrics.progress import Progress, ProgressState
 from resnetboost_trainer.metrics.server import Server
+from resnetboost_trainer.tracking.tracking import Tracking
 from support import onerank
 from support.trainerconfig import GOOD
 
@@ -147,7 +148,7 @@ def training(root: Path, attempt: int, corrupt: int | None, every: int = 2, **ch
     )
     progress = ProgressState(Progress(state="Starting", stage="base", attempt=attempt))
     server = Server("127.0.0.1", 0, progress)
-    return Training(settings_, place, dataset, progress, server, StopRequest(), StartupTimes())
+    return Training(settings_, place, dataset, progress, server, StopRequest(), StartupTimes(), Tracking())
 
 
 @pytest.mark.usefixtures("any_mode")

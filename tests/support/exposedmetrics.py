@@ -73,7 +73,9 @@ def operator() -> tuple[Metric, ...]:
 def trainer() -> tuple[Metric, ...]:
     """Metrics of a rank in a stage with every feature enabled."""
     config = msgspec.convert(GOOD | _ALGORITHMS, Config)
-    return tuple(_registered(TrainerMetrics(config, 0, "GEMM", registry.METRICS).registry))
+    metrics = TrainerMetrics(config, 0, "GEMM", registry.METRICS)
+    metrics.tracking(("mlflow",))
+    return tuple(_registered(metrics.registry))
 
 
 def _of_job(name: str) -> frozenset[str]:

@@ -20,7 +20,7 @@ import logging
 import signal
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -31,6 +31,9 @@ from resnetboost_trainer.engine.signals import StopRequest
 from resnetboost_trainer.engine.startup import StartupTimes
 from resnetboost_trainer.failures import CommunicationError, Interrupted, TrainingError, Verdict
 from resnetboost_trainer.metrics.progress import Progress, ProgressState
+
+if TYPE_CHECKING:
+    from resnetboost_trainer.tracking.tracking import Tracking
 
 log = logging.getLogger("resnetboost_trainer")
 
@@ -73,10 +76,12 @@ def _arguments() -> argparse.Namespace:
 def _rank(environment: Environment) -> int:
     """Train, and turn every way to end into a termination message and an exit code."""
     progress = ProgressState(Progress(state="Starting", stage="", attempt=0))
+    tracking: Tracking | None = None
     try:
         settings = config.load(environment.config)
         progress.update(stage=settings.stage, attempt=settings.attempt, total_epochs=settings.epochs)
-        last = _train(settings, environment, progress)
+        tracking = _tracking(settings, environment)
+        last = _train(settings, environment, progress, tracking)
     except BaseException as error:
         failure = failures.classify(error)
         if type(failure) is TrainingError:
@@ -87,10 +92,24 @@ def _rank(environment: Environment) -> int:
         if isinstance(failure, failures.PreflightFailed):
             last = msgspec.structs.replace(last, preflight=failure.result)
     failures.write(last, environment.termination_log)
+    if tracking is not None:
+        tracking.end(last.name, last.message)
     return last.exit_code
 
 
-def _train(settings: Config, environment: Environment, progress: ProgressState) -> Verdict:
+def _tracking(settings: Config, environment: Environment) -> "Tracking":
+    """Start the trackers, on the leader alone: they connect while this rank starts."""
+    from resnetboost_trainer.tracking.tracking import Tracking
+
+    if settings.tracking is None or environment.index != 0:
+        return Tracking()
+    from resnetboost_trainer.tracking import registry
+    from resnetboost_trainer.tracking.parameters import parameters
+
+    return registry.started(settings, environment.checkpoints, parameters(settings, environment.world_size))
+
+
+def _train(settings: Config, environment: Environment, progress: ProgressState, tracking: "Tracking") -> Verdict:
     """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
     from resnetboost_trainer.checkpoint import pretrained
     from resnetboost_trainer.data import checks, registry
@@ -118,8 +137,12 @@ def _train(settings: Config, environment: Environment, progress: ProgressState) 
 
     device.prepare(settings.device.type, settings.jit_level)
     startup.done("import")
-    result = Training(settings, environment, dataset, progress, server, stop, startup).run()
+    result = Training(settings, environment, dataset, progress, server, stop, startup, tracking).run()
     rendezvous.close()
+    if tracking.names:
+        from resnetboost_trainer.tracking import card
+
+        card.save(tracking, settings, environment)
     message = f"{settings.epochs} epochs; top-1 {result.top1:.2%} on the test set"
     done = _verdict(environment, progress, "Succeeded", message, 0)
     return msgspec.structs.replace(done, top1=result.top1, top5=result.top5, test_loss=result.loss)

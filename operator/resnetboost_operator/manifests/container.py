@@ -17,7 +17,7 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def container(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
-    """The container of one rank. Only rank 0 has a readiness probe."""
+    """The container of one rank. Only rank 0 has a readiness probe, and the secret of the trackers."""
     template = job.spec.template
     built: Manifest = {
         "name": names.CONTAINER,
@@ -33,6 +33,8 @@ def container(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
     }
     if index == 0:
         built["readinessProbe"] = _probe(job)
+        if secret := job.spec.tracking and job.spec.tracking.secret_name:
+            built["envFrom"] = [{"secretRef": {"name": secret}}]
     if needed := resources(job):
         built["resources"] = needed
     return built

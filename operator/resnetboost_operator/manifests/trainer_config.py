@@ -10,7 +10,8 @@ from resnetboost_api.policies import Checkpointing, LossLimit
 from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Stage, StartFrom, Training
 from resnetboost_api.status import RollBack
-from resnetboost_api.trainerconfig import JobReference, RankAdasum, RankPreflight, TrainerConfig
+from resnetboost_api.tracking import Trackers
+from resnetboost_api.trainerconfig import JobReference, RankAdasum, RankPreflight, RankTracking, TrainerConfig
 from resnetboost_api.writing import without_defaults
 from resnetboost_operator.job import Job, ranks_per_summand
 
@@ -35,6 +36,9 @@ def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[Ro
     preflight = None
     if spec.preflight is not None:
         preflight = RankPreflight(**_fields(Preflight, spec.preflight), ranks_per_node=spec.device.per_node or 1)
+    tracking = None
+    if spec.tracking is not None:
+        tracking = RankTracking(**_fields(Trackers, spec.tracking), last_stage=stage == spec.stages[-1])
     config = TrainerConfig(
         job=JobReference(name=job.name, namespace=job.namespace, uid=job.uid),
         stage=stage.name,
@@ -51,6 +55,7 @@ def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[Ro
         roll_backs=tuple(_roll_back(found) for found in roll_backs),
         straggler_factor=spec.failure_policy.straggler.factor,
         preflight=preflight,
+        tracking=tracking,
         **{**_fields(Training, stage), "start_from": start_from},
     )
     found, of_stage = without_defaults(config), _encoded(Training)

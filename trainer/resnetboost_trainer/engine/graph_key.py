@@ -23,7 +23,7 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.kernels import library
 
 # Fields of the configuration that differ between attempts of a stage or do not affect its graphs.
-ELSEWHERE = {"job", "attempt", "checkpoint", "divergence", "preflight", "rollBacks", "stragglerFactor"}
+ELSEWHERE = {"job", "attempt", "checkpoint", "divergence", "preflight", "rollBacks", "stragglerFactor", "tracking"}
 
 # Prefixes of MindSpore's variables that affect compilation; its others differ from start to start.
 VARIABLES = ("MS_DEV_", "MS_ENABLE_", "MS_JIT")

@@ -37,6 +37,7 @@ from resnetboost_trainer.models import amp, resnet
 from resnetboost_trainer.optim import registry, schedule
 from resnetboost_trainer.optim.algorithm import PrepareContext
 from resnetboost_trainer.preflight.conductor import Conductor, Outcome, judge
+from resnetboost_trainer.tracking.tracking import Tracking
 
 # Images of a batch that diverged, which a rank names in its log.
 IMAGES_NAMED = 16
@@ -56,9 +57,10 @@ class Training:
         server: Server,
         stop: StopRequest,
         startup: StartupTimes,
+        tracking: Tracking,
     ) -> None:
         self.config, self.environment, self.dataset, self.stop = config, environment, dataset, stop
-        self.startup = startup
+        self.startup, self.tracking = startup, tracking
         self.virtual = virtual_ranks.of(config, environment.world_size)
         self.global_batch = self.virtual.count * config.local_batch_size * config.accumulation_steps
         self.share = sampler.DistributedSampler(
@@ -96,6 +98,8 @@ class Training:
         corrupt.counted = functools.partial(_report_skipped, corrupt, metrics, progress)
         if preflight is not None:
             metrics.observe_preflight(preflight.result, preflight.own.compute, preflight.own.link)
+        if tracking.names:
+            tracking.count(metrics.tracking(tracking.names))
         server.expose(metrics.registry)
         self.logger = self._logger(progress, metrics)
         self.saver = self._saver()
@@ -289,6 +293,7 @@ class Training:
             batch=batch,
             ranks=ranks,
             stragglers=self._stragglers(),
+            publish=self.tracking.row,
         )
 
     def _stragglers(self) -> Stragglers | None:

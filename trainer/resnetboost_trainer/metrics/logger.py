@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections.abc import Callable
 
 from resnetboost_trainer.metrics.csv_log import CsvLog
 from resnetboost_trainer.metrics.progress import ProgressState, Window
@@ -30,12 +31,14 @@ class MetricLogger:
         batch: int,
         ranks: int,
         stragglers: Stragglers | None = None,
+        publish: Callable[[Row], object] = lambda row: None,
     ) -> None:
-        """`stragglers` judges the ranks of a gang; None for one rank."""
+        """`stragglers` judges the ranks of a gang; None for one rank. `publish` gets each row of metrics.csv too."""
         self.progress, self.metrics, self.csv_log = progress, metrics, csv_log
         self.total, self.per_epoch, self.batch, self.ranks = total, per_epoch, batch, ranks
         self._window, self._durations = Window(min(WINDOW_STEPS, per_epoch)), Window(min(WINDOW_STEPS, per_epoch))
         self.stragglers = stragglers
+        self._publish = publish
         self._row: Row = {}
         self._marks: Row = {}  # of the next row alone
         self.skipped_batches = 0
@@ -69,7 +72,7 @@ class MetricLogger:
             return
         self.settle()
         here: Row = {"epoch": step / self.per_epoch, "time": round(time.time(), 3), "learning_rate": learning_rate}
-        self.csv_log.add(step=step, loss=math.nan, diverged=1, skipped_batches=self.skipped_batches, **here)
+        self._write({"step": step, "loss": math.nan, "diverged": 1, "skipped_batches": self.skipped_batches, **here})
 
     def saves(self, step: int, every_steps: int) -> None:
         """Report that this rank writes the checkpoints; a restart would resume from that step."""
@@ -133,8 +136,12 @@ class MetricLogger:
     def settle(self) -> None:
         """Write the row of the last step. Call it before its checkpoint: a resumed run does not repeat the step."""
         if self._row:
-            self.csv_log.add(**self._row)
+            self._write(self._row)
             self._row = {}
+
+    def _write(self, row: Row) -> None:
+        self.csv_log.add(**row)
+        self._publish(row)
 
     def _judge(self, step: StepRecord) -> None:
         """Report which ranks are slow, at the end of each window of steps."""

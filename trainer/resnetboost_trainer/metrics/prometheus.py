@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib import metadata
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from resnetboost_api.status import PreflightResult
 from resnetboost_trainer import __version__
@@ -103,6 +103,11 @@ class Metrics:
         self.preflight_compute.set(compute * 1e9)
         if link:
             self.preflight_link.set(link * 1e6)
+
+    def tracking(self, trackers: tuple[str, ...]) -> dict[str, Counter]:
+        """Create the series of the rank that has trackers, and return the counter of each."""
+        text = "Points that a tracker of experiments did not get: its queue was full, or it refused them."
+        return self._series.counters("tracker", trackers, "tracker_dropped_points", text)
 
     def _ema(self) -> None:
         """Create the series of a stage that averages its weights."""

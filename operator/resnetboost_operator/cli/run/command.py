@@ -17,6 +17,7 @@ from resnetboost_api.status import Status
 from resnetboost_operator import errors, readable, sizes
 from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import Output, console, standard_output
+from resnetboost_operator.cli.run import trackers
 from resnetboost_operator.cli.view import display, summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.job import Job, parse_job
@@ -168,6 +169,7 @@ async def _train(job: Job, folder: RunFolder, output: Output) -> Status:
         status = await loop.run()
         shown.notice("drawing the report")
         _write_report(folder)
+        trackers.send(job, folder, status)
         return status
     finally:
         shown.close()
