@@ -14,14 +14,15 @@ NOTHING = 100 * MIB
 
 def check(subject: Subject) -> Iterator[Finding]:
     """Examine the folder of runs, or where it will be made, and that of temporary files."""
-    yield _examined("runs", subject, _existing(subject.runs.absolute()), "choose another folder with --runs")
+    yield _examined("runs", subject, _existing(subject), "choose another folder with --runs")
     temporary = Path(subject.host.variables.get("TMPDIR") or "/tmp")
     yield _examined("temporary", subject, temporary, "MindSpore compiles there: set TMPDIR to another folder")
 
 
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    return next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+def _existing(subject: Subject) -> Path:
+    """The folder of runs, or the nearest one above it that exists."""
+    folder = subject.runs.absolute()
+    return next((path for path in (folder, *folder.parents) if subject.host.path(str(path)).exists()), Path("/"))
 
 
 def _examined(what: str, subject: Subject, folder: Path, remedy: str) -> Finding:
