@@ -105,7 +105,7 @@ def test_a_bug_report_is_bounded_and_has_no_environment(tmp_path: Path, monkeypa
     programs.mkdir()
     (programs / "npu-smi").write_text("#!/bin/sh\nyes 'a line of a table' | head -c 5000000\n")
     (programs / "npu-smi").chmod(0o755)
-    log = {"rank-0.log": "x" * 10**6}
+    log = {"rank-0.log": "x" * 10**6, "rank-1.log": "a line\n" * 10**5}
     file = tmp_path / "report.json"
     host = Host(tmp_path, {"PATH": f"{programs}:/usr/bin:/bin", "RESNETBOOST_TEST_VALUE": "an-own-value"})
     bug_report.write(file, [findings.ok("a", "b")], {"device": Ended(None, "no", 1.0, log)}, host)
