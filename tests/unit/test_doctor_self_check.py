@@ -72,7 +72,7 @@ def test_an_algorithm_that_failed_and_those_that_never_began() -> None:
 
 def test_a_gang_that_never_began_and_a_reference_that_did_not_end() -> None:
     nothing = Ended(None, "rank 0 ended with exit code 1", 3.0)
-    assert levels(nothing) == {"self-check": "problem"}
+    assert {one.check: one.level for one in verdict.judge(nothing, None)} == {"self-check": "problem"}
     late = ended("rank 0 did not finish within 3 s", algorithms={"Momentum": GOOD})
     found = levels(ended(), late)
     assert (found["Momentum"], found["THOR"], found["self-check"]) == ("ok", "warning", "warning")

@@ -22,6 +22,8 @@ FILE = "resnetboost-doctor.json"
 MOST_RANKS = 8
 SECONDS = {"CPU": 300.0, "GPU": 900.0, "Ascend": 900.0}  # the first start of a device compiles for minutes
 INTERRUPTED = 130
+# Names of the self-checks in the report.
+DEVICE, ALONE = "device", "one rank alone"
 
 
 def main(words: Sequence[str]) -> int:
@@ -32,21 +34,28 @@ def main(words: Sequence[str]) -> int:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     subject = Subject(Host(), arguments.runs)
+    kinds = mindspore.kinds(subject.host)
     try:
         found = list(registry.examine(subject))
-        checks = _checks(arguments, subject.host)
+        checks = _checks(arguments, subject.host, _usable(kinds, found))
     except KeyboardInterrupt:
         return INTERRUPTED
-    if checks:
-        found += verdict.judge(checks["device"], checks["reference"])
-        if "alone" in checks:
-            found += _alone(checks)
+    if DEVICE in checks:
+        found += verdict.judge(checks[DEVICE], checks.get(_reference(DEVICE)))
+    if ALONE in checks:
+        found += _alone(checks)
     _print(found, arguments.output)
-    if checks or arguments.out is not None:
+    if checks or kinds or arguments.out is not None:
         path = arguments.out or Path(FILE)
         bug_report.write(path, found, checks, subject.host)
         print(f"resnetboost doctor: {path} can be attached to a bug report; read it before", file=sys.stderr)
     return findings.exit_code(found)
+
+
+def _usable(kinds: Sequence[str], found: Sequence[Finding]) -> list[str]:
+    """The kinds of devices that MindSpore computes on: there is a finding about each, in their order."""
+    about = [one for one in found if one.check == mindspore.DEVICE]
+    return [kind for kind, one in zip(kinds, about, strict=False) if one.level == "ok"]
 
 
 def _print(found: Sequence[Finding], form: str) -> None:
@@ -57,21 +66,32 @@ def _print(found: Sequence[Finding], form: str) -> None:
         print(*findings.lines(found), sep="\n")
 
 
-def _checks(arguments: argparse.Namespace, host: Host) -> dict[str, Ended]:
+def _checks(arguments: argparse.Namespace, host: Host, usable: Sequence[str]) -> dict[str, Ended]:
     """The self-checks: the device's gang, the same on the CPU, and one rank alone if the device's gang failed."""
-    kinds = mindspore.kinds(host)
-    wanted = arguments.self_check if arguments.self_check is not None else bool(kinds)
+    wanted = arguments.self_check if arguments.self_check is not None else bool(usable)
     if not wanted:
         return {}
-    device = arguments.device or next(iter(kinds), "CPU")
+    device = arguments.device or next(iter(usable), "CPU")
     here = {"Ascend": len(ascend.devices(host)), "GPU": len(nvidia.devices(host))}.get(device, 2)
     count = arguments.ranks or min(max(here, 1), MOST_RANKS)
     limit = arguments.seconds or SECONDS[device]
-    print(f"resnetboost doctor: {count} ranks compute on {device} and on the CPU", file=sys.stderr)
-    checks = {"device": _run(device, count, device != "CPU", limit), "reference": _run("CPU", count, True, limit)}
-    if checks["device"].trouble and count > 1:
-        checks |= {"alone": _run(device, 1, device != "CPU", limit), "alone reference": _run("CPU", 1, True, limit)}
+    checks = _pair(DEVICE, device, count, limit)
+    if checks[DEVICE].trouble and count > 1:
+        checks |= _pair(ALONE, device, 1, limit)
     return checks
+
+
+def _pair(name: str, device: str, count: int, limit: float) -> dict[str, Ended]:
+    """A gang on the device and, if it began, the same one on the CPU."""
+    print(f"resnetboost doctor: {count} ranks compute on {device}, then on the CPU", file=sys.stderr)
+    found = {name: _run(device, count, False, limit)}
+    if found[name].results is not None:
+        found[_reference(name)] = _run("CPU", count, True, limit)
+    return found
+
+
+def _reference(name: str) -> str:
+    return f"{name}, reference"
 
 
 def _run(device: str, count: int, plain: bool, limit: float) -> Ended:
@@ -81,7 +101,7 @@ def _run(device: str, count: int, plain: bool, limit: float) -> Ended:
 
 def _alone(checks: dict[str, Ended]) -> Iterator[Finding]:
     """Whether the device computes where its gang does not: this tells its arithmetic from its communication."""
-    for one in verdict.judge(checks["alone"], checks["alone reference"]):
+    for one in verdict.judge(checks[ALONE], checks.get(_reference(ALONE))):
         yield msgspec.structs.replace(one, message=f"one rank alone: {one.message}")
 
 

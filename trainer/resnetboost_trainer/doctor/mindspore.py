@@ -10,6 +10,7 @@ from resnetboost_trainer.doctor import ascend, nvidia
 from resnetboost_trainer.doctor.check import Subject
 from resnetboost_trainer.doctor.host import Host, Output
 
+DEVICE = "device"  # the check that says whether MindSpore computes on a kind of them
 IMPORT_SECONDS = 120.0
 DEVICE_SECONDS = 180.0  # Ascend initialises and compiles an operator
 _IMPORT = "import mindspore, numpy; print('imported', mindspore.__version__, numpy.__version__)"
@@ -50,11 +51,11 @@ def kinds(host: Host) -> list[str]:
 def _usable(host: Host, kind: str) -> Finding:
     answer = host.python(_USE.format(kind=kind), DEVICE_SECONDS, **_QUIET)
     if "computed True" in answer.text:
-        return findings.ok("device", f"MindSpore computes on {kind}")
+        return findings.ok(DEVICE, f"MindSpore computes on {kind}")
     if "computed False" in answer.text:
-        return findings.problem("device", f"MindSpore computes 1 + 1 wrongly on {kind}", "replace or reset the device")
+        return findings.problem(DEVICE, f"MindSpore computes 1 + 1 wrongly on {kind}", "replace or reset the device")
     remedy = f"use the image {_IMAGES[kind]}, whose libraries fit (docs/images.md); this was never tried on hardware"
-    return findings.problem("device", f"MindSpore cannot use {kind}: {_reason(answer, DEVICE_SECONDS)}", remedy)
+    return findings.problem(DEVICE, f"MindSpore cannot use {kind}: {_reason(answer, DEVICE_SECONDS)}", remedy)
 
 
 def _wanted() -> str:

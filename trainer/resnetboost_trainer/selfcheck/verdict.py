@@ -15,17 +15,20 @@ TOLERANCE = {"CPU": 0.003, "GPU": 0.03, "Ascend": 0.03}
 REPORT = "attach the file of this report to a bug report"
 
 
-def judge(found: Ended, reference: Ended) -> Iterator[Finding]:
-    """Findings about a device's gang, by the same gang on the CPU; on a CPU about our C++ operators."""
+def judge(found: Ended, reference: Ended | None) -> Iterator[Finding]:
+    """Findings about a device's gang, by the same gang on the CPU; on a CPU about our C++ operators.
+
+    A gang that never began has no reference.
+    """
     results = found.results
     if results is None:
         yield findings.problem("self-check", f"no rank began: {found.trouble or _last(found)}", REPORT)
         return
     yield from _reduction(results)
-    known = reference.results.algorithms if reference.results is not None else {}
+    known = reference.results.algorithms if reference is not None and reference.results is not None else {}
     for algorithm in cases.ALGORITHMS:
         yield _algorithm(algorithm, results, known.get(algorithm), found.trouble)
-    if reference.trouble:
+    if reference is not None and reference.trouble:
         message = f"the reference on the CPU is not complete: {reference.trouble}"
         yield findings.warning("self-check", message, "run it again when the machine is idle, or raise --seconds")
 
