@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -69,13 +69,18 @@ def _start(folder: Path, device: str, rank: int, count: int, coordinator: str, p
     with (folder / _log(rank)).open("wb") as log:
         return subprocess.Popen(
             [*words, *([ranks.PLAIN] if plain else [])],
-            env=os.environ | variables,
+            env=_without_job(os.environ) | variables,
             cwd=folder,  # MindSpore leaves files where it runs
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _without_job(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what a pod of a job says about its own rank, rank table and launcher."""
+    return {name: value for name, value in variables.items() if not name.startswith("RESNETBOOST_")}
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], until: float, limit_seconds: float) -> str:
