@@ -61,7 +61,12 @@ def main() -> NoReturn:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m resnetboost_trainer", description=__doc__, epilog=EPILOG)
+    parser = argparse.ArgumentParser(
+        "python -m resnetboost_trainer",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # else a line may end within to-mindrecord
+    )
     parser.add_argument("config", nargs="?", help="config file (default: $RESNETBOOST_CONFIG)")
     parser.add_argument("--version", action="version", version=__version__)
     found = parser.parse_args()
