@@ -34,7 +34,8 @@ from resnetboost_trainer.metrics.progress import Progress, ProgressState
 
 log = logging.getLogger("resnetboost_trainer")
 
-EPILOG = f"""Commands: {", ".join(commands.ALL)}; `python -m resnetboost_trainer COMMAND --help` says what one takes.
+EPILOG = f"""Commands: {", ".join(commands.ALL)};
+`python -m resnetboost_trainer COMMAND --help` says what one takes.
 To train, the config file is named by RESNETBOOST_CONFIG or the argument; RESNETBOOST_RANK, RESNETBOOST_WORLD_SIZE and
 RESNETBOOST_COORDINATOR (host:port) place this process in its gang, or RESNETBOOST_INDEX and RESNETBOOST_RANK_TABLE (the
 folder that a rank table will come into). Exit codes: 0 done, 1 internal error,

@@ -28,7 +28,7 @@ DEVICE, ALONE = "device", "one rank alone"
 
 def main(words: Sequence[str]) -> int:
     """Examine, print the findings, write the file; return the exit code: 1 if there is a problem."""
-    arguments = _arguments(words)
+    arguments = parser().parse_args([word for word in words if word != "--"])
     return options.main("doctor", lambda: _doctor(arguments))
 
 
@@ -105,20 +105,21 @@ def _alone(checks: dict[str, Ended]) -> Iterator[Finding]:
         yield msgspec.structs.replace(one, message=f"one rank alone: {one.message}")
 
 
-def _arguments(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m resnetboost_trainer doctor", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
-    check = parser.add_argument("--self-check", action=argparse.BooleanOptionalAction, default=None)
+def parser() -> argparse.ArgumentParser:
+    """The command's options; those of `resnetboost doctor` are the same."""
+    made = argparse.ArgumentParser("python -m resnetboost_trainer doctor", description=__doc__)
+    made.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs (default: %(default)s)")
+    check = made.add_argument("--self-check", action=argparse.BooleanOptionalAction, default=None)
     check.help = "compute an all-reduce and some steps of each algorithm (default: where a device is)"
-    parser.add_argument("--device", choices=options.DEVICES, help="device to compute on (default: the one here)")
-    parser.add_argument(
+    made.add_argument("--device", choices=options.DEVICES, help="device to compute on (default: the one here)")
+    made.add_argument(
         "--ranks",
         type=int,
         choices=range(1, 17),
         metavar="N",
         help="ranks of the self-checks (default: one per device, 2 on CPUs)",
     )
-    parser.add_argument("--seconds", type=float, help="time limit of each self-check (default: 300, on devices 900)")
-    parser.add_argument("--out", type=Path, help=f"file for a bug report (default: {FILE}, after self-checks)")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the findings")
-    return parser.parse_args([word for word in words if word != "--"])
+    made.add_argument("--seconds", type=float, help="time limit of each self-check (default: 300, on devices 900)")
+    made.add_argument("--out", type=Path, help=f"file for a bug report (default: {FILE}, after self-checks)")
+    made.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the findings")
+    return made
