@@ -198,7 +198,7 @@ def test_labels_name_the_chip() -> None:
     labels = {"accelerator": "huawei-Ascend910", "accelerator-type": "module-910b-8"}
     found = list(nodes.check(cluster(nodes=[node("a", ascend=8, labels=labels), node("b", ascend=8)])))
     assert [one.level for one in found if one.check == "chips"] == ["warning", "ok"]
-    assert "of b name no chip" in words(found) and "910B on 1 nodes" in words(found)
+    assert "of b name no chip" in words(found) and "910B on 1 node" in words(found)
 
 
 @pytest.mark.parametrize(

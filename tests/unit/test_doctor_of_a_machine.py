@@ -318,7 +318,7 @@ def gpus(machine: Machine, capability: str = "8.6", errors: str = "0") -> None:
 @pytest.mark.parametrize(
     ("capability", "errors", "level", "words"),
     [
-        ("8.6", "0", "ok", "1 GPUs (NVIDIA A10"),
+        ("8.6", "0", "ok", "1 GPU (NVIDIA A10"),
         ("9.0", "0", "warning", "compiled up to 8.6"),
         ("8.6", "3", "problem", "memory errors of GPU 0 (3)"),
         ("8.6", "[N/A]", "ok", "NVIDIA A10"),

@@ -13,7 +13,7 @@ from resnetboost_api import findings
 from resnetboost_api.findings import Finding, Report
 from resnetboost_trainer.cli import options
 from resnetboost_trainer.doctor import ascend, bug_report, mindspore, nvidia, registry
-from resnetboost_trainer.doctor.check import Subject
+from resnetboost_trainer.doctor.check import Subject, counted
 from resnetboost_trainer.doctor.host import Host
 from resnetboost_trainer.selfcheck import gang, verdict
 from resnetboost_trainer.selfcheck.gang import Ended
@@ -83,7 +83,7 @@ def _checks(arguments: argparse.Namespace, host: Host, usable: Sequence[str]) ->
 
 def _pair(name: str, device: str, count: int, limit: float) -> dict[str, Ended]:
     """A gang on the device and, if it began, the same one on the CPU."""
-    print(f"resnetboost doctor: {count} ranks compute on {device}, then on the CPU", file=sys.stderr)
+    print(f"resnetboost doctor: {counted(count, 'rank')} on {device}, then on the CPU", file=sys.stderr)
     found = {name: _run(device, count, False, limit)}
     if found[name].results is not None:
         found[_reference(name)] = _run("CPU", count, True, limit)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from resnetboost_api import findings
 from resnetboost_api.findings import Finding
-from resnetboost_trainer.doctor.check import Subject
+from resnetboost_trainer.doctor.check import Subject, counted
 from resnetboost_trainer.doctor.host import Host
 
 DRIVER = "/usr/local/Ascend/driver/version.info"
@@ -37,9 +37,9 @@ def check(subject: Subject) -> Iterator[Finding]:
         yield findings.warning("ascend", f"driver {driver}, but there is no /dev/davinci*", remedy)
     elif not driver:
         remedy = "mount /usr/local/Ascend/driver from the node (device.driverMounts)"
-        yield findings.problem("ascend", f"{len(found)} NPUs, but no driver at {DRIVER}", remedy)
+        yield findings.problem("ascend", f"{counted(len(found), 'NPU')}, but no driver at {DRIVER}", remedy)
     else:
-        yield findings.ok("ascend", f"{len(found)} NPUs, driver {driver}")
+        yield findings.ok("ascend", f"{counted(len(found), 'NPU')}, driver {driver}")
     yield _cann(host)
     if found:
         yield from _health(host)
@@ -76,7 +76,9 @@ def _health(host: Host) -> Iterator[Finding]:
         remedy = "drain the node and look at npu-smi info -t health -i ID"
         yield findings.problem("npu-smi", f"health of NPU {', '.join(bad)}", remedy)
     else:
-        yield findings.ok("npu-smi", f"{len(rows)} chips, {', '.join(sorted({row[1] for row in rows}))}, all OK")
+        yield findings.ok(
+            "npu-smi", f"{counted(len(rows), 'chip')}, {', '.join(sorted({row[1] for row in rows}))}, all OK"
+        )
 
 
 def _network(host: Host, count: int) -> Iterator[Finding]:
@@ -86,7 +88,7 @@ def _network(host: Host, count: int) -> Iterator[Finding]:
         remedy = "configure the cards with hccn_tool, or mount the file from the node (device.driverMounts)"
         yield findings.warning("hccn", f"no address of a card in {HCCN}: gangs across nodes cannot meet", remedy)
     elif addresses:
-        yield findings.ok("hccn", f"{len(addresses)} addresses of cards in {HCCN}")
+        yield findings.ok("hccn", f"{HCCN} has {len(addresses)} of the cards' addresses")
     program = host.which("hccn_tool")
     if program is None or not addresses:
         return

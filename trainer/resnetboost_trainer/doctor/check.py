@@ -21,6 +21,11 @@ class Subject(msgspec.Struct, frozen=True):
 Check = Callable[[Subject], Iterable[Finding]]
 
 
+def counted(count: int, what: str) -> str:
+    """1 GPU, 2 GPUs."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def size(count: float) -> str:
     """Bytes as 1.5 GiB or 64 MiB."""
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"

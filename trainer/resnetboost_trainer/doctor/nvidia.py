@@ -8,7 +8,7 @@ from pathlib import Path
 
 from resnetboost_api import findings
 from resnetboost_api.findings import Finding
-from resnetboost_trainer.doctor.check import Subject
+from resnetboost_trainer.doctor.check import Subject, counted
 from resnetboost_trainer.doctor.host import Host
 
 # What libmindspore_gpu.so.11.6 of MindSpore 2.10.0 needs beside the driver.
@@ -58,7 +58,7 @@ def _cards(host: Host, count: int) -> Iterator[Finding]:
     program = host.which("nvidia-smi")
     if program is None:
         remedy = "set NVIDIA_DRIVER_CAPABILITIES=compute,utility for the container"
-        yield findings.warning("nvidia", f"{count} GPUs, but no nvidia-smi to ask about them", remedy)
+        yield findings.warning("nvidia", f"{counted(count, 'GPU')}, but no nvidia-smi to ask about them", remedy)
         return
     answer = host.run([program, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"])
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.text.splitlines()]
@@ -74,7 +74,7 @@ def _cards(host: Host, count: int) -> Iterator[Finding]:
 
 def _described(rows: list[list[str]]) -> Finding:
     _, name, driver, memory, capability, _ = rows[0]
-    found = f"{len(rows)} GPUs ({name}, {memory} MiB, compute capability {capability}), driver {driver}"
+    found = f"{counted(len(rows), 'GPU')} ({name}, {memory} MiB, compute capability {capability}), driver {driver}"
     bad = [f"{row[0]} ({row[5]})" for row in rows if row[5].isdecimal() and int(row[5])]
     if bad:
         remedy = "drain the node and reset the GPU"

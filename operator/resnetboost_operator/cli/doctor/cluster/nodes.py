@@ -81,4 +81,6 @@ def _chips(ready: Sequence[Manifest]) -> Iterator[Finding]:
         )
         yield findings.warning("chips", f"the labels {keys} of {readable.listed(unnamed)} name no chip", remedy)
     if chips:
-        yield findings.ok("chips", ", ".join(f"{chip} on {count} nodes" for chip, count in sorted(chips.items())))
+        yield findings.ok(
+            "chips", ", ".join(f"{chip} on {readable.plural(count, 'node')}" for chip, count in sorted(chips.items()))
+        )
