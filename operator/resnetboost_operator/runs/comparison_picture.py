@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resnetboost_operator.runs import curves
 from resnetboost_operator.runs.comparison import Run
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, as in a run's report; a second round of it is dashed.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+Style = dict[str, Any]
 FORMATS = ("png", "svg", "pdf")
 
 
@@ -25,7 +26,10 @@ def draw(runs: Sequence[Run], form: str) -> bytes:
         rows = figure.subplots(2, 3, sharey="row", sharex="col")
         for column, what in enumerate(("step", "epoch", "seconds in steps")):
             for place, run in enumerate(runs):
-                style = {"color": COLORS[place % len(COLORS)], "linestyle": "--" if place >= len(COLORS) else "-"}
+                style: Style = {
+                    "color": COLORS[place % len(COLORS)],
+                    "linestyle": "--" if place >= len(COLORS) else "-",
+                }
                 _draw(rows[0][column], rows[1][column], run, _positions(run)[column], style)
             rows[1][column].set_xlabel(what)
             rows[0][column].set_xlim(left=0)
@@ -41,7 +45,7 @@ def _positions(run: Run) -> tuple[Sequence[float], Sequence[float], Sequence[flo
     return [float(step + 1) for step in range(len(run.loss))], run.epochs, run.seconds
 
 
-def _draw(loss: "Axes", accuracy: "Axes", run: Run, positions: Sequence[float], style: dict[str, str]) -> None:
+def _draw(loss: "Axes", accuracy: "Axes", run: Run, positions: Sequence[float], style: Style) -> None:
     smooth = curves.moving_mean(run.loss, max(1, len(run.loss) // 100))
     name = run.name.removeprefix("_")  # matplotlib leaves out of a legend what begins with _
     loss.plot(positions, smooth, label=f"{name} ({', '.join(run.algorithms)})".replace("$", r"\$"), **style)
