@@ -13,6 +13,8 @@ from resnetboost_operator.runs.comparison import Reached
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.validation import jobfile, schema
 
+pytestmark = pytest.mark.slow  # pictures
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PER_EPOCH = 10
 HEADER = "step,epoch,loss,step_seconds,top1\n"
