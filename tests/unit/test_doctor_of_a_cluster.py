@@ -26,11 +26,12 @@ from resnetboost_operator.cli.doctor.cluster import (
 from resnetboost_operator.cli.doctor.cluster.facts import MONITORING, OPTIONAL_APIS, VERBS, Facts, Unknown
 from resnetboost_operator.kubeclient import lease as leases
 from resnetboost_operator.kubeclient.lease import Lease
+from resnetboost_operator.manifests import devices
 from resnetboost_operator.observed import capabilities
 
 NOW = time.time()
 ASCEND, GPU = "huawei.com/Ascend910", "nvidia.com/gpu"
-TRAINER = "resnetboost/trainer-cpu:0.1.0"
+TRAINER = devices.TYPES["CPU"].image
 
 
 def schema(change: Callable[[dict[str, Any]], object] = lambda _: None) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def test_images(arguments: tuple[str, ...], image: str, expected: str, said: str
 
 def test_the_image_of_a_device_matters_where_the_device_is() -> None:
     found = list(images.check(cluster(nodes=[node(), node("b", ascend=8)])))
-    assert levels(found) == ["ok", "warning"] and "trainer-ascend:0.1.0 is on 0 of 1" in words(found)
+    assert levels(found) == ["ok", "warning"] and f"{devices.TYPES['Ascend'].image} is on 0 of 1" in words(found)
 
 
 KUEUE, VOLCANO = capabilities.KUEUE, capabilities.VOLCANO
