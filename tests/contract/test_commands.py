@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from resnetboost_operator.cli.main import COMMANDS as REGISTRY
 from resnetboost_operator.cli.main import main
 from resnetboost_trainer import __main__
-from resnetboost_trainer.cli import card, commands, export, predict
+from resnetboost_trainer.cli import card, commands, doctor, export, predict
 from resnetboost_trainer.cli import eval as evaluating
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
@@ -61,6 +61,14 @@ def test_options_and_choices_are_the_same(name: str) -> None:
     assert of_command_line(command) == theirs
     assert name in commands.ALL
     assert command.name == name
+
+
+def test_the_doctor_of_a_machine_has_the_options_of_the_trainers() -> None:
+    command = main.get_command(click.Context(main), "doctor")
+    assert command is not None
+    ours = of_command_line(command)
+    assert ours.keys() - {"--cluster", "--namespace"} == of_trainer(doctor.parser()).keys() - {"--no-self-check"}
+    assert ours["--device"] == of_trainer(doctor.parser())["--device"]
 
 
 @pytest.mark.parametrize("name", REGISTRY)

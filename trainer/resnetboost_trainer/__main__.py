@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("resnetboost_trainer")
 
-EPILOG = f"""Commands: {", ".join(commands.ALL)}; `python -m resnetboost_trainer COMMAND --help` says what one takes.
+EPILOG = f"""Commands: {", ".join(commands.ALL)};
+`python -m resnetboost_trainer COMMAND --help` says what one takes.
 To train, the config file is named by RESNETBOOST_CONFIG or the argument; RESNETBOOST_RANK, RESNETBOOST_WORLD_SIZE and
 RESNETBOOST_COORDINATOR (host:port) place this process in its gang, or RESNETBOOST_INDEX and RESNETBOOST_RANK_TABLE (the
 folder that a rank table will come into). Exit codes: 0 done, 1 internal error,
@@ -64,7 +65,12 @@ def main() -> NoReturn:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m resnetboost_trainer", description=__doc__, epilog=EPILOG)
+    parser = argparse.ArgumentParser(
+        "python -m resnetboost_trainer",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # else a line may end within to-mindrecord
+    )
     parser.add_argument("config", nargs="?", help="config file (default: $RESNETBOOST_CONFIG)")
     parser.add_argument("--version", action="version", version=__version__)
     found = parser.parse_args()

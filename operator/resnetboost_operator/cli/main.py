@@ -8,8 +8,10 @@ from resnetboost_operator.cli.group import Entry, LazyGroup
 _CLI = "resnetboost_operator.cli"
 COMMANDS = {
     "card": Entry(f"{_CLI}.trainer.card:card", "Print the model card of a trained network."),
+    "compare": Entry(f"{_CLI}.compare.command:compare", "Compare runs: accuracy, time to accuracy, settings."),
     "convert": Entry(f"{_CLI}.trainer.convert:convert", "Convert weights between PyTorch's names and this trainer's."),
     "data": Entry(f"{_CLI}.trainer.data:data", "Prepare data sets."),
+    "doctor": Entry(f"{_CLI}.doctor.command:doctor", "Examine this machine or a cluster, and say what to repair."),
     "eval": Entry(f"{_CLI}.trainer.eval:evaluate", "Evaluate a trained network on a test set."),
     "export": Entry(f"{_CLI}.trainer.export:export", "Export a trained network as ONNX, MINDIR or AIR."),
     "plan": Entry(f"{_CLI}.plan:plan", "Print the Kubernetes objects of the job's first attempt."),

@@ -100,7 +100,14 @@ class Client:
 
     async def api_resources(self, api: str, retries: RetryPolicy = NO_RETRIES) -> bytes:
         """The resources of an API (group/version), as an APIResourceList. Raises `NotFound` if it is not served."""
-        request = _Request("get", resources.DISCOVERY, f"/apis/{api}", api, None, None, _timeout(retries))
+        return await self.document(f"/apis/{api}", retries)
+
+    async def document(self, path: str, retries: RetryPolicy = NO_RETRIES) -> bytes:
+        """A document of the server itself, such as /version or /openapi/v3/...; it belongs to no resource.
+
+        Raises `NotFound` if there is none.
+        """
+        request = _Request("get", resources.DISCOVERY, path, path, None, None, _timeout(retries))
         return await self._retried(request, retries, _UNLIMITED)
 
     async def _retried(

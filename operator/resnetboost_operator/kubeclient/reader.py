@@ -60,7 +60,7 @@ class Reader:
 
     async def fill(self, jobs: Reflector) -> None:
         """List once, into the reflector's cache. Raises `UserError`, which names the problem and the remedy."""
-        with _as_user_errors(self._client.host):
+        with as_user_errors(self._client.host):
             await jobs.fill(_RETRIES)
 
     async def names(self, namespace: str) -> list[str]:
@@ -102,7 +102,7 @@ async def connected() -> AsyncIterator[Reader]:
 
 
 @contextlib.contextmanager
-def _as_user_errors(host: str) -> Iterator[None]:
+def as_user_errors(host: str) -> Iterator[None]:
     """Turn API errors into `UserError`s."""
     try:
         yield

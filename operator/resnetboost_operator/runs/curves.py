@@ -132,14 +132,14 @@ def _plot_by_stage(
     for stage in dict.fromkeys(measured.stages):
         places = [index for index, name in enumerate(measured.stages) if name == stage]
         part = [values[index] for index in places]
-        shown = _moving_mean(part, window) if smooth else part
+        shown = moving_mean(part, window) if smooth else part
         points = [(measured.steps[index], value) for index, value in zip(places, shown, strict=True)]
         known = [point for point in points if point[1] == point[1]] or [(0, float("nan"))]
         axes.plot(*zip(*known, strict=True), label=label, **style)
         label = "_"  # one legend entry for all stages
 
 
-def _moving_mean(values: Sequence[float], window: int) -> list[float]:
+def moving_mean(values: Sequence[float], window: int) -> list[float]:
     """Mean over `window` values on either side, without nan."""
     sums = list(accumulate((or_zero(value) for value in values), initial=0.0))
     counts = list(accumulate((value == value for value in values), initial=0))

@@ -9,7 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _MODULES = {"tomindrecord": "to_mindrecord", "to-mindrecord": "to_mindrecord"}
-ALL = ("card", "convert", "eval", "export", "predict", "profile", "to-mindrecord", "tomindrecord", "track")
+ALL = (
+    "card",
+    "convert",
+    "doctor",
+    "eval",
+    "export",
+    "predict",
+    "profile",
+    "to-mindrecord",
+    "tomindrecord",
+    "track",
+)
 
 
 def run(command: str, words: Sequence[str]) -> int:

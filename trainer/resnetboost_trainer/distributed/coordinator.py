@@ -24,7 +24,7 @@ def start(variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, process_group=0, stdin=subprocess.DEVNULL)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """SIGKILL of rank 0 leaves no chance to clean up; the kernel does it. In a pod rank 0 is process 1."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -33,7 +33,7 @@ def _die_with(parent: int) -> None:
 
 def run_forked(parent: int, variables: Mapping[str, str]) -> NoReturn:
     """Be the coordinator, in a process forked by one that has imported MindSpore."""
-    _die_with(parent)
+    die_with(parent)
     os.setpgid(0, 0)
     os.environ.update(variables, MS_ROLE="MS_SCHED", OMP_NUM_THREADS="1")
     os.environ.pop("MS_NODE_ID", None)
@@ -45,7 +45,7 @@ def run_forked(parent: int, variables: Mapping[str, str]) -> NoReturn:
 
 def main() -> None:
     """Serve the rendezvous until rank 0 ends this process."""
-    _die_with(int(sys.argv[1]))
+    die_with(int(sys.argv[1]))
     _serve()
 
 

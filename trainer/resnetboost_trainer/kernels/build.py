@@ -42,22 +42,23 @@ def build(target: Path) -> None:
 def _obstacle() -> str:
     if platform.machine() not in library.MACHINES:
         return f"they are not written for {platform.machine()}"
-    if _compiler() is None:
+    if compiler() is None:
         return "there is no C++ compiler (g++, clang++ or CXX)"
     return "" if library.onednn().exists() else "there is no MindSpore"
 
 
-def _compiler() -> str | None:
+def compiler() -> str | None:
+    """Return the path of the C++ compiler that would be used, None if there is none."""
     return shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")
 
 
 def _command(target: Path) -> Sequence[str]:
-    compiler = _compiler()
-    assert compiler is not None, "asked before"
+    program = compiler()
+    assert program is not None, "asked before"
     sources = [str(path) for path in library.sources() if path.suffix == ".cpp"]
     digest = f'-DRESNETBOOST_SOURCES="{library.digest()}"'
     onednn = library.onednn()
-    return [compiler, *OPTIONS, digest, *sources, f"-L{onednn.parent}", f"-l:{onednn.name}", "-o", str(target)]
+    return [program, *OPTIONS, digest, *sources, f"-L{onednn.parent}", f"-l:{onednn.name}", "-o", str(target)]
 
 
 if __name__ == "__main__":

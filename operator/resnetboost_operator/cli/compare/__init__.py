@@ -1,0 +1,1 @@
+"""`resnetboost compare`: runs beside each other, as a table and as a picture."""

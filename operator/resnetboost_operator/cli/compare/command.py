@@ -1,0 +1,95 @@
+"""`resnetboost compare`: reads run folders, prints a table and draws the picture."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from resnetboost_operator.cli.compare import text
+from resnetboost_operator.cli.output import console, standard_output
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.runs import comparison, comparison_picture, runfolder
+from resnetboost_operator.runs.comparison import Run
+
+MOST = 14  # colours, solid and dashed
+_RUNS = Path("runs")
+
+
+@click.command()
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--target",
+    "targets",
+    type=click.FloatRange(0, 1, min_open=True),
+    multiple=True,
+    metavar="SHARE",
+    help="Accuracy to reach, such as 0.95. Repeatable.  [default: the highest that a run reached]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("compare.png"),
+    show_default=True,
+    metavar="FILE",
+    help="Picture: .png, .svg or .pdf.",
+)
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def compare(folders: tuple[Path, ...], targets: tuple[float, ...], out: Path, form: str) -> None:
+    """Compare the runs of local run folders: accuracy, epochs and seconds to accuracies, time of a step, settings.
+
+    RUN is a run folder, or the name of one in ./runs. The picture has loss and test accuracy by step, by epoch and
+    by second. Seconds are those of training steps, without starts, compiling and evaluations. A run may be training
+    still.
+
+    \b
+    Examples:
+      resnetboost compare digits digits-thor
+      resnetboost compare runs/momentum runs/thor --target 0.9 --target 0.95 --out compare.svg
+    """
+    picture = _format(out)
+    runs = [comparison.read(runfolder.open_existing(path), name) for name, path in _named(folders)]
+    _check_measured(runs)
+    chosen = comparison.targets(runs, targets)
+    if form == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(text.summary(runs, chosen))).decode())
+    else:
+        text.show(console(standard_output()), runs, chosen)
+    runfolder.write(out, _drawn(runs, picture))
+    if form == "text":
+        click.echo(out)
+
+
+def _format(out: Path) -> str:
+    form = out.suffix.removeprefix(".").lower()
+    if form not in comparison_picture.FORMATS:
+        known = ", ".join(f".{known}" for known in comparison_picture.FORMATS)
+        raise UserError(f"--out: {out} has none of the extensions {known}; use one of them")
+    return form
+
+
+def _named(folders: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Each run's folder under the shortest name that tells it from the others. Raises `UserError`."""
+    if len(folders) > MOST:
+        raise UserError(f"{len(folders)} runs are more than a picture can show; compare at most {MOST}")
+    paths = [_RUNS / path if _is_of_runs(path) else path for path in folders]
+    names = [path.absolute().name for path in paths]
+    return [(name if names.count(name) == 1 else str(path), path) for name, path in zip(names, paths, strict=True)]
+
+
+def _is_of_runs(path: Path) -> bool:
+    bare = os.sep not in str(path) and not (path / "job.yaml").is_file()
+    return bare and (_RUNS / path / "job.yaml").is_file()
+
+
+def _check_measured(runs: Sequence[Run]) -> None:
+    if empty := [run.name for run in runs if not run.loss]:
+        raise UserError(f"{empty[0]} has no finished step yet; compare it later, or leave it out")
+
+
+def _drawn(runs: Sequence[Run], form: str) -> bytes:
+    try:
+        return comparison_picture.draw(runs, form)
+    except ImportError as error:
+        raise UserError(f"a picture needs {error.name}; pip install 'resnetboost-operator[report]'") from None

@@ -1,0 +1,1 @@
+"""`resnetboost doctor`: examines this machine (by the trainer, in a process of its own) or a cluster."""

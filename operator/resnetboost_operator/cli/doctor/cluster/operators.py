@@ -1,0 +1,58 @@
+"""Operators: whether one leads, and whether it has this version."""
+
+from collections.abc import Iterator
+
+from resnetboost_api import findings
+from resnetboost_api.findings import Finding
+from resnetboost_operator import __version__, readable
+from resnetboost_operator.cli.doctor.cluster.facts import Facts, Manifest, Unknown, labels, name, unknown
+from resnetboost_operator.observed import pods
+
+CHECK = "operator"
+# A leader renews every 4 s; clocks of machines differ.
+SILENT_SECONDS = 30.0
+_VERSION = "app.kubernetes.io/version"
+
+
+def check(facts: Facts) -> Iterator[Finding]:
+    """By its lease, and by the chart's Deployment."""
+    yield from _leading(facts)
+    if isinstance(facts.operators, Unknown):
+        yield from unknown(CHECK, facts.operators)
+        return
+    for deployment in facts.operators:
+        yield _deployed(deployment)
+
+
+def _leading(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.leases, Unknown):
+        yield from unknown(CHECK, facts.leases)
+        return
+    held = [lease for lease in facts.leases if lease.holder]
+    if not facts.leases:
+        remedy = "helm install resnetboost charts/resnetboost: without an operator, jobs stay as they are"
+        yield findings.problem(CHECK, "no operator was ever here: there is no lease of one", remedy)
+    elif not held:
+        remedy = "kubectl get pods -A -l app.kubernetes.io/component=operator shows why"
+        yield findings.problem(CHECK, "none leads: the last one gave up its lease", remedy)
+    for lease in held:
+        silent = facts.now - pods.seconds(lease.renew_time or None)
+        if silent > max(SILENT_SECONDS, lease.duration_seconds):
+            message = f"{lease.holder} has not renewed its lease for {readable.duration(silent)}"
+            yield findings.problem(CHECK, message, "look at its pod and its log: kubectl logs, kubectl describe")
+        else:
+            yield findings.ok(CHECK, f"{lease.holder} leads")
+
+
+def _deployed(deployment: Manifest) -> Finding:
+    where = f"{deployment.get('metadata', {}).get('namespace', '')}/{name(deployment)}"
+    version, ready = labels(deployment).get(_VERSION, "?"), (deployment.get("status") or {}).get("readyReplicas") or 0
+    wanted = (deployment.get("spec") or {}).get("replicas", 1)
+    if version != __version__:
+        message = f"{where} has version {version}, this command {__version__}"
+        return findings.warning(CHECK, message, "use the same version of both: helm upgrade, or update this command")
+    if ready < wanted:
+        message = f"{where} has {ready} of {readable.plural(wanted, 'replica')} ready"
+        make = findings.warning if ready else findings.problem
+        return make(CHECK, message, "kubectl describe deployment shows why")
+    return findings.ok(CHECK, f"{where}: version {version}, {readable.plural(ready, 'replica')} ready")

@@ -1,0 +1,26 @@
+"""Rights: what the caller may do with jobs in the namespace."""
+
+from collections.abc import Iterator
+
+from resnetboost_api import findings
+from resnetboost_api.findings import Finding
+from resnetboost_operator import readable
+from resnetboost_operator.cli.doctor.cluster.facts import Facts, Unknown, unknown
+
+CHECK = "rights"
+_REMEDY = "ask for the ClusterRole edit in that namespace: the chart adds jobs to it (userRoles)"
+
+
+def check(facts: Facts) -> Iterator[Finding]:
+    """Without create nobody can start a job; without the others only some commands fail."""
+    if isinstance(facts.rights, Unknown):
+        yield from unknown(CHECK, facts.rights)
+        return
+    lacking = [verb for verb, allowed in facts.rights.items() if not allowed]
+    place = f"jobs in namespace {facts.namespace}"
+    if "create" in lacking:
+        yield findings.problem(CHECK, f"you may not {readable.listed(lacking, 9)} {place}", _REMEDY)
+    elif lacking:
+        yield findings.warning(CHECK, f"you may create, but not {readable.listed(lacking, 9)} {place}", _REMEDY)
+    else:
+        yield findings.ok(CHECK, f"you may {readable.listed(list(facts.rights), 9)} {place}")
