@@ -52,8 +52,8 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
     checkpoint = newest_checkpoint(folder)
     if checkpoint is not None:
         yield _line("checkpoint", checkpoint)
-    if (found := best_checkpoint(folder, status)) is not None:
-        yield _line("best", found)
+    if (best := best_checkpoint(folder, status)) is not None:
+        yield _line("best", best)
     yield _line("logs", folder.logs)
     if exit_code(status) != 0:
         yield _line(_invitation(status, checkpoint), command)
