@@ -141,7 +141,7 @@ def test_a_stage_that_starts_from_the_best_has_its_weights(patient: Path, tmp_pa
         "startFrom": {"stage": "base", "which": "Best"},
         "snapshots": {"everyEpochs": 1, "from": 0, "keep": 9},
     }
-    onerank.train(tmp_path, 1, config=config, changes=["stages[0].epochs=1"])
+    onerank.train(tmp_path, 1, config=config)
     (snapshot, *_) = snapshots.find(tmp_path / "checkpoints", "uid", "fine")
     begun = safetensors.numpy.load_file(snapshot.path)["weights"]
     kept = safetensors.numpy.load_file(tmp_path / BASE / "attempt-0/best-00000022/model.safetensors")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 from mindspore import Tensor
 
-from resnetboost_api.status import BestCheckpoint, EarlyStop
-from resnetboost_trainer.checkpoint import arrays, best, pretrained, resume, snapshots, state, store, versions
+from resnetboost_api.status import EarlyStop
+from resnetboost_trainer.checkpoint import arrays, pretrained, resume, snapshots, state, store, versions
 from resnetboost_trainer.checkpoint.arrays import Arrays
 from resnetboost_trainer.checkpoint.branch import Branch
-from resnetboost_trainer.checkpoint.evaluations import BestMark, Evaluated, evaluated
+from resnetboost_trainer.checkpoint.evaluations import Evaluated, evaluated
 from resnetboost_trainer.checkpoint.saver import Keeping, Saved, Saver
 from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
@@ -23,6 +23,7 @@ from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import schedule_change
+from resnetboost_trainer.engine.best_weights import BestWeights
 from resnetboost_trainer.engine.compile_cache import Graphs
 from resnetboost_trainer.engine.early_stop import StopRule
 from resnetboost_trainer.engine.evaluator import Evaluation
@@ -104,6 +105,7 @@ class Training:
             metrics.observe_preflight(preflight.result, preflight.own.compute, preflight.own.link)
         server.expose(metrics.registry)
         self.logger = self._logger(progress, metrics)
+        self.best = self._best_weights()
         self.saver = self._saver()
         startup.done("network")
 
@@ -135,7 +137,8 @@ class Training:
         self.stop_rule.restore(begun.history)
         if self.saver is not None:
             self.logger.saves(first, self.config.checkpoint.every_steps)
-            self._report_best()
+        if self.best is not None:
+            self.best.report()
         self.logger.state("Evaluating" if self._is_over() else "Compiling")
         if first == 0:
             self._snapshot()
@@ -256,41 +259,21 @@ class Training:
 
     def _evaluated(self) -> Arrays:
         """Return copies of the weights being evaluated, on the rank that keeps the best ones."""
-        return self.program.state.evaluated() if self._keeps_best() else {}
-
-    def _keeps_best(self) -> bool:
-        return self.saver is not None and self.config.checkpoint.best is not None
+        return self.program.state.evaluated() if self.best is not None else {}
 
     def _save_best(self, found: Evaluated, contents: dict[str, Arrays]) -> None:
         """Save the evaluated weights if they are among the best, before a checkpoint of the same step.
 
         A run that resumes from that checkpoint does not evaluate again.
         """
-        rule = self.config.checkpoint.best
-        if self.saver is None or rule is None:
+        if self.saver is None or self.best is None:
             return
         started = time.perf_counter()
-        mark = BestMark(metric=rule.metric, evaluation=found)
-        if best.is_wanted(rule, mark, self._best()) and arrays.all_finite(contents):
+        mark = self.best.mark(found)
+        if mark is not None and arrays.all_finite(contents):
             manifest = msgspec.structs.replace(self._manifest(), best=mark, history=None)
             self.saver.save(manifest, contents, "best")
         self.logger.stalled(time.perf_counter() - started)
-
-    def _best(self) -> list[best.Kept]:
-        """The best checkpoints on disk, the best first, without those of abandoned branches."""
-        root, config = self.environment.checkpoints, self.config
-        assert root is not None, "a saver has a place"
-        usable = Branch(config.roll_backs).of(config.stage).usable
-        return best.find(root, config.job.uid, config.stage, config.attempt + 1, usable)
-
-    def _report_best(self, *_: object) -> None:
-        """Report the best checkpoint on disk. Also called from the writer's thread."""
-        if not self._keeps_best():
-            return
-        found = self._best()
-        if found:
-            mark, value = found[0].mark, found[0].value
-            self.logger.best(BestCheckpoint(step=mark.evaluation.step, metric=mark.metric, value=value))
 
     def _checkpoint_is_due(self) -> bool:
         return self.step % self.config.checkpoint.every_steps == 0 or self._is_over()
@@ -362,6 +345,12 @@ class Training:
         size = self.communicator.size
         return Stragglers(self.config.straggler_factor, self.environment.indexes or range(size)) if size > 1 else None
 
+    def _best_weights(self) -> BestWeights | None:
+        root, rule = self.environment.checkpoints, self.config.checkpoint.best
+        if not self.communicator.leads or root is None or rule is None:
+            return None
+        return BestWeights(rule, self.config, root, self.logger)
+
     def _saver(self) -> Saver | None:
         root = self.environment.checkpoints
         if not self.communicator.leads or root is None:
@@ -371,8 +360,8 @@ class Training:
         back_steps = limit.for_steps if limit is not None else None
         step = Keeping(config.checkpoint.keep, _by_step(self.logger.saved), back_steps, usable)
         keeping: dict[Kind, Keeping] = {"step": step}
-        if config.checkpoint.best is not None:
-            keeping["best"] = Keeping(config.checkpoint.best.keep, self._report_best, usable=usable)
+        if self.best is not None:
+            keeping["best"] = self.best.keeping
         if config.snapshots is not None:
             keeping["snapshot"] = Keeping(config.snapshots.keep, _by_step(self.logger.snapshot_saved))
         return Saver(root, keeping)
