@@ -94,6 +94,32 @@ ACROSS_PARTS = (
         """,
     ),
     Rule(
+        "!has(self.checkpoint.best) || self.stages.all(s, s.evaluateEveryEpochs <= s.epochs)",
+        """
+        checkpoint.best compares evaluations, and a stage has none before its last epoch where evaluateEveryEpochs is
+        above epochs; lower evaluateEveryEpochs, or leave best out
+        """,
+        field_path=".checkpoint.best",
+        message_expression="""
+        "checkpoint.best compares evaluations, and stage '"
+        + self.stages.filter(s, s.evaluateEveryEpochs > s.epochs)[0].name
+        + "' has none before its last epoch, as its evaluateEveryEpochs is above its epochs; "
+        + "lower evaluateEveryEpochs, or leave best out"
+        """,
+    ),
+    Rule(
+        """
+        has(self.checkpoint.best) ||
+        self.stages.all(s, !has(s.startFrom) || has(s.startFrom.jobName) || s.startFrom.which == 'Last')
+        """,
+        """
+        startFrom.which is Best, and this job keeps no best checkpoints; add checkpoint.best, such as {metric: top1}, or
+        leave which out
+        """,
+        field_path=".checkpoint.best",
+        reason="FieldValueRequired",
+    ),
+    Rule(
         "self.checkpoint.resume == 'Never' || has(self.checkpoint.claimName)",
         """
         only a volume that outlives the job can hold an earlier job's checkpoint; add the name of a

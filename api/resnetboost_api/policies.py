@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from resnetboost_api import failurerules, failures
+from resnetboost_api.evaluations import Best
 from resnetboost_api.fields import ATOMIC, Block, ObjectName, Rule, rules
 
 Resume = Literal["Never", "IfPresent", "Required"]
@@ -20,6 +21,7 @@ class Checkpointing(Block, frozen=True, kw_only=True):
     """Steps between two checkpoints. One more is written at the end of a stage and when the job is stopped."""
     keep: Annotated[int, Meta(ge=1, le=100)] = 3
     """How many of the newest checkpoints of a stage are kept; older ones are deleted."""
+    best: Best | None = None
     resume: Resume = "Never"
     """What a new job does with checkpoints that an earlier job of the same name and namespace left on the claim. Never:
     leave them alone and begin anew. IfPresent: go on from them if there are any. Required: fail if there are none.

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from resnetboost_api.evaluations import StopWhen
 from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, Rule, StageName, rules
 from resnetboost_api.optimizers import Adasum, Lars, Momentum, Pca, Thor
 
@@ -12,6 +13,7 @@ Algorithm = Literal["Momentum", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
 Precision = Literal["Float32", "Float16", "BFloat16"]
 SmoothedOver = Literal["AllClasses", "OtherClasses"]
+Which = Literal["Last", "Best"]
 JobName = Annotated[
     str,
     Meta(
@@ -126,6 +128,10 @@ class StartFrom(Block, frozen=True, kw_only=True):
     """Name of another job of this namespace whose checkpoints lie on the same checkpoint.claimName. The furthest
     checkpoint of its stage is taken, and the job fails if there is none. Left out, the stage is one of this job.
     """
+    which: Which = "Last"
+    """Last: the weights that the stage ended with. Best: those of its best evaluation, which checkpoint.best keeps; the
+    job fails if none is there.
+    """
 
 
 class Snapshots(Block, frozen=True, kw_only=True, rename={"every_epochs": "everyEpochs", "from_epoch": "from"}):
@@ -198,6 +204,7 @@ class Training(Block, frozen=True, kw_only=True):
     all_reduce_fusion: AllReduceFusion | None = None
     evaluate_every_epochs: Annotated[int, Meta(ge=1, le=100000)] = 1
     """Measure the accuracy on the test data after every this many epochs. It is always measured after the last one."""
+    stop_when: StopWhen | None = None
     learning_rate: LearningRate = LearningRate()
     momentum: Momentum = Momentum()
     clip_norm: Annotated[float, Meta(gt=0, le=1000000)] | None = None
@@ -258,6 +265,14 @@ class Stage(Training, frozen=True, kw_only=True):
             epochs, or leave scheduleEpochs out
             """,
             field_path=".learningRate.scheduleEpochs",
+        ),
+        Rule(
+            "!has(self.stopWhen) || self.evaluateEveryEpochs < self.epochs",
+            """
+            stopWhen looks at evaluations, and the only one of this stage is after its last epoch; use an
+            evaluateEveryEpochs below epochs, or leave stopWhen out
+            """,
+            field_path=".stopWhen",
         ),
         # Rules on learningRate stand here and not there, because a rule must also hold for an object's bare default.
         Rule(

@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
+from resnetboost_api.evaluations import Metric
 from resnetboost_api.fields import ATOMIC, Reported, Time, keyed
 
 Phase = Literal[
@@ -56,6 +57,28 @@ class Ranks(Reported, frozen=True, omit_defaults=False):
     """Ranks that are done with the stage, as ranges such as "0-6" or "0,2-3"."""
 
 
+class BestCheckpoint(Reported, frozen=True, kw_only=True):
+    """The best checkpoint that a stage has kept, by checkpoint.best."""
+
+    step: Count
+    """Step of its weights."""
+    metric: Metric
+    """Figure of the evaluations that says which is the best."""
+    value: Amount
+    """That figure: top1 and top5 from 0 to 1."""
+
+
+class EarlyStop(Reported, frozen=True, kw_only=True):
+    """Why a stage ended before its last epoch, by its stopWhen."""
+
+    step: Count
+    """Step that it ended after."""
+    reason: Word
+    """TargetReached, or NoImprovement for patience evaluations."""
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """Why, as a sentence for people."""
+
+
 class StageStatus(Reported, frozen=True):
     """How one stage went."""
 
@@ -77,6 +100,10 @@ class StageStatus(Reported, frozen=True):
     """Mean loss on the test images."""
     skipped_images: Count = 0
     """Images that could not be used and were skipped; the ranks' logs name each."""
+    best: BestCheckpoint | None = None
+    """Its best checkpoint; left out without checkpoint.best."""
+    stopped_early: EarlyStop | None = None
+    """Why it ended before its last epoch; left out if it did not."""
 
 
 class Straggler(Reported, frozen=True):
@@ -143,6 +170,8 @@ class Progress(Reported, frozen=True):
     """Top-5 accuracy of the last evaluation on the test images, 0 to 1."""
     test_loss: Amount | None = None
     """Mean loss of the last evaluation on the test images."""
+    best: BestCheckpoint | None = None
+    """The best checkpoint so far."""
     slowest_rank: Count | None = None
     """Rank that computed longest before the last reduction."""
     slowest_compute_seconds: Amount | None = None

@@ -55,6 +55,7 @@ FREE_TEXT = {
     "status.stage",
     "status.conditions[].message",
     "status.stages[].name",
+    "status.stages[].stoppedEarly.message",
     "status.progress.stage",
     "status.preflight.stage",
     "status.preflight.suspects[].node",
@@ -153,6 +154,8 @@ def extremes(kind: Any) -> Any:
             return extremes(next(part for part in kind.types if not isinstance(part, msgspec.inspect.NoneType)))
         case msgspec.inspect.StrType():
             return "", "A" * (kind.max_length or 0)
+        case msgspec.inspect.LiteralType():
+            return kind.values[0], kind.values[-1]
         case msgspec.inspect.VarTupleType():
             each = extremes(kind.item_type)[1]
             return (), tuple(each for _ in range(kind.max_length or 0))

@@ -1,5 +1,6 @@
 """Planning on simulated clusters: creation, restarts, failures, deadlines, suspension, stages and completion."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from resnetboost_api import names
 from resnetboost_api.job import Spec
-from resnetboost_api.status import Progress, Ranks
+from resnetboost_api.status import BestCheckpoint, Progress, Ranks
 from resnetboost_operator import status
 from resnetboost_operator.manifests import gang
 from resnetboost_operator.observed import pods
@@ -698,3 +699,49 @@ def test_indexes_are_written_as_an_indexed_job_does(indexes: list[int], text: st
 
 def _suspended(spec: Spec, value: bool) -> Spec:
     return replace(spec, run_policy=replace(spec.run_policy, suspend=value))
+
+
+EARLY = {"step": 24, "reason": "TargetReached", "message": "top1 0.98 reached the target 0.9"}
+BEST = {"step": 24, "metric": "top1", "value": 0.98}
+
+
+def stopped_early(stages: Sequence[dict[str, Any]]) -> Cluster:
+    """A job whose first stage has ended at its target."""
+    cluster = Cluster(job(stages=list(stages))).started()
+    cluster.train_to(23)
+    cluster.settle()
+    report = {"class": "Succeeded", "step": 24, "totalSteps": 100, "top1": 0.98, "best": BEST, "stoppedEarly": EARLY}
+    cluster.exit(1, 0)
+    cluster.exit(0, 0, "Completed", report=report)
+    cluster.settle()
+    return cluster
+
+
+def test_a_stage_that_its_target_ended_is_complete_with_the_reason_and_the_next_one_begins() -> None:
+    cluster = stopped_early(TWO_STAGES)
+    first, second = to_dict(cluster.status)["stages"]
+    assert (first["state"], first["stoppedEarly"], first["best"]) == ("Complete", EARLY, BEST)
+    assert (second["state"], second.get("best")) == ("Running", None)
+    assert {"digits-fine-1-0", "digits-fine-1-1"} <= set(cluster.pods)
+    assert cluster.events.count("StoppedEarly") == 1
+
+
+def test_the_last_stage_that_its_target_ended_completes_the_job_at_the_step_it_made() -> None:
+    cluster = stopped_early(TWO_STAGES[:1])
+    assert status.is_true(cluster.status, "Complete")
+    progress = cluster.status.progress
+    assert progress is not None
+    assert (progress.step, progress.percent, progress.total_steps) == (24, 100, 100)
+    assert [found for found in cluster.events if found in ("StoppedEarly", "Complete")] == ["StoppedEarly", "Complete"]
+
+
+def test_the_best_checkpoint_is_in_the_status_while_it_trains_and_after_a_restart() -> None:
+    cluster = Cluster(job(failurePolicy={"backoffSeconds": 0})).started()
+    cluster.train_to(30)
+    assert cluster.progress is not None
+    cluster.progress = replace(cluster.progress, best=BestCheckpoint(step=24, metric="top1", value=0.98))
+    cluster.settle()
+    cluster.exit(0, 1)
+    cluster.settle()
+    assert cluster.status.attempt == 1
+    assert to_dict(cluster.status)["stages"][0]["best"] == BEST

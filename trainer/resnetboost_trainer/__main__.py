@@ -143,15 +143,16 @@ def _train(settings: Config, environment: Environment, progress: ProgressState, 
 
     device.prepare(settings.device.type, settings.jit_level)
     startup.done("import")
-    result = Training(settings, environment, dataset, progress, server, stop, startup, tracking).run()
+    training = Training(settings, environment, dataset, progress, server, stop, startup, tracking)
+    result, early = training.run(), training.stopped_early
     rendezvous.close()
     if tracking.names:
         from resnetboost_trainer.tracking import card
 
         card.save(tracking, settings, environment)
-    message = f"{settings.epochs} epochs; top-1 {result.top1:.2%} on the test set"
-    done = _verdict(environment, progress, "Succeeded", message, 0)
-    return msgspec.structs.replace(done, top1=result.top1, top5=result.top5, test_loss=result.loss)
+    how = f"{settings.epochs} epochs" if early is None else f"stopped early: {early.message}"
+    done = _verdict(environment, progress, "Succeeded", f"{how}; top-1 {result.top1:.2%} on the test set", 0)
+    return msgspec.structs.replace(done, top1=result.top1, top5=result.top5, test_loss=result.loss, stopped_early=early)
 
 
 def _verdict(environment: Environment, progress: ProgressState, name: str, message: str, exit_code: int) -> Verdict:
@@ -171,6 +172,7 @@ def _verdict(environment: Environment, progress: ProgressState, name: str, messa
         accuracy=newest.accuracy,
         resumed_step=newest.resumed_step,
         skipped=progress.skipped,
+        best=newest.best,
     )
 
 

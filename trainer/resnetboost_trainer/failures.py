@@ -12,7 +12,7 @@ import msgspec
 
 from resnetboost_api import failures
 from resnetboost_api.failures import FailureClass
-from resnetboost_api.status import PreflightResult
+from resnetboost_api.status import BestCheckpoint, EarlyStop, PreflightResult
 
 # A container has 4096 bytes for its message, a pod 12 KiB for all of them.
 MESSAGE_LIMIT_BYTES = 2048
@@ -100,6 +100,8 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     skipped: tuple[str, ...] = ()
     fault: Fault | None = None
     preflight: PreflightResult | None = None
+    best: BestCheckpoint | None = None
+    stopped_early: EarlyStop | None = None
 
 
 def classify(error: BaseException) -> TrainingError:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from resnetboost_api import names
-from resnetboost_api.status import Amount, Count, PreflightResult, Ratio
+from resnetboost_api.status import Amount, BestCheckpoint, Count, EarlyStop, PreflightResult, Ratio
 from resnetboost_operator.ranktable import annotations
 from resnetboost_operator.status import Marks
 
@@ -40,6 +40,8 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     skipped: Marks = ()
     fault: Fault | None = None
     preflight: PreflightResult | None = None
+    best: BestCheckpoint | None = None
+    stopped_early: EarlyStop | None = None
 
 
 class Termination(msgspec.Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ from resnetboost_operator.observed.state import ObservedState
 from resnetboost_operator.planning import goodput
 from resnetboost_operator.planning.faults import preflight, stragglers
 
-_FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss")
+_FIGURES = ("total_steps", "resumed_step", "loss", "accuracy", "top1", "top5", "test_loss", "best")
 
 
 def with_progress(state: ObservedState) -> ObservedState:
@@ -27,7 +27,7 @@ def with_progress(state: ObservedState) -> ObservedState:
         progress = replace(progress, checkpoint_step=None)
     if progress is not None and statuses.is_current(progress, status):
         status = _with_arrival(_with_resumption(state, progress), progress)
-    stages = _with_skipped(status, progress, ended)
+    stages = _with_best(_with_skipped(status, progress, ended), status, progress)
     status = preflight.with_result(replace(state, status=status))
     return replace(state, status=replace(status, ranks=_ranks(state), progress=progress, stages=stages))
 
@@ -117,4 +117,12 @@ def _with_skipped(status: Status, progress: Progress | None, gang: Sequence[PodV
         if stage.name == status.stage
         else stage
         for stage in status.stages
+    )
+
+
+def _with_best(stages: Sequence[StageStatus], status: Status, progress: Progress | None) -> tuple[StageStatus, ...]:
+    """The stages with the best checkpoint that the current attempt reports; until it does, with the one known."""
+    found = progress.best if progress is not None and statuses.is_current(progress, status) else None
+    return tuple(
+        replace(stage, best=found) if found is not None and stage.name == status.stage else stage for stage in stages
     )

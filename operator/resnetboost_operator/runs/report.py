@@ -1,7 +1,7 @@
 """Writes report.html and report.png of a run from its folder."""
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from string import Template
 from typing import Any, TypeVar
@@ -69,6 +69,7 @@ _ATTEMPT_COLUMNS = (
     "Message",
 )
 _STAGE_COLUMNS = ("Stage", "State", "Attempts", "Top-1", "Top-5", "Test loss", "Images skipped")
+_EVALUATION_COLUMNS = ("Stage", "Best checkpoint", "By", "Value", "Ended early")
 _LOSS_ROWS = ("Label smoothing", "Precision", "Loss scale", "Steps left out, as gradients overflowed")
 _CURVATURE_ROWS = (
     "Updates",
@@ -154,6 +155,7 @@ def page(
     """The HTML document. All text of jobs, messages and logs is escaped: it is untrusted."""
     sections = (
         _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
+        _section("Best checkpoints and early ends", _table(_EVALUATION_COLUMNS, _evaluations(status.stages))),
         _section("Loss", _by_stage(_LOSS_ROWS, loss, _loss_cells)),
         _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, did.updates, _curvature_cells)),
         _section("Adaptive sums", _by_stage(_SUMS_ROWS, did.sums, _sums_cells)),
@@ -203,6 +205,15 @@ def _stage_cells(stage: StageStatus) -> Sequence[object]:
     shares = [readable.share(value) if value is not None else None for value in (stage.top1, stage.top5)]
     loss = readable.quantity(stage.test_loss) if stage.test_loss is not None else None
     return (stage.name, stage.state, stage.attempts, *shares, loss, stage.skipped_images or None)
+
+
+def _evaluations(stages: Iterable[StageStatus]) -> Iterator[Cells]:
+    """A row for each stage that has kept a best checkpoint or ended before its last epoch."""
+    for stage in stages:
+        best, early = stage.best, stage.stopped_early
+        found = (f"step {best.step}", best.metric, f"{best.value:.6g}") if best is not None else (None,) * 3
+        if best is not None or early is not None:
+            yield stage.name, *found, f"step {early.step}: {early.message}" if early is not None else None
 
 
 def _attempt_cells(attempt: Attempt) -> Sequence[object]:

@@ -10,7 +10,7 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,9 @@ from resnetboost_trainer.checkpoint.store import Damaged, Found, Manifest
 # Bounds of the search: jobs that share a volume, and manifests read per folder to find its job's name.
 MAX_FOLDERS = 1000
 MAX_MANIFESTS = 10
+
+# `store.newest` or `best.read`: reads one of a stage's checkpoints.
+Read = Callable[..., Found | None]
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +36,21 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def newest(
-    root: Path, job: Job, stage: str, needed: Sequence[str], but: str, arrays: bool = True, at_most: float = math.inf
+    root: Path,
+    job: Job,
+    stage: str,
+    needed: Sequence[str],
+    but: str,
+    arrays: bool = True,
+    at_most: float = math.inf,
+    read: Read = store.newest,
 ) -> Found | None:
     """Return a stage's furthest intact checkpoint, by the job of that name that saved last; skip the uid `but`.
 
-    It is of step `at_most` or before. `arrays` as in `store.newest`. Raises OSError.
+    It is of step `at_most` or before. `arrays` as in `store.newest`; `read` may be `best.read`. Raises OSError.
     """
     for _, uid in sorted(_jobs(root, job, stage, but), reverse=True):
-        found = store.newest(root, uid, stage, needed, arrays=arrays, usable=lambda step, _: step <= at_most)
+        found = read(root, uid, stage, needed, arrays=arrays, usable=lambda step, _: step <= at_most)
         if found is not None:
             return found
     return None

@@ -63,6 +63,7 @@ def _front(facts: Facts) -> dict[str, Any]:
         "channels": facts.network.network.channels,
         "weights": "averaged" if facts.network.averaged else "trained",
         "weights_sha256": facts.network.sha256,
+        **_best_front(manifest),
     }
     front["training"] = {
         "job": f"{manifest.job_namespace}/{manifest.job_name}",
@@ -83,6 +84,11 @@ def _front(facts: Facts) -> dict[str, Any]:
     return front
 
 
+def _best_front(manifest: Manifest) -> dict[str, Any]:
+    mark = manifest.best
+    return {} if mark is None else {"best": {"metric": mark.metric, "value": mark.value, "step": manifest.step}}
+
+
 def _stage_front(stage: Stage) -> dict[str, Any]:
     manifest = stage.manifest
     return {
@@ -92,6 +98,7 @@ def _stage_front(stage: Stage) -> dict[str, Any]:
         "epochs": round(manifest.step / max(1, manifest.steps_per_epoch), 2),
         "ranks": manifest.world_size,
         "local_batch_size": manifest.local_batch_size,
+        **({"stopped_early": stage.ended} if stage.ended else {}),
     }
 
 
@@ -113,7 +120,9 @@ def _training(facts: Facts) -> str:
         return "How it was trained is not known: it is a file of weights."
     columns = ("stage", "algorithm", "epochs", "steps", "ranks × batch", "top-1", "top-5", "test loss")
     head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    return "\n".join(["## Training and results\n", *head, *(_row(stage) for stage in facts.stages)])
+    rows = "\n".join(["## Training and results\n", *head, *(_row(stage) for stage in facts.stages)])
+    ended = [f"Stage {stage.manifest.stage} ended early: {stage.ended}." for stage in facts.stages if stage.ended]
+    return "\n\n".join([rows, *(_plain(sentence) for sentence in ended)])
 
 
 def _row(stage: Stage) -> str:

@@ -13,9 +13,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from resnetboost_trainer.checkpoint import lookup, snapshots, state, store
+from resnetboost_trainer.checkpoint import best, lookup, snapshots, state, store
 from resnetboost_trainer.checkpoint.arrays import Arrays, all_finite
 from resnetboost_trainer.checkpoint.branch import Branch
+from resnetboost_trainer.checkpoint.evaluations import History
 from resnetboost_trainer.checkpoint.pretrained import Read
 from resnetboost_trainer.checkpoint.state import State
 from resnetboost_trainer.checkpoint.store import Found, Kind, Manifest
@@ -54,7 +55,8 @@ class Begun(NamedTuple):
     """The stage's completed steps, and the lineage of its batches (see data/rng.py).
 
     `weights` is, on the leader, the fingerprint of the file that the run's first weights came from. The data order is
-    `skipped` batches ahead of the steps. `rolled_back`: the next step is the first one since a roll-back.
+    `skipped` batches ahead of the steps. `rolled_back`: the next step is the first one since a roll-back. `history` is,
+    on the leader, that of the evaluations so far.
     """
 
     step: int
@@ -62,6 +64,7 @@ class Begun(NamedTuple):
     weights: str = ""
     skipped: int = 0
     rolled_back: bool = False
+    history: History | None = None
 
 
 def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
@@ -84,7 +87,8 @@ def begin(source: Source, state_: State, communicator: Communicator) -> Begun:
         if found is not None and found.manifest.job_uid != source.ours.job_uid:
             source.taking_over(found.manifest, source.ours)
         _adopt(source, found)
-        return Begun(step, lineage, source.ours.weights, skipped, bool(rolled_back))
+        history = None if manifest is None else manifest.history
+        return Begun(step, lineage, source.ours.weights, skipped, bool(rolled_back), history)
     first = _first(source) if communicator.leads else None
     if first is not None:
         _log_origin(source.ours, first.manifest)
@@ -131,8 +135,10 @@ def resumed(source: Source) -> Manifest | None:
 
 
 def origin(source: Source) -> Manifest | None:
-    """Return the manifest of the checkpoint in `startFrom`, on the leader. Raises like `begin`."""
-    first = _first(source, arrays=False)
+    """Return the manifest of the last checkpoint of the stage in `startFrom`, on the leader. Raises like `begin`."""
+    start = source.start_from
+    last = None if start is None else msgspec.structs.replace(start, which="Last")
+    first = _first(msgspec.structs.replace(source, start_from=last), arrays=False)
     return None if first is None else first.manifest
 
 
@@ -212,15 +218,17 @@ def _by_name(
     needed: tuple[str, ...],
     arrays: bool,
     at_most: float = math.inf,
+    read: lookup.Read = store.newest,
 ) -> Found | None:
     """Find a checkpoint by another job in our namespace, which may be an earlier job of our name."""
-    return lookup.newest(root, lookup.Job(ours.job_namespace, name), stage, needed, ours.job_uid, arrays, at_most)
+    job = lookup.Job(ours.job_namespace, name)
+    return lookup.newest(root, job, stage, needed, ours.job_uid, arrays, at_most, read)
 
 
 def _adopt(source: Source, found: Found | None) -> None:
     """Save an earlier job's checkpoint as this attempt's: a later attempt or stage must not depend on that job.
 
-    Snapshots are adopted first: if a checkpoint exists, so do all snapshots before it.
+    Snapshots and best checkpoints are adopted first: if a checkpoint exists, so do all of those before it.
     """
     if source.root is None or found is None or found.manifest.job_uid == source.ours.job_uid:
         return
@@ -229,9 +237,15 @@ def _adopt(source: Source, found: Found | None) -> None:
     for kind, last_step in reached.items():
         left = snapshots.find(source.root, theirs.job_uid, theirs.stage, last_step, kind)
         snapshots.adopt(source.root, left, source.ours, kind)
+    best.adopt(source.root, theirs.job_uid, theirs.stage, theirs.step, source.ours)
     skipped, _ = _skipped(source, theirs)
     ours = msgspec.structs.replace(
-        source.ours, step=theirs.step, basis=theirs.basis, lineage=theirs.lineage, skipped_batches=skipped
+        source.ours,
+        step=theirs.step,
+        basis=theirs.basis,
+        lineage=theirs.lineage,
+        skipped_batches=skipped,
+        history=theirs.history,
     )
     _write(source.root, ours, found.contents)
 
@@ -256,9 +270,10 @@ def _first(source: Source, arrays: bool = True) -> Found | None:
     start = source.start_from
     if start is None:
         return None
+    read = best.read if start.which == "Best" else store.newest
     if start.job_name is not None:
-        return _of_other_job(source, start.job_name, start.stage, arrays)
-    return _of_other_stage(source, start.stage, arrays)
+        return _of_other_job(source, start.job_name, start.stage, read, arrays)
+    return _of_other_stage(source, start.stage, read, arrays)
 
 
 def _log_origin(ours: Manifest, theirs: Manifest) -> None:
@@ -266,24 +281,26 @@ def _log_origin(ours: Manifest, theirs: Manifest) -> None:
     log.info("stage %s starts from the weights of stage %s%s, step %d", ours.stage, theirs.stage, whose, theirs.step)
 
 
-def _of_other_stage(source: Source, stage: str, arrays: bool) -> Found:
+def _of_other_stage(source: Source, stage: str, read: lookup.Read, arrays: bool) -> Found:
     ours, found = source.ours, None
     if source.root is not None:
         usable = source.branch.of(stage).usable
-        found = store.newest(source.root, ours.job_uid, stage, (state.MODEL,), ours.attempt, arrays, usable)
+        found = read(source.root, ours.job_uid, stage, (state.MODEL,), ours.attempt, arrays, usable)
     if found is None:
-        reason = f"stage {ours.stage} begins where stage {stage} ended, which left no usable checkpoint"
+        begins = f"with the best of stage {stage}" if read is best.read else f"where stage {stage} ended"
+        reason = f"stage {ours.stage} begins {begins}, which left no usable checkpoint"
         raise StorageError(f"{reason}; restore its folder, or train that stage again by a new job")
     return found
 
 
-def _of_other_job(source: Source, name: str, stage: str, arrays: bool) -> Found:
+def _of_other_job(source: Source, name: str, stage: str, read: lookup.Read, arrays: bool) -> Found:
     ours, field = source.ours, f"stage {source.ours.stage}: startFrom.jobName is {name}"
     if source.root is None:
         raise ConfigError(f"{field}, but this job keeps no checkpoints; set checkpoint.claimName to the claim it used")
-    found = _by_name(source.root, ours, name, stage, (state.MODEL,), arrays)
+    found = _by_name(source.root, ours, name, stage, (state.MODEL,), arrays, read=read)
     if found is None:
-        reason = f"no job {ours.job_namespace}/{name} left a complete checkpoint of stage {stage} on this volume"
+        kind = "best" if read is best.read else "complete"
+        reason = f"no job {ours.job_namespace}/{name} left a {kind} checkpoint of stage {stage} on this volume"
         remedy = "set checkpoint.claimName to the claim it used, or wait until it has saved one"
         raise StorageError(f"{field}, but {reason}; {remedy}")
     return found

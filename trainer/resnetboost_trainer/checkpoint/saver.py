@@ -1,7 +1,7 @@
-"""Saves checkpoints and snapshots asynchronously, in one thread on rank 0.
+"""Saves checkpoints, best ones and snapshots asynchronously, in one thread on rank 0.
 
-They are written in the order of the calls, and none after a failed one: if a checkpoint exists, so do all snapshots
-before it.
+They are written in the order of the calls, and none after a failed one: if a checkpoint exists, so do all snapshots and
+best checkpoints before it.
 """
 
 import collections
@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from resnetboost_trainer.checkpoint import snapshots, store
+from resnetboost_trainer.checkpoint import best, snapshots, store
 from resnetboost_trainer.checkpoint.store import Arrays, Kind, Manifest, Usable, every
 
 Saved = Callable[[Manifest, int, float], None]
 Pending = concurrent.futures.Future[None]
 
-# Enough for a snapshot and the checkpoint of the same step; a third save blocks training until one is written.
+# Enough for a snapshot and the checkpoint of the same step, and a best one if they are kept; a further save blocks
+# training until one is written.
 MAX_PENDING = 2
 
 
@@ -35,7 +36,7 @@ class Keeping(msgspec.Struct, frozen=True):
 
 
 class Saver:
-    """Queue of pending writes, at most two so that memory stays bounded; a third `save` blocks."""
+    """Queue of pending writes, at most one of each kind (or two) so that memory stays bounded; a further one blocks."""
 
     def __init__(self, root: Path, keeping: Mapping[Kind, Keeping]) -> None:
         self._root, self._keeping = root, keeping
@@ -45,7 +46,7 @@ class Saver:
 
     def save(self, manifest: Manifest, contents: Mapping[str, Arrays], kind: Kind = "step") -> None:
         """Queue a write of `contents`, which must be copies. Raises the OSError of an earlier write that failed."""
-        self._settle(MAX_PENDING - 1)
+        self._settle(max(MAX_PENDING, len(self._keeping)) - 1)
         self._pending.append(self._thread.submit(self._write, manifest, contents, kind))
 
     def check(self) -> None:
@@ -78,5 +79,8 @@ class Saver:
         keeping.saved(manifest, size, time.monotonic() - started)
         if kind == "snapshot":
             snapshots.prune(self._root, *of, keeping.keep, written)
-        else:
+            return
+        if kind == "step":
             store.prune(self._root, *of, keeping.keep, written, keeping.back_steps, keeping.usable)
+        if "best" in self._keeping:  # after a checkpoint too: a killed rank may have left one too many
+            best.prune(self._root, *of, self._keeping["best"].keep, self._keeping["best"].usable)

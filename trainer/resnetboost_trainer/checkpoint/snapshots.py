@@ -11,7 +11,6 @@ import logging
 import math
 import operator
 import os
-import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,20 +159,10 @@ def adopt(root: Path, found: Sequence[Snapshot], ours: Manifest, kind: Kind = "s
 def _taker(snapshot: Snapshot) -> store.Fill:
     def take(partial: Path) -> dict[str, File]:
         os.close(_opened(snapshot))
-        _link(snapshot.path, partial / FILE)
+        store.link(snapshot.path, partial / FILE)
         return {FILE: File(snapshot.bytes, snapshot.sha256)}
 
     return take
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except FileNotFoundError:
-        raise
-    except OSError:  # many network volumes have no links
-        shutil.copyfile(source, target, follow_symlinks=False)
-        store.sync(target)
 
 
 class Reader:

@@ -202,6 +202,10 @@ class State:
         """Return the given arrays, completed with copies of this rank's weights and statistics."""
         return arrays.copy(self.weights) | arrays.copy(self.statistics) | given
 
+    def evaluated(self) -> Arrays:
+        """Return copies of the weights and statistics that the network has at the moment."""
+        return arrays.copy(self.weights) | arrays.copy(self.statistics)
+
     def evaluation_statistics(self) -> Floats:
         """Set the statistics to the mean of all virtual ranks', for evaluation; return what they were. A collective."""
         before = arrays.flatten(self.statistics)

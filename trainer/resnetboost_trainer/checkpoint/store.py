@@ -3,7 +3,7 @@
 `<root>/<job uid>/<stage>/attempt-<n>/step-<8 digits or more>/` contains safetensors files and, written last,
 `manifest.json` with their sizes and hashes; the directory is renamed to its final name once everything is on disk. An
 attempt writes only under its own directory, so a stale gang behind a broken network cannot damage its successor's
-files. Snapshots are stored the same way, with their kind in place of `step`.
+files. Best checkpoints and snapshots are stored the same way, with their kind in place of `step`.
 """
 
 import hashlib
@@ -24,12 +24,15 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from resnetboost_api.status import EarlyStop
+from resnetboost_trainer.checkpoint.evaluations import BestMark, History
 from resnetboost_trainer.data.preprocessing import Preparation
 from resnetboost_trainer.data.rng import BY_SEED_ALONE
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
-# A checkpoint; a stage's snapshot; another job's snapshot, adopted by the PCA stage that trains in its subspace.
-Kind = Literal["step", "snapshot", "origin"]
+# A checkpoint; one of the best (best.py); a stage's snapshot; another job's snapshot, adopted by the PCA stage that
+# trains in its subspace.
+Kind = Literal["step", "best", "snapshot", "origin"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -55,7 +58,8 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     `world_size` is the number of virtual ranks, which the training is defined by; `ranks` is that of the gang, 0 if the
     checkpoint is older than this field. `layout` describes a snapshot's flat vector; `basis` identifies the subspace of
     a PCA state; `weights` is the fingerprint of the file that the run's first weights came from. The step after this
-    one takes the batch `step + skipped_batches` of the data order: roll-backs skip some."""
+    one takes the batch `step + skipped_batches` of the data order: roll-backs skip some. `best` is that of a best
+    checkpoint; `history` has the evaluations that `stopWhen` looks at, and `stopped_early` how they ended the stage."""
 
     format: int = FORMAT
     job_uid: str
@@ -78,6 +82,9 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     weights: str = ""
     skipped_batches: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     preparation: Preparation | None = None
+    best: BestMark | None = None
+    history: History | None = None
+    stopped_early: EarlyStop | None = None
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
     written: float = 0.0
@@ -153,6 +160,17 @@ def _write_file(path: Path, data: bytes) -> File:
         file.flush()
         os.fsync(file.fileno())
     return File(len(data), hashlib.sha256(data).hexdigest())
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the volume has no links. Raises OSError."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:  # many network volumes have no links
+        shutil.copyfile(source, target, follow_symlinks=False)
+        sync(target)
 
 
 def sync(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from resnetboost_trainer.checkpoint import state_dict, store
+from resnetboost_trainer.checkpoint import state_dict, store, which
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from resnetboost_trainer.checkpoint.formats.weights import File
@@ -51,15 +51,23 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.network}, {self.path.name}"
         stage, job = readable(self.manifest.stage), readable(self.manifest.job_name)
         averaged = ", averaged weights" if self.averaged else ""
-        return f"{self.network}, step {self.manifest.step} of stage {stage} of {job}{averaged}"
+        mark = self.manifest.best
+        best = f", the best by {mark.metric} ({mark.value:.6g})" if mark is not None and mark.value is not None else ""
+        return f"{self.network}, step {self.manifest.step} of stage {stage} of {job}{best}{averaged}"
 
 
-def read(path: Path, model: str | None = None, weights: Weights | None = None) -> Trained:
-    """Load the network of a file, a checkpoint, or the newest intact checkpoint below a folder.
+def read(path: Path, model: str | None = None, weights: Weights | None = None, chosen: str | None = None) -> Trained:
+    """Load the network of a file, of a checkpoint, or of an intact one below a folder: the newest, or the `chosen` one.
 
-    `model` is the required network; `weights` selects a checkpoint's weights (default: averaged, if it has them).
-    Raises ConfigError.
+    `model` is the required network; `weights` selects a checkpoint's weights (default: averaged, if it has them);
+    `chosen` is the option --which. Raises ConfigError.
     """
+    if chosen is not None:
+        which.check(chosen)
+        if not path.is_dir() or (path / store.MANIFEST).is_file() or (path / weightfile.MODEL).is_file():
+            raise ConfigError(f"--which {chosen}: it selects a checkpoint of a folder, and {path} is one; leave it out")
+    if chosen == "averaged" and weights == "trained":
+        raise ConfigError("--which averaged: --weights trained asks for the other ones; leave one of them out")
     if path.name == weightfile.MODEL and path.with_name(store.MANIFEST).is_file():
         path = path.parent
     if not path.is_dir():
@@ -71,11 +79,11 @@ def read(path: Path, model: str | None = None, weights: Weights | None = None) -
             raise ConfigError(f"{path}: the checkpoint is damaged: {damage}") from damage
     if (path / weightfile.MODEL).is_file():
         return _of_weights(path, model, weights)
-    return _newest(path, model, weights)
+    return _first_intact(path, model, "averaged" if chosen == "averaged" else weights, chosen or "last")
 
 
-def _newest(folder: Path, model: str | None, weights: Weights | None) -> Trained:
-    for manifest, place in weightfile.checkpoints(folder):
+def _first_intact(folder: Path, model: str | None, weights: Weights | None, chosen: str) -> Trained:
+    for manifest, place in which.checkpoints(folder, chosen):
         try:
             return _of_checkpoint(place, manifest, model, weights)
         except Damaged as damage:

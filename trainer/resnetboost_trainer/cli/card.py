@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _card(arguments: argparse.Namespace) -> int:
-    network = trained.read(arguments.source, arguments.model, arguments.weights)
+    network = trained.read(arguments.source, arguments.model, arguments.weights, arguments.which)
     text = model_card.text(model_card.facts(network, network.preparation))
     if arguments.target is None:
         print(text, end="")

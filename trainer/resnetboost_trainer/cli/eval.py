@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    network = trained.read(arguments.source, arguments.model, arguments.weights)
+    network = trained.read(arguments.source, arguments.model, arguments.weights, arguments.which)
     dataset = load(network, chosen(network, arguments))
     from resnetboost_trainer.checkpoint import inference
     from resnetboost_trainer.data.corrupt import Corrupt

@@ -41,7 +41,7 @@ def _export(arguments: argparse.Namespace) -> int:
     if kind == "AIR" and arguments.device != "Ascend":
         reason = "AIR can only be written by MindSpore on an Ascend device"
         raise ConfigError(f"--format: {reason}; run this in the Ascend image with --device Ascend, or write MINDIR")
-    network = trained.read(arguments.source, arguments.model, arguments.weights)
+    network = trained.read(arguments.source, arguments.model, arguments.weights, arguments.which)
     _check_target(target, network)
     prepared = image_options.choose(network, arguments)
     size = prepared.height, prepared.width
@@ -84,6 +84,7 @@ def notes(network: Trained, prepared: Preparation) -> dict[str, str]:
             "job": network.manifest.job_name,
             "stage": network.manifest.stage,
             "dataset": network.manifest.dataset,
+            "step": str(network.manifest.step),
         }
     return found
 

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    network = trained.read(arguments.source, arguments.model, arguments.weights)
+    network = trained.read(arguments.source, arguments.model, arguments.weights, arguments.which)
     prepared = image_options.choose(network, arguments)
     pictures = dict(_pictures(arguments.images, prepared))
     if not pictures:

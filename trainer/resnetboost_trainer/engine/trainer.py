@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 from mindspore import Tensor
 
-from resnetboost_trainer.checkpoint import arrays, pretrained, resume, snapshots, store, versions
+from resnetboost_api.status import EarlyStop
+from resnetboost_trainer.checkpoint import arrays, pretrained, resume, snapshots, state, store, versions
+from resnetboost_trainer.checkpoint.arrays import Arrays
 from resnetboost_trainer.checkpoint.branch import Branch
+from resnetboost_trainer.checkpoint.evaluations import Evaluated, evaluated
 from resnetboost_trainer.checkpoint.saver import Keeping, Saved, Saver
 from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.config import Config, Environment
@@ -20,7 +23,9 @@ from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import schedule_change
+from resnetboost_trainer.engine.best_weights import BestWeights
 from resnetboost_trainer.engine.compile_cache import Graphs
+from resnetboost_trainer.engine.early_stop import StopRule
 from resnetboost_trainer.engine.evaluator import Evaluation
 from resnetboost_trainer.engine.signals import StopRequest
 from resnetboost_trainer.engine.startup import StartupTimes
@@ -36,6 +41,7 @@ from resnetboost_trainer.metrics.stragglers import Stragglers
 from resnetboost_trainer.models import amp, resnet
 from resnetboost_trainer.optim import registry, schedule
 from resnetboost_trainer.optim.algorithm import PrepareContext
+from resnetboost_trainer.optim.ema import AVERAGE
 from resnetboost_trainer.preflight.conductor import Conductor, Outcome, judge
 from resnetboost_trainer.tracking.tracking import Tracking
 
@@ -84,6 +90,7 @@ class Training:
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
         self.step = self.skipped = 0
         self.weights_fingerprint = self._first_weights()
+        self.stop_rule = StopRule(config.stop_when, self.communicator)
         self.program = Program(config, network, self.communicator, self._prepare())
         corrupt = Corrupt(dataset.max_corrupt_images, self.virtual.each)
         self.feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
@@ -102,6 +109,7 @@ class Training:
             tracking.count(metrics.tracking(tracking.names))
         server.expose(metrics.registry)
         self.logger = self._logger(progress, metrics)
+        self.best = self._best_weights()
         self.saver = self._saver()
         startup.done("network")
 
@@ -130,14 +138,17 @@ class Training:
         self.logger.resumed(first)
         self._report_roll_backs(begun.rolled_back)
         self.startup.done("checkpoint")
+        self.stop_rule.restore(begun.history)
         if self.saver is not None:
             self.logger.saves(first, self.config.checkpoint.every_steps)
-        self.logger.state("Compiling" if first < self.total else "Evaluating")
+        if self.best is not None:
+            self.best.report()
+        self.logger.state("Evaluating" if self._is_over() else "Compiling")
         if first == 0:
             self._snapshot()
         result: EvaluationRecord | None = None
         batches = self._batches(first)
-        while self.step < self.total:
+        while not self._is_over():
             record = self._train_step(batches)
             if self.step == first + 1:
                 self._log_start()
@@ -145,11 +156,25 @@ class Training:
             self._snapshot()
             if record.stop or self._checkpoint_is_due():
                 self._save()
-            if record.stop and self.step < self.total:
+            if record.stop and not self._is_over():
                 raise self._interrupted()
         result = result if result is not None else self._evaluate()
+        if self.stopped_early is not None:
+            log.info("the stage ends early: %s", self.stopped_early.message)
         self._finish()
         return result
+
+    @property
+    def stopped_early(self) -> EarlyStop | None:
+        """Why the stage ended before its last epoch, on the leader; None if it did not."""
+        found = self.stop_rule.found
+        if found is None or self.step == self.total:
+            return None
+        epochs = f"after {self.step / self.per_epoch:g} of {self.config.epochs} epochs"
+        return msgspec.structs.replace(found, message=f"{found.message}, {epochs}")
+
+    def _is_over(self) -> bool:
+        return self.step == self.total or self.stop_rule.ends
 
     def _batches(self, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Yield (images, labels, seconds waited) for each micro batch after `first` steps.
@@ -221,16 +246,41 @@ class Training:
         started = time.perf_counter()
         self.logger.state("Evaluating")
         own = self.program.state.evaluation_statistics()
-        result = self.evaluation.run(self.logger.progress.beat)
+        result = judged = self.evaluation.run(self.logger.progress.beat)
+        contents = {state.MODEL: self._evaluated()}
         self.program.state.training_statistics(own)
         self.logger.evaluated(result, time.perf_counter() - started)
         if self.program.average is not None:
             with self.program.average.applied():
-                self.logger.evaluated_average(self.evaluation.run(self.logger.progress.beat))
+                judged = self.evaluation.run(self.logger.progress.beat)
+                contents[AVERAGE] = self._evaluated()
+            self.logger.evaluated_average(judged)
+        averaged = self.program.average is not None
+        found = evaluated(self.step, judged.top1, judged.top5, judged.loss, averaged)
+        self._save_best(found, contents)
+        self.stop_rule.count(found)
         return result
 
+    def _evaluated(self) -> Arrays:
+        """Return copies of the weights being evaluated, on the rank that keeps the best ones."""
+        return self.program.state.evaluated() if self.best is not None else {}
+
+    def _save_best(self, found: Evaluated, contents: dict[str, Arrays]) -> None:
+        """Save the evaluated weights if they are among the best, before a checkpoint of the same step.
+
+        A run that resumes from that checkpoint does not evaluate again.
+        """
+        if self.saver is None or self.best is None:
+            return
+        started = time.perf_counter()
+        mark = self.best.mark(found)
+        if mark is not None and arrays.all_finite(contents):
+            manifest = msgspec.structs.replace(self._manifest(), best=mark, history=None)
+            self.saver.save(manifest, contents, "best")
+        self.logger.stalled(time.perf_counter() - started)
+
     def _checkpoint_is_due(self) -> bool:
-        return self.step % self.config.checkpoint.every_steps == 0 or self.step == self.total
+        return self.step % self.config.checkpoint.every_steps == 0 or self._is_over()
 
     def _snapshot(self) -> None:
         """Save a snapshot if one is due, before a checkpoint of the same step: a run resumed from that skips it."""
@@ -300,6 +350,12 @@ class Training:
         size = self.communicator.size
         return Stragglers(self.config.straggler_factor, self.environment.indexes or range(size)) if size > 1 else None
 
+    def _best_weights(self) -> BestWeights | None:
+        root, rule = self.environment.checkpoints, self.config.checkpoint.best
+        if not self.communicator.leads or root is None or rule is None:
+            return None
+        return BestWeights(rule, self.config, root, self.logger)
+
     def _saver(self) -> Saver | None:
         root = self.environment.checkpoints
         if not self.communicator.leads or root is None:
@@ -309,6 +365,8 @@ class Training:
         back_steps = limit.for_steps if limit is not None else None
         step = Keeping(config.checkpoint.keep, _by_step(self.logger.saved), back_steps, usable)
         keeping: dict[Kind, Keeping] = {"step": step}
+        if self.best is not None:
+            keeping["best"] = self.best.keeping
         if config.snapshots is not None:
             keeping["snapshot"] = Keeping(config.snapshots.keep, _by_step(self.logger.snapshot_saved))
         return Saver(root, keeping)
@@ -373,6 +431,8 @@ class Training:
             weights=self.weights_fingerprint,
             skipped_batches=self.skipped,
             preparation=self.dataset.preparation,
+            history=self.stop_rule.history,
+            stopped_early=self.stopped_early,
             config=msgspec.to_builtins(config),
             versions=versions.installed(),
         )

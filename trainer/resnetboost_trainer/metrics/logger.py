@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 
+from resnetboost_api.status import BestCheckpoint
 from resnetboost_trainer.metrics.csv_log import CsvLog
 from resnetboost_trainer.metrics.progress import ProgressState, Window
 from resnetboost_trainer.metrics.prometheus import Metrics
@@ -108,6 +109,13 @@ class MetricLogger:
         self._row |= result.row("ema_")
         text = "test of the averaged weights: top-1 %.2f %%, top-5 %.2f %%, loss %.4f"
         log.info(text, result.top1 * 100, result.top5 * 100, result.loss)
+
+    def best(self, found: BestCheckpoint) -> None:
+        """Report the best checkpoint on disk. Called from the writer's thread too."""
+        if self.progress.read().best != found:
+            log.info("best checkpoint: step %d, %s %.6g", found.step, found.metric, found.value)
+        self.metrics.observe_best(found)
+        self.progress.update(best=found)
 
     def stalled(self, seconds: float) -> None:
         """Report the seconds that training waited for a checkpoint."""

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from resnetboost_api.status import PreflightResult
+from resnetboost_api.status import BestCheckpoint, PreflightResult
 from resnetboost_trainer.metrics.stragglers import Straggler
 
 
@@ -32,6 +32,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     top1: float | None = None
     top5: float | None = None
     test_loss: float | None = None
+    best: BestCheckpoint | None = None
     slowest_rank: int | None = None
     slowest_compute_seconds: float | None = None
     stragglers: tuple[Straggler, ...] = ()

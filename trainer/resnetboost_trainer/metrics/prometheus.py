@@ -5,7 +5,7 @@ from importlib import metadata
 
 from prometheus_client import CollectorRegistry, Counter
 
-from resnetboost_api.status import PreflightResult
+from resnetboost_api.status import BestCheckpoint, PreflightResult
 from resnetboost_trainer import __version__
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
@@ -70,6 +70,8 @@ class Metrics:
         self._algorithms = {each.REPORT: each(series) for each in algorithms if each.applies(config)}
         if config.ema is not None:
             self._ema()
+        if config.checkpoint.best is not None:
+            self._best()
         if config.preflight is not None:
             self._preflight()
         self._takes_snapshots = config.snapshots is not None
@@ -95,6 +97,18 @@ class Metrics:
             "preflight_link_bytes_per_second", "Rate of this rank's best all-reduce with a neighbour in the preflight."
         )
         self.preflight_suspects = series.gauge("preflight_suspects", "Ranks that the preflight named.")
+
+    def _best(self) -> None:
+        """Create the series of a job that keeps the best checkpoints."""
+        self.best_step = self._series.gauge("best_checkpoint_step", "Step of the best checkpoint.")
+        self.best_value = self._series.gauge(
+            "best_checkpoint_value", "Figure of the best checkpoint by which it is judged: top1, top5 or loss."
+        )
+
+    def observe_best(self, found: BestCheckpoint) -> None:
+        """Observe the best checkpoint."""
+        self.best_step.set(found.step)
+        self.best_value.set(found.value)
 
     def observe_preflight(self, result: PreflightResult, compute: float, link: float) -> None:
         """Observe the preflight; this rank's rates in GFLOP/s and MB/s, `link` 0 where it has no neighbour."""

@@ -11,6 +11,7 @@ from resnetboost_operator.cli.trainer import options, process
 @click.command()
 @options.SOURCE
 @click.argument("target", metavar="[OUT]", required=False, type=options.PATH)
+@options.WHICH
 @options.WEIGHTS
 @options.MODEL
 @click.pass_context

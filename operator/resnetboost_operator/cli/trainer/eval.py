@@ -19,6 +19,7 @@ from resnetboost_operator.cli.trainer import options, process
 @click.option(
     "--skip", type=click.IntRange(0), metavar="N", help="Number of unusable images to skip before failing. [default: 0]"
 )
+@options.WHICH
 @options.WEIGHTS
 @options.MODEL
 @options.DEVICE
@@ -33,6 +34,7 @@ def evaluate(ctx: click.Context, /, source: Path, **given: Any) -> None:
     \b
     Examples:
       resnetboost eval runs/digits
+      resnetboost eval runs/digits --which best
       resnetboost eval resnet50.pth --dataset ImageFolder --path /data/imagenet
     """
     ctx.exit(process.run("eval", [str(source)], **given))

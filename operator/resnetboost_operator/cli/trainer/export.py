@@ -21,6 +21,7 @@ from resnetboost_operator.cli.trainer import options, process
 @options.SIZE
 @options.RESIZE
 @options.CLASSES
+@options.WHICH
 @options.WEIGHTS
 @options.MODEL
 @options.DEVICE

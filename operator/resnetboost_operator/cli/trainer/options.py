@@ -23,6 +23,11 @@ SOURCE: Callable[[Any], Any] = click.argument("source", metavar="RUN|CHECKPOINT|
 MODEL: Callable[[Any], Any] = click.option(
     "--model", metavar="NAME", help="Fail unless it is this network. [default: accept any]"
 )
+WHICH: Callable[[Any], Any] = click.option(
+    "--which",
+    metavar="best|last|averaged|STEP",
+    help="Which checkpoint of a run folder to use; averaged: the averaged weights of the last one. [default: last]",
+)
 WEIGHTS: Callable[[Any], Any] = click.option(
     "--weights",
     type=click.Choice(["averaged", "trained"]),

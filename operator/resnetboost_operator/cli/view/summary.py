@@ -52,6 +52,8 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
     checkpoint = newest_checkpoint(folder)
     if checkpoint is not None:
         yield _line("checkpoint", checkpoint)
+    if (best := best_checkpoint(folder, status)) is not None:
+        yield _line("best", best)
     yield _line("logs", folder.logs)
     if exit_code(status) != 0:
         yield _line(_invitation(status, checkpoint), command)
@@ -94,6 +96,16 @@ def newest_checkpoint(folder: RunFolder) -> Path | None:
         if found:
             return max(found, key=_age)
     return None
+
+
+def best_checkpoint(folder: RunFolder, status: Status) -> Path | None:
+    """The best checkpoint of the last stage that has one."""
+    stage = next((stage for stage in reversed(status.stages) if stage.best is not None), None)
+    if stage is None or stage.best is None:
+        return None
+    place = folder.checkpoints / folder.read_job()["metadata"]["uid"] / stage.name
+    found = [path.parent for path in place.glob(f"attempt-[0-9]*/best-{stage.best.step:08d}/manifest.json")]
+    return max(found, key=_age, default=None)
 
 
 def _age(checkpoint: Path) -> tuple[int, int, str]:

@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 
 from resnetboost_api import failures
-from resnetboost_api.status import Attempt, Progress, RollBack, StageStatus, Status, Straggler
+from resnetboost_api.status import (
+    Attempt,
+    BestCheckpoint,
+    EarlyStop,
+    Progress,
+    RollBack,
+    StageStatus,
+    Status,
+    Straggler,
+)
 from resnetboost_operator import readable, sizes
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import Job
@@ -14,6 +23,7 @@ from resnetboost_operator.runs.pca import Descent
 from resnetboost_operator.runs.thor import Updates
 
 SEPARATOR = " · "
+_SHARES = {"top1": "top-1", "top5": "top-5"}
 
 
 def headline(job: Job) -> str:
@@ -48,14 +58,29 @@ def figures(progress: Progress, *, running: bool = True) -> list[str]:
         ("{} images/s", progress.images_per_second, readable.quantity),
         ("ETA {}", progress.eta_seconds if running else None, readable.duration),
     )
-    return [text.format(written(value)) for text, value, written in found if value is not None]
+    phrases = [text.format(written(value)) for text, value, written in found if value is not None]
+    return phrases if progress.best is None else [*phrases, best(progress.best)]
 
 
 def result(stage: StageStatus) -> list[str]:
     """The result of a finished stage."""
     found = (("top-1", stage.top1, readable.share), ("top-5", stage.top5, readable.share))
     phrases = [f"{name} {written(value)}" for name, value, written in found if value is not None]
-    return phrases if stage.test_loss is None else [*phrases, f"test loss {readable.quantity(stage.test_loss)}"]
+    phrases += [f"test loss {readable.quantity(stage.test_loss)}"] if stage.test_loss is not None else []
+    phrases += [best(stage.best)] if stage.best is not None else []
+    return phrases if stage.stopped_early is None else [*phrases, stopped_early(stage.stopped_early)]
+
+
+def best(found: BestCheckpoint) -> str:
+    """The best checkpoint by its figure and step."""
+    if found.metric == "loss":
+        return f"best loss {readable.quantity(found.value)} at step {found.step}"
+    return f"best {_SHARES[found.metric]} {readable.share(found.value)} at step {found.step}"
+
+
+def stopped_early(found: EarlyStop) -> str:
+    """Why a stage ended before its last epoch."""
+    return f"stopped early: {' '.join(found.message.split()) or found.reason}"
 
 
 def skipped(stage: StageStatus) -> list[str]:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from resnetboost_trainer.checkpoint import store
 from resnetboost_trainer.checkpoint.formats import torch_file
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused, shown
-from resnetboost_trainer.checkpoint.store import Damaged, Manifest
+from resnetboost_trainer.checkpoint.store import Damaged, Kind, Manifest
 from resnetboost_trainer.data import read_errors
 
 Array = NDArray[Any]
@@ -33,9 +33,9 @@ Layout = Literal["resnetboost", "torch"]
 MAX_BYTES = 2 << 30
 MODEL = "model.safetensors"
 AVERAGE = "ema.safetensors"  # in checkpoints of jobs that average the weights
-# Checkpoints below an attempt, a stage, a job, a folder of checkpoints, a run or a claim's volume in a run.
-_STEPS = "attempt-*/step-*"
-_BELOW = ("step-*", _STEPS, f"*/{_STEPS}", f"*/*/{_STEPS}", f"checkpoints/*/*/{_STEPS}", f"volumes/*/*/*/{_STEPS}")
+# Attempts of an attempt's own folder, a stage, a job, a folder of checkpoints, a run or a claim's volume in a run.
+_ATTEMPT = "attempt-*/"
+_BELOW = ("", _ATTEMPT, f"*/{_ATTEMPT}", f"*/*/{_ATTEMPT}", f"checkpoints/*/*/{_ATTEMPT}", f"volumes/*/*/*/{_ATTEMPT}")
 
 ZIP = b"PK\x03\x04"
 OLD_PICKLE = b"\x80"
@@ -105,10 +105,10 @@ def found(path: Path) -> tuple[Path, bytes]:
     raise Refused(f"there is no complete checkpoint in it; {there(path)}")
 
 
-def checkpoints(folder: Path) -> Iterator[tuple[Manifest, Path]]:
+def checkpoints(folder: Path, kind: Kind = "step") -> Iterator[tuple[Manifest, Path]]:
     """List the checkpoints at or below a run's folder, the last written first; their files are not verified."""
     read = []
-    for place in {place for below in _BELOW for place in folder.glob(below)}:
+    for place in {place for below in _BELOW for place in folder.glob(f"{below}{kind}-*")}:
         if not (place / store.MANIFEST).is_file():
             continue
         try:
