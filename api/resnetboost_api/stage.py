@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, Rule, StageName, rules
-from resnetboost_api.optimizers import Adasum, Lars, Momentum, Pca, Thor
+from resnetboost_api.optimizers import AdamW, Adasum, Lars, Momentum, Pca, Thor
 
-Algorithm = Literal["Momentum", "THOR", "Adasum", "PCA"]
+Algorithm = Literal["Momentum", "AdamW", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
 Precision = Literal["Float32", "Float16", "BFloat16"]
 SmoothedOver = Literal["AllClasses", "OtherClasses"]
@@ -91,7 +91,7 @@ class DynamicLossScale(Block, frozen=True, kw_only=True):
 class AllReduceFusion(Block, frozen=True, kw_only=True):
     """Sum gradients over the devices in buckets, each as soon as the backward pass has made it, and not all of them
     after it: for devices that compute and communicate at once. Left out, or with one device, nothing is summed
-    before all is made. Momentum and PCA only.
+    before all is made. Momentum, AdamW and PCA only.
     """
 
     bucket_bytes: Annotated[int, Meta(ge=65536, le=2147483647)] = 26214400
@@ -152,8 +152,9 @@ class Training(Block, frozen=True, kw_only=True):
     """What each rank of a stage needs to know: the part of a stage that its trainer gets too."""
 
     algorithm: Algorithm
-    """How the weights are updated. Momentum: stochastic gradient descent with momentum and weight decay. THOR: the
-    same, but with gradients that the curvature of each layer rescales, for fewer epochs; see thor. Adasum: as
+    """How the weights are updated. Momentum: stochastic gradient descent with momentum and weight decay. AdamW: a
+    rate for each weight by the size of its gradients; see adamw. THOR: as Momentum, but with gradients that the
+    curvature of each layer rescales, for fewer epochs; see thor. Adasum: as
     Momentum, or with thor as THOR, but instead of their mean over the devices comes a sum that adds what is
     independent and averages what agrees, for large global batches; see adasum. PCA: by a quasi-Newton method in the
     small subspace that the weights of an earlier stage moved in, to finish that stage; see pca.
@@ -202,23 +203,28 @@ class Training(Block, frozen=True, kw_only=True):
     momentum: Momentum = Momentum()
     clip_norm: Annotated[float, Meta(gt=0, le=1000000)] | None = None
     """Longest Euclidean norm that the gradient of all weights together, the mean over the global batch, may have before
-    weight decay and momentum; a longer one is scaled down to it. Left out, none is. Momentum only; THOR has a
-    clipNorm of its own.
+    weight decay and momentum; a longer one is scaled down to it. Left out, none is. Momentum and AdamW only; THOR has
+    a clipNorm of its own.
     """
     lars: Lars | None = None
+    adamw: AdamW | None = None
     ema: Ema | None = None
     thor: Thor | None = None
     pca: Pca | None = None
 
 
-def only_for(block: str, *algorithms: str) -> Rule:
+# Algorithms that take a step by the mean gradient and its history alone.
+FIRST_ORDER = ("Momentum", "AdamW")
+IS_DEFAULT_MOMENTUM = "self.momentum.momentum == 0.9 && self.momentum.weightDecay == 0.0001 && !self.momentum.nesterov"
+
+
+def only_for(block: str, *algorithms: str, remedy: str = "leave it out or change the algorithm") -> Rule:
     """The rule that a stage of any other algorithm leaves the block out."""
     if len(algorithms) == 1:
         condition, named = f"self.algorithm == '{algorithms[0]}'", f"algorithm {algorithms[0]}"
     else:
         condition = f"self.algorithm in {list(algorithms)}"
-        named = f"algorithms {' and '.join(algorithms)}"
-    remedy = "leave it out or change the algorithm"
+        named = f"algorithms {', '.join(algorithms[:-1])} and {algorithms[-1]}"
     return Rule(
         f"{condition} || !has(self.{block})",
         f"{block} is for the {named}; {remedy}",
@@ -298,18 +304,21 @@ class Stage(Training, frozen=True, kw_only=True):
             """,
         ),
         only_for("thor", "THOR", "Adasum"),
+        only_for("clipNorm", *FIRST_ORDER, remedy="leave it out, or use thor.clipNorm if the stage has thor"),
+        only_for("adamw", "AdamW"),
         Rule(
-            "self.algorithm == 'Momentum' || !has(self.clipNorm)",
-            """
-            clipNorm is for the algorithm Momentum; leave it out, or use thor.clipNorm if the stage has
-            thor
-            """,
-            field_path=".clipNorm",
+            "self.algorithm != 'AdamW' || " + IS_DEFAULT_MOMENTUM,
+            "AdamW takes nothing from momentum; leave it out, and set adamw.beta1 and adamw.weightDecay instead",
+            field_path=".momentum",
             reason="FieldValueForbidden",
-            message_expression="""
-            "clipNorm is for the algorithm Momentum, and this one is " + self.algorithm
-            + "; leave it out, or use thor.clipNorm if the stage has thor"
+        ),
+        Rule(
+            "self.algorithm != 'AdamW' || self.learningRate.peak < 0.1",
+            """
+            AdamW changes each weight by about the learning rate in every step, so that a peak of 0.1, which is
+            Momentum's default, learns nothing; use a peak below it, such as 0.001
             """,
+            field_path=".learningRate.peak",
         ),
         Rule(
             "self.lossScale == 1.0 || !has(self.dynamicLossScale)",
@@ -328,19 +337,11 @@ class Stage(Training, frozen=True, kw_only=True):
             """,
             field_path=".accumulationSteps",
         ),
-        Rule(
-            "self.algorithm in ['Momentum', 'PCA'] || !has(self.allReduceFusion)",
-            """
-            allReduceFusion is for the algorithms Momentum and PCA, because the others look at each rank's
-            own gradient; leave it out or change the algorithm
-            """,
-            field_path=".allReduceFusion",
-            reason="FieldValueForbidden",
-            message_expression="""
-            "allReduceFusion is for the algorithms Momentum and PCA, because the others look at each "
-            + "rank's own gradient, and this one is " + self.algorithm
-            + "; leave it out or change the algorithm"
-            """,
+        only_for(
+            "allReduceFusion",
+            *FIRST_ORDER,
+            "PCA",
+            remedy="leave it out or change the algorithm, because the others look at each rank's own gradient",
         ),
         Rule(
             "self.accumulationSteps == 1 || !has(self.allReduceFusion)",
@@ -388,6 +389,7 @@ def completed(stage: StageOrTraining) -> StageOrTraining:
     return msgspec.structs.replace(
         stage,
         dynamic_loss_scale=stage.dynamic_loss_scale or (DynamicLossScale() if unscaled else None),
+        adamw=stage.adamw or (AdamW() if stage.algorithm == "AdamW" else None),
         thor=stage.thor or (Thor() if stage.algorithm == "THOR" else None),
         pca=stage.pca or (Pca() if stage.algorithm == "PCA" else None),
     )

@@ -19,6 +19,13 @@ _MIXED = {
 _DYNAMIC = {"precision": "Float16", "dynamicLossScale": {"initial": 2.0**22, "growthSteps": 2}}
 STAGES: dict[str, dict[str, Any]] = {
     "Momentum": {},
+    "AdamW, EMA, accumulation": {
+        "algorithm": "AdamW",
+        "learningRate": {"schedule": "Cosine", "peak": 0.002},
+        "clipNorm": 2,
+        "accumulationSteps": 2,
+        "ema": {"decay": 0.9},
+    },
     "THOR": {"algorithm": "THOR", "thor": _THOR},
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
     "PCA by SGD, in buckets": {

@@ -29,6 +29,7 @@ _SEARCH = {"contraction": 0.5, "sufficientDecrease": 0.1, "maxTrials": 5}
 _PCA = {"components": 4, "lineSearch": _SEARCH, "residual": {"momentum": 0.9, "learningRate": 0.01}}
 STAGES: dict[str, dict[str, Any]] = {
     "Momentum": {"algorithm": "Momentum"},
+    "AdamW": {"algorithm": "AdamW", "learningRate": {"peak": 0.01}},
     "THOR": {"algorithm": "THOR", "thor": _THOR},
     "Adasum of gradients": {"algorithm": "Adasum", "adasum": {"reduce": "Gradient", "ranksPerNode": 1}},
     "Adasum of THOR's changes": {
@@ -38,8 +39,8 @@ STAGES: dict[str, dict[str, Any]] = {
     },
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
 }
-# Algorithms that the gang runs; Momentum's reduction and update are the same as THOR's.
-TOGETHER = [name for name in STAGES if name != "Momentum"]
+# Algorithms that the gang runs; the reduction of Momentum and AdamW is the same as THOR's.
+TOGETHER = [name for name in STAGES if name not in ("Momentum", "AdamW")]
 WITH_CURVATURE = [name for name, stage in STAGES.items() if "thor" in stage]
 
 

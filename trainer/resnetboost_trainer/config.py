@@ -15,7 +15,7 @@ from resnetboost_api import crd, stage, structure
 from resnetboost_api.dataset import Augmentation, Dataset
 from resnetboost_api.device import DeviceKind as Device
 from resnetboost_api.model import Init, Model, Weights
-from resnetboost_api.optimizers import Damping, Lars, LineSearch, Momentum, Pca, Residual, Thor, TraceRule
+from resnetboost_api.optimizers import AdamW, Damping, Lars, LineSearch, Momentum, Pca, Residual, Thor, TraceRule
 from resnetboost_api.policies import Checkpointing as Checkpoint
 from resnetboost_api.policies import LossLimit
 from resnetboost_api.stage import (
@@ -40,6 +40,7 @@ from resnetboost_trainer.failures import ConfigError
 
 __all__ = [
     "PLAIN",
+    "AdamW",
     "Adasum",
     "AllReduceFusion",
     "Augmentation",

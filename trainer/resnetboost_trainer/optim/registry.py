@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from resnetboost_trainer.checkpoint.state import State
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
+from resnetboost_trainer.optim.adamw import ADAMW
 from resnetboost_trainer.optim.adasum import ADASUM
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, PrepareContext, Prepared
 from resnetboost_trainer.optim.momentum import MOMENTUM
@@ -13,6 +14,7 @@ from resnetboost_trainer.optim.thor.algorithm import THOR
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "Momentum": MOMENTUM,
+    "AdamW": ADAMW,
     "THOR": THOR,
     "Adasum": ADASUM,
     "PCA": PCA,
