@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, Rule, StageName, rules
-from resnetboost_api.optimizers import AdamW, Adasum, Lars, Momentum, Pca, Thor
+from resnetboost_api.optimizers import AdamW, Adasum, Lamb, Lars, Momentum, Pca, Thor
 
-Algorithm = Literal["Momentum", "AdamW", "THOR", "Adasum", "PCA"]
+Algorithm = Literal["Momentum", "AdamW", "LAMB", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
 Precision = Literal["Float32", "Float16", "BFloat16"]
 SmoothedOver = Literal["AllClasses", "OtherClasses"]
@@ -91,7 +91,7 @@ class DynamicLossScale(Block, frozen=True, kw_only=True):
 class AllReduceFusion(Block, frozen=True, kw_only=True):
     """Sum gradients over the devices in buckets, each as soon as the backward pass has made it, and not all of them
     after it: for devices that compute and communicate at once. Left out, or with one device, nothing is summed
-    before all is made. Momentum, AdamW and PCA only.
+    before all is made. Momentum, AdamW, LAMB and PCA only.
     """
 
     bucket_bytes: Annotated[int, Meta(ge=65536, le=2147483647)] = 26214400
@@ -153,7 +153,8 @@ class Training(Block, frozen=True, kw_only=True):
 
     algorithm: Algorithm
     """How the weights are updated. Momentum: stochastic gradient descent with momentum and weight decay. AdamW: a
-    rate for each weight by the size of its gradients; see adamw. THOR: as Momentum, but with gradients that the
+    rate for each weight by the size of its gradients; see adamw. LAMB: AdamW with a rate for each layer, for
+    very large batches; see lamb. THOR: as Momentum, but with gradients that the
     curvature of each layer rescales, for fewer epochs; see thor. Adasum: as
     Momentum, or with thor as THOR, but instead of their mean over the devices comes a sum that adds what is
     independent and averages what agrees, for large global batches; see adasum. PCA: by a quasi-Newton method in the
@@ -203,18 +204,19 @@ class Training(Block, frozen=True, kw_only=True):
     momentum: Momentum = Momentum()
     clip_norm: Annotated[float, Meta(gt=0, le=1000000)] | None = None
     """Longest Euclidean norm that the gradient of all weights together, the mean over the global batch, may have before
-    weight decay and momentum; a longer one is scaled down to it. Left out, none is. Momentum and AdamW only; THOR has
-    a clipNorm of its own.
+    weight decay and momentum; a longer one is scaled down to it. Left out, none is. Momentum, AdamW and LAMB only;
+    THOR has a clipNorm of its own.
     """
     lars: Lars | None = None
     adamw: AdamW | None = None
+    lamb: Lamb | None = None
     ema: Ema | None = None
     thor: Thor | None = None
     pca: Pca | None = None
 
 
 # Algorithms that take a step by the mean gradient and its history alone.
-FIRST_ORDER = ("Momentum", "AdamW")
+FIRST_ORDER = ("Momentum", "AdamW", "LAMB")
 IS_DEFAULT_MOMENTUM = "self.momentum.momentum == 0.9 && self.momentum.weightDecay == 0.0001 && !self.momentum.nesterov"
 
 
@@ -306,11 +308,18 @@ class Stage(Training, frozen=True, kw_only=True):
         only_for("thor", "THOR", "Adasum"),
         only_for("clipNorm", *FIRST_ORDER, remedy="leave it out, or use thor.clipNorm if the stage has thor"),
         only_for("adamw", "AdamW"),
-        Rule(
-            "self.algorithm != 'AdamW' || " + IS_DEFAULT_MOMENTUM,
-            "AdamW takes nothing from momentum; leave it out, and set adamw.beta1 and adamw.weightDecay instead",
-            field_path=".momentum",
-            reason="FieldValueForbidden",
+        only_for("lamb", "LAMB"),
+        *(
+            Rule(
+                f"self.algorithm != '{algorithm}' || {IS_DEFAULT_MOMENTUM}",
+                f"""
+                {algorithm} takes nothing from momentum; leave it out, and set {block}.beta1 and
+                {block}.weightDecay instead
+                """,
+                field_path=".momentum",
+                reason="FieldValueForbidden",
+            )
+            for algorithm, block in (("AdamW", "adamw"), ("LAMB", "lamb"))
         ),
         Rule(
             "self.algorithm != 'AdamW' || self.learningRate.peak < 0.1",
@@ -390,6 +399,7 @@ def completed(stage: StageOrTraining) -> StageOrTraining:
         stage,
         dynamic_loss_scale=stage.dynamic_loss_scale or (DynamicLossScale() if unscaled else None),
         adamw=stage.adamw or (AdamW() if stage.algorithm == "AdamW" else None),
+        lamb=stage.lamb or (Lamb() if stage.algorithm == "LAMB" else None),
         thor=stage.thor or (Thor() if stage.algorithm == "THOR" else None),
         pca=stage.pca or (Pca() if stage.algorithm == "PCA" else None),
     )

@@ -26,6 +26,7 @@ STAGES: dict[str, dict[str, Any]] = {
         "accumulationSteps": 2,
         "ema": {"decay": 0.9},
     },
+    "LAMB": {"algorithm": "LAMB", "learningRate": {"schedule": "Cosine", "peak": 0.02}},
     "THOR": {"algorithm": "THOR", "thor": _THOR},
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
     "PCA by SGD, in buckets": {

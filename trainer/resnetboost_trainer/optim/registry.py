@@ -8,6 +8,7 @@ from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
 from resnetboost_trainer.optim.adamw import ADAMW
 from resnetboost_trainer.optim.adasum import ADASUM
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, PrepareContext, Prepared
+from resnetboost_trainer.optim.lamb import LAMB
 from resnetboost_trainer.optim.momentum import MOMENTUM
 from resnetboost_trainer.optim.pca.algorithm import PCA
 from resnetboost_trainer.optim.thor.algorithm import THOR
@@ -15,6 +16,7 @@ from resnetboost_trainer.optim.thor.algorithm import THOR
 ALGORITHMS: Mapping[str, Algorithm] = {
     "Momentum": MOMENTUM,
     "AdamW": ADAMW,
+    "LAMB": LAMB,
     "THOR": THOR,
     "Adasum": ADASUM,
     "PCA": PCA,
