@@ -1,5 +1,6 @@
 """A stage of a job: one algorithm with its epochs, batches, learning rate and numerics."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -9,7 +10,9 @@ from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, Rule, StageName, r
 from resnetboost_api.optimizers import AdamW, Adasum, Lamb, Lars, Momentum, Pca, Thor
 
 Algorithm = Literal["Momentum", "AdamW", "LAMB", "THOR", "Adasum", "PCA"]
-Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
+Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant", "OneCycle", "WSD", "LinearCosine"]
+# Schedules that fall to final.
+FALLING = ("Cosine", "Linear", "Polynomial", "OneCycle", "WSD")
 Precision = Literal["Float32", "Float16", "BFloat16"]
 SmoothedOver = Literal["AllClasses", "OtherClasses"]
 JobName = Annotated[
@@ -49,7 +52,9 @@ class LearningRate(Block, frozen=True, kw_only=True):
     schedule: Schedule = "Cosine"
     """Shape of the curve after the warm-up. Cosine and Linear fall from peak to final, Step multiplies by gamma at each
     milestone, Polynomial falls from peak to final with a power of the way that is left and can do as Step besides,
-    Constant stays at peak.
+    Constant stays at peak. OneCycle rises from initial to peak by half a cosine, over warmupEpochs, and falls to final
+    by another one. WSD (warm-up, stable, decay) stays at peak and falls to final in the last decayEpochs. LinearCosine
+    is the model zoo's cosine, times a line that falls to 0.
     """
     peak: Annotated[float, Meta(gt=0, le=1000)] = 0.1
     """The highest learning rate, reached at the end of the warm-up. It is for the global batch and is not scaled with
@@ -57,7 +62,9 @@ class LearningRate(Block, frozen=True, kw_only=True):
     the sum is longer than a mean. A stage of PCA uses it with the solver SGD only.
     """
     final: Annotated[float, Meta(ge=0, le=1000)] = 0
-    """The learning rate at the end of the schedule, at most peak. Cosine, Linear and Polynomial only."""
+    """The learning rate at the end of the schedule, at most peak. Cosine, Linear, Polynomial, OneCycle and WSD only."""
+    initial: Annotated[float, Meta(gt=0, le=1000)] | None = None
+    """The learning rate of the first step, at most peak; a 25th of peak where it is left out. OneCycle only."""
     warmup_epochs: Annotated[float, Meta(ge=0, le=100000)] = 0
     """Epochs over which the rate rises evenly from near 0 to peak, less than the epochs of the stage. Parts of an epoch
     are allowed; 0 means no warm-up.
@@ -70,6 +77,10 @@ class LearningRate(Block, frozen=True, kw_only=True):
     """Factor on the learning rate at each milestone. Step and Polynomial only."""
     power: Annotated[float, Meta(gt=0, le=100)] = 2
     """How fast the rate falls: 1 as Linear, more steeply first and gently later above it. Polynomial only."""
+    decay_epochs: Annotated[float, Meta(gt=0, le=100000)] | None = None
+    """The last epochs of the schedule, in which the rate falls from peak to final, steeply first. Parts of an epoch are
+    allowed. WSD only.
+    """
     schedule_epochs: Annotated[float, Meta(gt=0, le=100000)] | None = None
     """Epochs the schedule is laid out over when the stage is to stop before its end; at least the epochs of the stage,
     which are also taken when it is left out.
@@ -220,19 +231,37 @@ FIRST_ORDER = ("Momentum", "AdamW", "LAMB")
 IS_DEFAULT_MOMENTUM = "self.momentum.momentum == 0.9 && self.momentum.weightDecay == 0.0001 && !self.momentum.nesterov"
 
 
+def listed(names: Sequence[str]) -> str:
+    """The names in a sentence: A, B and C."""
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def only_for(block: str, *algorithms: str, remedy: str = "leave it out or change the algorithm") -> Rule:
     """The rule that a stage of any other algorithm leaves the block out."""
     if len(algorithms) == 1:
         condition, named = f"self.algorithm == '{algorithms[0]}'", f"algorithm {algorithms[0]}"
     else:
         condition = f"self.algorithm in {list(algorithms)}"
-        named = f"algorithms {', '.join(algorithms[:-1])} and {algorithms[-1]}"
+        named = f"algorithms {listed(algorithms)}"
     return Rule(
         f"{condition} || !has(self.{block})",
         f"{block} is for the {named}; {remedy}",
         field_path=f".{block}",
         reason="FieldValueForbidden",
         message_expression=f'"{block} is for the {named}, and this one is " + self.algorithm + "; {remedy}"',
+    )
+
+
+def only_for_schedule(field: str, schedule: str) -> Rule:
+    """The rule that any other schedule leaves the field of the learning rate out."""
+    return Rule(
+        f"self.learningRate.schedule == '{schedule}' || !has(self.learningRate.{field})",
+        f"{field} is for the schedule {schedule}; leave it out",
+        field_path=f".learningRate.{field}",
+        reason="FieldValueForbidden",
+        message_expression=f"""
+        "{field} is for the schedule {schedule}, and this one is " + self.learningRate.schedule + "; leave it out"
+        """,
     )
 
 
@@ -269,25 +298,50 @@ class Stage(Training, frozen=True, kw_only=True):
         ),
         # Rules on learningRate stand here and not there, because a rule must also hold for an object's bare default.
         Rule(
-            """
-            !(self.learningRate.schedule in ['Cosine', 'Linear', 'Polynomial']) ||
-            self.learningRate.final <= self.learningRate.peak
-            """,
+            f"!(self.learningRate.schedule in {list(FALLING)}) || self.learningRate.final <= self.learningRate.peak",
             "the learning rate must not end above its peak; lower final or raise peak",
             field_path=".learningRate.final",
         ),
         Rule(
-            """
-            self.learningRate.schedule in ['Cosine', 'Linear', 'Polynomial'] ||
-            self.learningRate.final == 0.0
-            """,
-            "final is for the schedules Cosine, Linear and Polynomial; leave it out",
+            f"self.learningRate.schedule in {list(FALLING)} || self.learningRate.final == 0.0",
+            f"final is for the schedules {listed(FALLING)}; leave it out",
             field_path=".learningRate.final",
             reason="FieldValueForbidden",
-            message_expression="""
-            "final is for the schedules Cosine, Linear and Polynomial, and this one is "
+            message_expression=f"""
+            "final is for the schedules {listed(FALLING)}, and this one is "
             + self.learningRate.schedule + "; leave it out"
             """,
+        ),
+        Rule(
+            "!has(self.learningRate.initial) || self.learningRate.initial <= self.learningRate.peak",
+            "the learning rate must not begin above its peak; lower initial or raise peak",
+            field_path=".learningRate.initial",
+        ),
+        only_for_schedule("initial", "OneCycle"),
+        Rule(
+            "self.learningRate.schedule != 'OneCycle' || self.learningRate.warmupEpochs > 0.0",
+            """
+            the schedule OneCycle needs warmupEpochs, in which the rate rises; add them, such as 0.3 times the
+            epochs
+            """,
+            field_path=".learningRate.warmupEpochs",
+            reason="FieldValueRequired",
+        ),
+        only_for_schedule("decayEpochs", "WSD"),
+        Rule(
+            "self.learningRate.schedule != 'WSD' || has(self.learningRate.decayEpochs)",
+            "the schedule WSD needs decayEpochs, the last epochs, in which the rate falls; add them",
+            field_path=".learningRate.decayEpochs",
+            reason="FieldValueRequired",
+        ),
+        Rule(
+            """
+            !has(self.learningRate.decayEpochs) ||
+            self.learningRate.warmupEpochs + self.learningRate.decayEpochs <=
+            (has(self.learningRate.scheduleEpochs) ? self.learningRate.scheduleEpochs : double(self.epochs))
+            """,
+            "warm-up and decay must not be longer than the schedule; lower decayEpochs or warmupEpochs",
+            field_path=".learningRate.decayEpochs",
         ),
         Rule(
             "self.learningRate.schedule != 'Step' || has(self.learningRate.milestones)",
