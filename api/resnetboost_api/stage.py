@@ -123,6 +123,24 @@ class Ema(Block, frozen=True, kw_only=True):
     """
 
 
+class ParameterGroup(Block, frozen=True, kw_only=True):
+    """Parameters with a learning rate or a weight decay of their own."""
+
+    parameters: Annotated[str, Meta(min_length=1, max_length=100)]
+    """Pattern of names as model.safetensors has them, with * for any text and ? for any character: layer4.*, fc.*,
+    *.gamma, * for all. The first group that matches a parameter is its own.
+    """
+    learning_rate_factor: Annotated[float, Meta(gt=0, le=1000)] = 1
+    """Factor on the learning rate."""
+    weight_decay: Annotated[float, Meta(ge=0, le=1000)] | None = None
+    """Weight decay instead of the algorithm's, of all of these parameters: also of biases and batch normalization. Left
+    out, they have the usual one.
+    """
+
+
+ParameterGroups = Annotated[tuple[ParameterGroup, ...], Meta(max_length=16, extra_json_schema={**ATOMIC, **NO_DEFAULT})]
+
+
 class StartFrom(Block, frozen=True, kw_only=True):
     """Where the first weights come from. Left out, they are the last ones of the stage before, and the first stage
     begins with fresh ones. Nothing but weights and running means is taken over: optimizer, schedule and epochs begin
@@ -218,6 +236,13 @@ class Training(Block, frozen=True, kw_only=True):
     weight decay and momentum; a longer one is scaled down to it. Left out, none is. Momentum, AdamW and LAMB only;
     THOR has a clipNorm of its own.
     """
+    layer_decay: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Factor on the learning rate from each block to the one before it: the last layer has the whole rate, the block
+    before it this part, and so on to the first convolution. For fine-tuning. Left out, all have the whole rate.
+    Momentum, AdamW and LAMB only.
+    """
+    parameter_groups: ParameterGroups = ()
+    """Learning rates and weight decays of parts of the network, by name. Momentum, AdamW and LAMB only."""
     lars: Lars | None = None
     adamw: AdamW | None = None
     lamb: Lamb | None = None
@@ -361,6 +386,8 @@ class Stage(Training, frozen=True, kw_only=True):
         ),
         only_for("thor", "THOR", "Adasum"),
         only_for("clipNorm", *FIRST_ORDER, remedy="leave it out, or use thor.clipNorm if the stage has thor"),
+        only_for("layerDecay", *FIRST_ORDER),
+        only_for("parameterGroups", *FIRST_ORDER),
         only_for("adamw", "AdamW"),
         only_for("lamb", "LAMB"),
         *(

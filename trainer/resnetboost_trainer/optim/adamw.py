@@ -8,8 +8,9 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from resnetboost_trainer.config import AdamW as Settings
+from resnetboost_trainer.optim import groups
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, by_mean_gradient
-from resnetboost_trainer.optim.sgd import decays
+from resnetboost_trainer.optim.groups import Groups
 
 
 class Direction(nn.Cell):
@@ -43,23 +44,25 @@ class Direction(nn.Cell):
 class AdamW(nn.Cell):
     """w <- (1 - lr wd) w - lr direction. Weight decay `wd` applies to the weights that Momentum decays too."""
 
-    def __init__(self, parameters: Sequence[Parameter], settings: Settings) -> None:
+    def __init__(self, parameters: Sequence[Parameter], settings: Settings, own: Groups | None = None) -> None:
+        """`own`: the group of each parameter."""
         super().__init__(auto_prefix=False)
         self.parameters = ParameterTuple(parameters)
         self.shapes = [tuple(parameter.shape) for parameter in parameters]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.count = sum(self.sizes)
-        self.decay = [settings.weight_decay if decays(parameter) else 0.0 for parameter in parameters]
+        self.decay = groups.decays(parameters, settings.weight_decay, own)
+        self.rates = groups.rates(parameters, own)
         self.direction = Direction(self.count, settings.beta1, settings.beta2, settings.epsilon)
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
         """One update from the flat gradient (sum of sizes,), in the order of the parameters, and what follows it."""
         parts = ops.split(self.direction(gradients[: self.count]), self.sizes)
         for k in range(len(self.sizes)):
-            weights = self.parameters[k]
+            weights, rate = self.parameters[k], learning_rate * self.rates[k]
             if self.decay[k] > 0:
-                weights = weights * (1 - learning_rate * self.decay[k])
-            ops.assign(self.parameters[k], weights - learning_rate * parts[k].reshape(self.shapes[k]))
+                weights = weights * (1 - rate * self.decay[k])
+            ops.assign(self.parameters[k], weights - rate * parts[k].reshape(self.shapes[k]))
         return learning_rate
 
     def state(self) -> list[Parameter]:
@@ -79,7 +82,7 @@ def _zeros(name: str, count: int) -> Parameter:
 def _build(context: BuildContext) -> Parts:
     settings = context.config.adamw
     assert settings is not None, "an AdamW stage has the block"
-    return by_mean_gradient(context, AdamW(context.parameters, settings))
+    return by_mean_gradient(context, AdamW(context.parameters, settings, context.groups))
 
 
 ADAMW = Algorithm(build=_build, state_of=lambda config: config.algorithm)

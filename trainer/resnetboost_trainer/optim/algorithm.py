@@ -11,7 +11,9 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
+from resnetboost_trainer.optim import groups
 from resnetboost_trainer.optim.clip import Clipped
+from resnetboost_trainer.optim.groups import Groups
 from resnetboost_trainer.optim.schedule import StepSchedule
 from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
 from resnetboost_trainer.optim.update_rule import MeanUpdate, UpdateRule
@@ -30,6 +32,11 @@ class BuildContext(msgspec.Struct, frozen=True):
     def parameters(self) -> Sequence[Parameter]:
         """The trained parameters, in the network's order."""
         return list(self.network.trainable_params())
+
+    @property
+    def groups(self) -> Groups:
+        """The group of each of them. Raises ConfigError for a pattern that matches none."""
+        return groups.of(self.config, self.network, self.parameters)
 
     @property
     def summed(self) -> bool:

@@ -7,10 +7,11 @@ import mindspore
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from resnetboost_trainer.config import Lamb as Settings
+from resnetboost_trainer.optim import groups
 from resnetboost_trainer.optim.adamw import Direction
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, by_mean_gradient
+from resnetboost_trainer.optim.groups import Groups
 from resnetboost_trainer.optim.norms import squared_norm
-from resnetboost_trainer.optim.sgd import decays
 
 
 class Lamb(nn.Cell):
@@ -20,14 +21,16 @@ class Lamb(nn.Cell):
     in NVIDIA's and timm's implementations.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], settings: Settings) -> None:
+    def __init__(self, parameters: Sequence[Parameter], settings: Settings, own: Groups | None = None) -> None:
+        """`own`: the group of each parameter."""
         super().__init__(auto_prefix=False)
         self.parameters = ParameterTuple(parameters)
         self.shapes = [tuple(parameter.shape) for parameter in parameters]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.count = sum(self.sizes)
-        self.scaled = [decays(parameter) for parameter in parameters]
-        self.decay = settings.weight_decay
+        self.scaled = [groups.is_matrix(parameter) for parameter in parameters]
+        self.decay = groups.decays(parameters, settings.weight_decay, own)
+        self.rates = groups.rates(parameters, own)
         self.direction = Direction(self.count, settings.beta1, settings.beta2, settings.epsilon)
         self.subtract, self.one = ops.AssignSub(), Tensor(1.0, mindspore.float32)
 
@@ -35,17 +38,17 @@ class Lamb(nn.Cell):
         """One update from the flat gradient (sum of sizes,), in the order of the parameters, and what follows it."""
         parts = ops.split(self.direction(gradients[: self.count]), self.sizes)
         for k in range(len(self.sizes)):
-            update = self.trusted(k, parts[k]) if self.scaled[k] else parts[k]
-            self.subtract(self.parameters[k], learning_rate * update.reshape(self.shapes[k]))
+            weights = self.parameters[k].reshape(-1)
+            update = parts[k] + self.decay[k] * weights if self.decay[k] > 0 else parts[k]
+            ratio = self.trust(weights, update) if self.scaled[k] else self.one
+            step = learning_rate * self.rates[k] * ratio * update
+            self.subtract(self.parameters[k], step.reshape(self.shapes[k]))
         return learning_rate
 
-    def trusted(self, k: int, direction: Tensor) -> Tensor:
-        """The update of a weight matrix with weight decay, as long as its weights."""
-        weights = self.parameters[k].reshape(-1)
-        update = direction + self.decay * weights
+    def trust(self, weights: Tensor, update: Tensor) -> Tensor:
+        """The factor that makes the update of a weight matrix as long as its weights."""
         length, steepness = ops.sqrt(squared_norm(weights)), ops.sqrt(squared_norm(update))
-        ratio = ops.where(ops.logical_and(length > 0, steepness > 0), length / steepness, self.one)
-        return ratio * update
+        return ops.where(ops.logical_and(length > 0, steepness > 0), length / steepness, self.one)
 
     def state(self) -> list[Parameter]:
         """State for checkpoints."""
@@ -55,7 +58,7 @@ class Lamb(nn.Cell):
 def _build(context: BuildContext) -> Parts:
     settings = context.config.lamb
     assert settings is not None, "a LAMB stage has the block"
-    return by_mean_gradient(context, Lamb(context.parameters, settings))
+    return by_mean_gradient(context, Lamb(context.parameters, settings, context.groups))
 
 
 LAMB = Algorithm(build=_build, state_of=lambda config: config.algorithm)
