@@ -21,12 +21,13 @@ STAGES: dict[str, dict[str, Any]] = {
     "Momentum": {},
     "AdamW, EMA, accumulation": {
         "algorithm": "AdamW",
+        "adamw": {},
         "learningRate": {"schedule": "Cosine", "peak": 0.002},
         "clipNorm": 2,
         "accumulationSteps": 2,
         "ema": {"decay": 0.9},
     },
-    "LAMB": {"algorithm": "LAMB", "learningRate": {"schedule": "Cosine", "peak": 0.02}},
+    "LAMB": {"algorithm": "LAMB", "lamb": {}, "learningRate": {"schedule": "Cosine", "peak": 0.02}},
     "THOR": {"algorithm": "THOR", "thor": _THOR},
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
     "PCA by SGD, in buckets": {
