@@ -12,6 +12,7 @@ COMMANDS = {
     "data": Entry(f"{_CLI}.trainer.data:data", "Prepare data sets."),
     "eval": Entry(f"{_CLI}.trainer.eval:evaluate", "Evaluate a trained network on a test set."),
     "export": Entry(f"{_CLI}.trainer.export:export", "Export a trained network as ONNX, MINDIR or AIR."),
+    "lr-find": Entry(f"{_CLI}.lrfind.command:lr_find", "Find a learning rate by a sweep on the job's own data."),
     "plan": Entry(f"{_CLI}.plan:plan", "Print the Kubernetes objects of the job's first attempt."),
     "predict": Entry(f"{_CLI}.trainer.predict:predict", "Classify images with a trained network."),
     "profile": Entry(f"{_CLI}.profile.command:profile", "Show where the time of a training step goes."),

@@ -8,8 +8,8 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-_MODULES = {"tomindrecord": "to_mindrecord", "to-mindrecord": "to_mindrecord"}
-ALL = ("card", "convert", "eval", "export", "predict", "profile", "to-mindrecord", "tomindrecord")
+_MODULES = {"lr-find": "lr_find", "tomindrecord": "to_mindrecord", "to-mindrecord": "to_mindrecord"}
+ALL = ("card", "convert", "eval", "export", "lr-find", "predict", "profile", "to-mindrecord", "tomindrecord")
 
 
 def run(command: str, words: Sequence[str]) -> int:
