@@ -30,7 +30,6 @@ _PCA = {"components": 4, "lineSearch": _SEARCH, "residual": {"momentum": 0.9, "l
 STAGES: dict[str, dict[str, Any]] = {
     "Momentum": {"algorithm": "Momentum"},
     "AdamW": {"algorithm": "AdamW", "adamw": {}, "learningRate": {"peak": 0.01}},
-    "LAMB": {"algorithm": "LAMB", "lamb": {}, "learningRate": {"peak": 0.01}},
     "THOR": {"algorithm": "THOR", "thor": _THOR},
     "Adasum of gradients": {"algorithm": "Adasum", "adasum": {"reduce": "Gradient", "ranksPerNode": 1}},
     "Adasum of THOR's changes": {
@@ -40,9 +39,8 @@ STAGES: dict[str, dict[str, Any]] = {
     },
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
 }
-FIRST_ORDER = ("Momentum", "AdamW", "LAMB")
-# Algorithms that the gang runs; the reduction of the first order is the same as THOR's.
-TOGETHER = [name for name in STAGES if name not in FIRST_ORDER]
+# Algorithms that the gang runs; Momentum's reduction and update are the same as THOR's.
+TOGETHER = [name for name in STAGES if name != "Momentum"]
 WITH_CURVATURE = [name for name, stage in STAGES.items() if "thor" in stage]
 
 
