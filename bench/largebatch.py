@@ -33,8 +33,8 @@ from resnetboost_trainer.distributed.adasum import host
 from resnetboost_trainer.distributed.adasum.layout import Layout
 from resnetboost_trainer.distributed.communicator import Floats
 from resnetboost_trainer.engine import device
+from resnetboost_trainer.optim import groups
 from resnetboost_trainer.optim.schedule import learning_rate
-from resnetboost_trainer.optim.sgd import decays
 
 TIMED_STEPS = 20
 RANKS, LOCAL_BATCH = 8, 32
@@ -125,7 +125,7 @@ class Ranks(Trial):
         self.parameters = list(self.program.network.trainable_params())
         self.sizes = [parameter.size for parameter in self.parameters]
         self.layout = Layout(self.sizes, [0])
-        decayed = [np.full(parameter.size, decays(parameter), np.float32) for parameter in self.parameters]
+        decayed = [np.full(parameter.size, groups.is_matrix(parameter), np.float32) for parameter in self.parameters]
         self.decay = np.float32(self._config(0.1, 0).momentum.weight_decay) * np.concatenate(decayed)
         self.velocities: list[Floats] = []
 

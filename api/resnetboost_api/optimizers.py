@@ -40,6 +40,43 @@ class Lars(Block, frozen=True, kw_only=True):
     """
 
 
+class AdamW(Block, frozen=True, kw_only=True):
+    """Settings of the algorithm AdamW, which all have defaults. It divides the mean of the last gradients by the root
+    of the mean of their squares, so that each weight changes by about the learning rate, and decays the weights apart
+    from the gradient.
+    """
+
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """Share of the old mean of the gradients that a step keeps, from 0 to below 1."""
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
+    """Share of the old mean of their squares that a step keeps, from 0 to below 1."""
+    # No smaller bound: the API server rounds it to 0 for whole numbers, and takes 0.
+    epsilon: Annotated[float, Meta(gt=0, le=1)] = 1e-8
+    """What is added to the root of the mean square, so that small gradients are not divided by 0."""
+    weight_decay: Annotated[float, Meta(ge=0, le=1000)] = 0.01
+    """Factor of the pull towards zero, times the learning rate, on the weights of convolutions and of the last layer
+    only, never on biases and batch normalization.
+    """
+
+
+class Lamb(Block, frozen=True, kw_only=True):
+    """Settings of the algorithm LAMB, which all have defaults. It updates each weight matrix in AdamW's direction by a
+    length of the learning rate times that of the weights, for very large global batches. Biases and batch
+    normalization are updated as with AdamW.
+    """
+
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """Share of the old mean of the gradients that a step keeps, from 0 to below 1."""
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
+    """Share of the old mean of their squares that a step keeps, from 0 to below 1."""
+    epsilon: Annotated[float, Meta(gt=0, le=1)] = 1e-6
+    """What is added to the root of the mean square, so that small gradients are not divided by 0."""
+    weight_decay: Annotated[float, Meta(ge=0, le=1000)] = 0.01
+    """Factor of the weights in the update, on those of convolutions and of the last layer only, never on biases and
+    batch normalization.
+    """
+
+
 class Damping(Block, frozen=True, kw_only=True):
     """What is added to the diagonal of the curvature before it is inverted. More of it makes an update shorter and more
     like one of Momentum.

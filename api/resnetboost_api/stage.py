@@ -1,5 +1,6 @@
 """A stage of a job: one algorithm with its epochs, batches, learning rate and numerics."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -7,10 +8,12 @@ from msgspec import Meta
 
 from resnetboost_api.evaluations import StopWhen
 from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, Rule, StageName, rules
-from resnetboost_api.optimizers import Adasum, Lars, Momentum, Pca, Thor
+from resnetboost_api.optimizers import AdamW, Adasum, Lamb, Lars, Momentum, Pca, Thor
 
-Algorithm = Literal["Momentum", "THOR", "Adasum", "PCA"]
-Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant"]
+Algorithm = Literal["Momentum", "AdamW", "LAMB", "THOR", "Adasum", "PCA"]
+Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant", "OneCycle", "WSD", "LinearCosine"]
+# Schedules that fall to final.
+FALLING = ("Cosine", "Linear", "Polynomial", "OneCycle", "WSD")
 Precision = Literal["Float32", "Float16", "BFloat16"]
 SmoothedOver = Literal["AllClasses", "OtherClasses"]
 Which = Literal["Last", "Best"]
@@ -51,7 +54,9 @@ class LearningRate(Block, frozen=True, kw_only=True):
     schedule: Schedule = "Cosine"
     """Shape of the curve after the warm-up. Cosine and Linear fall from peak to final, Step multiplies by gamma at each
     milestone, Polynomial falls from peak to final with a power of the way that is left and can do as Step besides,
-    Constant stays at peak.
+    Constant stays at peak. OneCycle rises from initial to peak by half a cosine, over warmupEpochs, and falls to final
+    by another one. WSD (warm-up, stable, decay) stays at peak and falls to final in the last decayEpochs. LinearCosine
+    is the model zoo's cosine, times a line that falls to 0.
     """
     peak: Annotated[float, Meta(gt=0, le=1000)] = 0.1
     """The highest learning rate, reached at the end of the warm-up. It is for the global batch and is not scaled with
@@ -59,7 +64,9 @@ class LearningRate(Block, frozen=True, kw_only=True):
     the sum is longer than a mean. A stage of PCA uses it with the solver SGD only.
     """
     final: Annotated[float, Meta(ge=0, le=1000)] = 0
-    """The learning rate at the end of the schedule, at most peak. Cosine, Linear and Polynomial only."""
+    """The learning rate at the end of the schedule, at most peak. Cosine, Linear, Polynomial, OneCycle and WSD only."""
+    initial: Annotated[float, Meta(gt=0, le=1000)] | None = None
+    """The learning rate of the first step, at most peak; a 25th of peak where it is left out. OneCycle only."""
     warmup_epochs: Annotated[float, Meta(ge=0, le=100000)] = 0
     """Epochs over which the rate rises evenly from near 0 to peak, less than the epochs of the stage. Parts of an epoch
     are allowed; 0 means no warm-up.
@@ -72,6 +79,10 @@ class LearningRate(Block, frozen=True, kw_only=True):
     """Factor on the learning rate at each milestone. Step and Polynomial only."""
     power: Annotated[float, Meta(gt=0, le=100)] = 2
     """How fast the rate falls: 1 as Linear, more steeply first and gently later above it. Polynomial only."""
+    decay_epochs: Annotated[float, Meta(gt=0, le=100000)] | None = None
+    """The last epochs of the schedule, in which the rate falls from peak to final, steeply first. Parts of an epoch are
+    allowed. WSD only.
+    """
     schedule_epochs: Annotated[float, Meta(gt=0, le=100000)] | None = None
     """Epochs the schedule is laid out over when the stage is to stop before its end; at least the epochs of the stage,
     which are also taken when it is left out.
@@ -93,7 +104,7 @@ class DynamicLossScale(Block, frozen=True, kw_only=True):
 class AllReduceFusion(Block, frozen=True, kw_only=True):
     """Sum gradients over the devices in buckets, each as soon as the backward pass has made it, and not all of them
     after it: for devices that compute and communicate at once. Left out, or with one device, nothing is summed
-    before all is made. Momentum and PCA only.
+    before all is made. Momentum, AdamW, LAMB and PCA only.
     """
 
     bucket_bytes: Annotated[int, Meta(ge=65536, le=2147483647)] = 26214400
@@ -112,6 +123,24 @@ class Ema(Block, frozen=True, kw_only=True):
     """Share of the average that a step keeps, below 1; after n steps it is at most n / (n + 10), so that the average
     soon forgets what training began with.
     """
+
+
+class ParameterGroup(Block, frozen=True, kw_only=True):
+    """Parameters with a learning rate or a weight decay of their own."""
+
+    parameters: Annotated[str, Meta(min_length=1, max_length=100)]
+    """Pattern of names as model.safetensors has them, with * for any text and ? for any character: layer4.*, fc.*,
+    *.gamma, * for all. The first group that matches a parameter is its own.
+    """
+    learning_rate_factor: Annotated[float, Meta(gt=0, le=1000)] = 1
+    """Factor on the learning rate."""
+    weight_decay: Annotated[float, Meta(ge=0, le=1000)] | None = None
+    """Weight decay instead of the algorithm's, of all of these parameters: also of biases and batch normalization. Left
+    out, they have the usual one.
+    """
+
+
+ParameterGroups = Annotated[tuple[ParameterGroup, ...], Meta(max_length=16, extra_json_schema={**ATOMIC, **NO_DEFAULT})]
 
 
 class StartFrom(Block, frozen=True, kw_only=True):
@@ -158,8 +187,10 @@ class Training(Block, frozen=True, kw_only=True):
     """What each rank of a stage needs to know: the part of a stage that its trainer gets too."""
 
     algorithm: Algorithm
-    """How the weights are updated. Momentum: stochastic gradient descent with momentum and weight decay. THOR: the
-    same, but with gradients that the curvature of each layer rescales, for fewer epochs; see thor. Adasum: as
+    """How the weights are updated. Momentum: stochastic gradient descent with momentum and weight decay. AdamW: a
+    rate for each weight by the size of its gradients; see adamw. LAMB: AdamW with a rate for each layer, for
+    very large batches; see lamb. THOR: as Momentum, but with gradients that the
+    curvature of each layer rescales, for fewer epochs; see thor. Adasum: as
     Momentum, or with thor as THOR, but instead of their mean over the devices comes a sum that adds what is
     independent and averages what agrees, for large global batches; see adasum. PCA: by a quasi-Newton method in the
     small subspace that the weights of an earlier stage moved in, to finish that stage; see pca.
@@ -209,29 +240,60 @@ class Training(Block, frozen=True, kw_only=True):
     momentum: Momentum = Momentum()
     clip_norm: Annotated[float, Meta(gt=0, le=1000000)] | None = None
     """Longest Euclidean norm that the gradient of all weights together, the mean over the global batch, may have before
-    weight decay and momentum; a longer one is scaled down to it. Left out, none is. Momentum only; THOR has a
-    clipNorm of its own.
+    weight decay and momentum; a longer one is scaled down to it. Left out, none is. Momentum, AdamW and LAMB only;
+    THOR has a clipNorm of its own.
     """
+    layer_decay: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Factor on the learning rate from each block to the one before it: the last layer has the whole rate, the block
+    before it this part, and so on to the first convolution. For fine-tuning. Left out, all have the whole rate.
+    Momentum, AdamW and LAMB only.
+    """
+    parameter_groups: ParameterGroups = ()
+    """Learning rates and weight decays of parts of the network, by name. Momentum, AdamW and LAMB only."""
     lars: Lars | None = None
+    adamw: AdamW | None = None
+    lamb: Lamb | None = None
     ema: Ema | None = None
     thor: Thor | None = None
     pca: Pca | None = None
 
 
-def only_for(block: str, *algorithms: str) -> Rule:
+# Algorithms that take a step by the mean gradient and its history alone.
+FIRST_ORDER = ("Momentum", "AdamW", "LAMB")
+IS_DEFAULT_MOMENTUM = "self.momentum.momentum == 0.9 && self.momentum.weightDecay == 0.0001 && !self.momentum.nesterov"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names in a sentence: A, B and C."""
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def only_for(block: str, *algorithms: str, remedy: str = "leave it out or change the algorithm") -> Rule:
     """The rule that a stage of any other algorithm leaves the block out."""
     if len(algorithms) == 1:
         condition, named = f"self.algorithm == '{algorithms[0]}'", f"algorithm {algorithms[0]}"
     else:
         condition = f"self.algorithm in {list(algorithms)}"
-        named = f"algorithms {' and '.join(algorithms)}"
-    remedy = "leave it out or change the algorithm"
+        named = f"algorithms {listed(algorithms)}"
     return Rule(
         f"{condition} || !has(self.{block})",
         f"{block} is for the {named}; {remedy}",
         field_path=f".{block}",
         reason="FieldValueForbidden",
         message_expression=f'"{block} is for the {named}, and this one is " + self.algorithm + "; {remedy}"',
+    )
+
+
+def only_for_schedule(field: str, schedule: str) -> Rule:
+    """The rule that any other schedule leaves the field of the learning rate out."""
+    return Rule(
+        f"self.learningRate.schedule == '{schedule}' || !has(self.learningRate.{field})",
+        f"{field} is for the schedule {schedule}; leave it out",
+        field_path=f".learningRate.{field}",
+        reason="FieldValueForbidden",
+        message_expression=f"""
+        "{field} is for the schedule {schedule}, and this one is " + self.learningRate.schedule + "; leave it out"
+        """,
     )
 
 
@@ -276,25 +338,50 @@ class Stage(Training, frozen=True, kw_only=True):
         ),
         # Rules on learningRate stand here and not there, because a rule must also hold for an object's bare default.
         Rule(
-            """
-            !(self.learningRate.schedule in ['Cosine', 'Linear', 'Polynomial']) ||
-            self.learningRate.final <= self.learningRate.peak
-            """,
+            f"!(self.learningRate.schedule in {list(FALLING)}) || self.learningRate.final <= self.learningRate.peak",
             "the learning rate must not end above its peak; lower final or raise peak",
             field_path=".learningRate.final",
         ),
         Rule(
-            """
-            self.learningRate.schedule in ['Cosine', 'Linear', 'Polynomial'] ||
-            self.learningRate.final == 0.0
-            """,
-            "final is for the schedules Cosine, Linear and Polynomial; leave it out",
+            f"self.learningRate.schedule in {list(FALLING)} || self.learningRate.final == 0.0",
+            f"final is for the schedules {listed(FALLING)}; leave it out",
             field_path=".learningRate.final",
             reason="FieldValueForbidden",
-            message_expression="""
-            "final is for the schedules Cosine, Linear and Polynomial, and this one is "
+            message_expression=f"""
+            "final is for the schedules {listed(FALLING)}, and this one is "
             + self.learningRate.schedule + "; leave it out"
             """,
+        ),
+        Rule(
+            "!has(self.learningRate.initial) || self.learningRate.initial <= self.learningRate.peak",
+            "the learning rate must not begin above its peak; lower initial or raise peak",
+            field_path=".learningRate.initial",
+        ),
+        only_for_schedule("initial", "OneCycle"),
+        Rule(
+            "self.learningRate.schedule != 'OneCycle' || self.learningRate.warmupEpochs > 0.0",
+            """
+            the schedule OneCycle needs warmupEpochs, in which the rate rises; add them, such as 0.3 times the
+            epochs
+            """,
+            field_path=".learningRate.warmupEpochs",
+            reason="FieldValueRequired",
+        ),
+        only_for_schedule("decayEpochs", "WSD"),
+        Rule(
+            "self.learningRate.schedule != 'WSD' || has(self.learningRate.decayEpochs)",
+            "the schedule WSD needs decayEpochs, the last epochs, in which the rate falls; add them",
+            field_path=".learningRate.decayEpochs",
+            reason="FieldValueRequired",
+        ),
+        Rule(
+            """
+            !has(self.learningRate.decayEpochs) ||
+            self.learningRate.warmupEpochs + self.learningRate.decayEpochs <=
+            (has(self.learningRate.scheduleEpochs) ? self.learningRate.scheduleEpochs : double(self.epochs))
+            """,
+            "warm-up and decay must not be longer than the schedule; lower decayEpochs or warmupEpochs",
+            field_path=".learningRate.decayEpochs",
         ),
         Rule(
             "self.learningRate.schedule != 'Step' || has(self.learningRate.milestones)",
@@ -313,18 +400,30 @@ class Stage(Training, frozen=True, kw_only=True):
             """,
         ),
         only_for("thor", "THOR", "Adasum"),
+        only_for("clipNorm", *FIRST_ORDER, remedy="leave it out, or use thor.clipNorm if the stage has thor"),
+        only_for("layerDecay", *FIRST_ORDER),
+        only_for("parameterGroups", *FIRST_ORDER),
+        only_for("adamw", "AdamW"),
+        only_for("lamb", "LAMB"),
+        *(
+            Rule(
+                f"self.algorithm != '{algorithm}' || {IS_DEFAULT_MOMENTUM}",
+                f"""
+                {algorithm} takes nothing from momentum; leave it out, and set {block}.beta1 and
+                {block}.weightDecay instead
+                """,
+                field_path=".momentum",
+                reason="FieldValueForbidden",
+            )
+            for algorithm, block in (("AdamW", "adamw"), ("LAMB", "lamb"))
+        ),
         Rule(
-            "self.algorithm == 'Momentum' || !has(self.clipNorm)",
+            "self.algorithm != 'AdamW' || self.learningRate.peak < 0.1",
             """
-            clipNorm is for the algorithm Momentum; leave it out, or use thor.clipNorm if the stage has
-            thor
+            AdamW changes each weight by about the learning rate in every step, so that a peak of 0.1, which is
+            Momentum's default, learns nothing; use a peak below it, such as 0.001
             """,
-            field_path=".clipNorm",
-            reason="FieldValueForbidden",
-            message_expression="""
-            "clipNorm is for the algorithm Momentum, and this one is " + self.algorithm
-            + "; leave it out, or use thor.clipNorm if the stage has thor"
-            """,
+            field_path=".learningRate.peak",
         ),
         Rule(
             "self.lossScale == 1.0 || !has(self.dynamicLossScale)",
@@ -343,19 +442,11 @@ class Stage(Training, frozen=True, kw_only=True):
             """,
             field_path=".accumulationSteps",
         ),
-        Rule(
-            "self.algorithm in ['Momentum', 'PCA'] || !has(self.allReduceFusion)",
-            """
-            allReduceFusion is for the algorithms Momentum and PCA, because the others look at each rank's
-            own gradient; leave it out or change the algorithm
-            """,
-            field_path=".allReduceFusion",
-            reason="FieldValueForbidden",
-            message_expression="""
-            "allReduceFusion is for the algorithms Momentum and PCA, because the others look at each "
-            + "rank's own gradient, and this one is " + self.algorithm
-            + "; leave it out or change the algorithm"
-            """,
+        only_for(
+            "allReduceFusion",
+            *FIRST_ORDER,
+            "PCA",
+            remedy="leave it out or change the algorithm, because the others look at each rank's own gradient",
         ),
         Rule(
             "self.accumulationSteps == 1 || !has(self.allReduceFusion)",
@@ -403,6 +494,8 @@ def completed(stage: StageOrTraining) -> StageOrTraining:
     return msgspec.structs.replace(
         stage,
         dynamic_loss_scale=stage.dynamic_loss_scale or (DynamicLossScale() if unscaled else None),
+        adamw=stage.adamw or (AdamW() if stage.algorithm == "AdamW" else None),
+        lamb=stage.lamb or (Lamb() if stage.algorithm == "LAMB" else None),
         thor=stage.thor or (Thor() if stage.algorithm == "THOR" else None),
         pca=stage.pca or (Pca() if stage.algorithm == "PCA" else None),
     )

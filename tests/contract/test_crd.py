@@ -197,9 +197,10 @@ class TestStructs:
         job = jobfile.load(CORPUS / "good" / "minimal.yaml")
         plain = {"name": "plain", "algorithm": "Momentum", "epochs": 40, "localBatchSize": 32, "snapshots": {}}
         job["spec"] |= {"device": {"count": 2}, "checkpoint": {"claimName": "kept"}}
+        rate = {"learningRate": {"peak": 0.01}}
         job["spec"]["stages"] = [
             plain,
-            {"name": "half", "algorithm": algorithm, "epochs": 1, "localBatchSize": 32} | stage,
+            {"name": "half", "algorithm": algorithm, "epochs": 1, "localBatchSize": 32, **rate} | stage,
         ]
         assert schema.check(job) == []
         assert parse_job(schema.defaulted(job)).spec.stages[1].dynamic_loss_scale == expected

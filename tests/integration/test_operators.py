@@ -129,7 +129,7 @@ OPERATORS: dict[str, list[tuple[int, ...]]] = {
     "normalization_added_gradients": [X, CHANNEL, CHANNEL, CHANNEL, X, X, SETTINGS, X, CHANNEL, CHANNEL, X],
     "normalization_inference": [X, CHANNEL, CHANNEL, CHANNEL, CHANNEL, SETTINGS, X],
     "normalization_added_inference": [X, CHANNEL, CHANNEL, CHANNEL, CHANNEL, SETTINGS, X, X],
-    "momentum_step": [(10,), (1,), (4,), (2, 3), (4,), (2, 3), (4,), (1,)],
+    "momentum_step": [(10,), (1,), (6,), (2, 3), (4,), (2, 3), (4,), (1,)],
 }
 
 

@@ -19,6 +19,15 @@ _MIXED = {
 _DYNAMIC = {"precision": "Float16", "dynamicLossScale": {"initial": 2.0**22, "growthSteps": 2}}
 STAGES: dict[str, dict[str, Any]] = {
     "Momentum": {},
+    "AdamW, EMA, accumulation": {
+        "algorithm": "AdamW",
+        "adamw": {},
+        "learningRate": {"schedule": "Cosine", "peak": 0.002},
+        "clipNorm": 2,
+        "accumulationSteps": 2,
+        "ema": {"decay": 0.9},
+    },
+    "LAMB": {"algorithm": "LAMB", "lamb": {}, "learningRate": {"schedule": "Cosine", "peak": 0.02}},
     "THOR": {"algorithm": "THOR", "thor": _THOR},
     "PCA by BFGS": {"algorithm": "PCA", "pca": _PCA | {"solver": "BFGS"}},
     "PCA by SGD, in buckets": {

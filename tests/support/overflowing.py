@@ -29,6 +29,7 @@ _SEARCH = {"contraction": 0.5, "sufficientDecrease": 0.1, "maxTrials": 5}
 _PCA = {"components": 4, "lineSearch": _SEARCH, "residual": {"momentum": 0.9, "learningRate": 0.01}}
 STAGES: dict[str, dict[str, Any]] = {
     "Momentum": {"algorithm": "Momentum"},
+    "AdamW": {"algorithm": "AdamW", "adamw": {}, "learningRate": {"peak": 0.01}},
     "THOR": {"algorithm": "THOR", "thor": _THOR},
     "Adasum of gradients": {"algorithm": "Adasum", "adasum": {"reduce": "Gradient", "ranksPerNode": 1}},
     "Adasum of THOR's changes": {

@@ -15,7 +15,7 @@ from resnetboost_api import crd, stage, structure
 from resnetboost_api.dataset import Augmentation, Dataset
 from resnetboost_api.device import DeviceKind as Device
 from resnetboost_api.model import Init, Model, Weights
-from resnetboost_api.optimizers import Damping, Lars, LineSearch, Momentum, Pca, Residual, Thor, TraceRule
+from resnetboost_api.optimizers import AdamW, Damping, Lamb, Lars, LineSearch, Momentum, Pca, Residual, Thor, TraceRule
 from resnetboost_api.policies import Checkpointing as Checkpoint
 from resnetboost_api.policies import LossLimit
 from resnetboost_api.stage import (
@@ -23,6 +23,7 @@ from resnetboost_api.stage import (
     DynamicLossScale,
     Ema,
     LearningRate,
+    ParameterGroup,
     Precision,
     SmoothedOver,
     Snapshots,
@@ -40,6 +41,7 @@ from resnetboost_trainer.failures import ConfigError
 
 __all__ = [
     "PLAIN",
+    "AdamW",
     "Adasum",
     "AllReduceFusion",
     "Augmentation",
@@ -53,12 +55,14 @@ __all__ = [
     "Environment",
     "Init",
     "Job",
+    "Lamb",
     "Lars",
     "LearningRate",
     "LineSearch",
     "LossLimit",
     "Model",
     "Momentum",
+    "ParameterGroup",
     "Pca",
     "Precision",
     "Preflight",

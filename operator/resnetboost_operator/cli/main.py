@@ -14,6 +14,7 @@ COMMANDS = {
     "doctor": Entry(f"{_CLI}.doctor.command:doctor", "Examine this machine or a cluster, and say what to repair."),
     "eval": Entry(f"{_CLI}.trainer.eval:evaluate", "Evaluate a trained network on a test set."),
     "export": Entry(f"{_CLI}.trainer.export:export", "Export a trained network as ONNX, MINDIR or AIR."),
+    "lr-find": Entry(f"{_CLI}.lrfind.command:lr_find", "Find a learning rate by a sweep on the job's own data."),
     "plan": Entry(f"{_CLI}.plan:plan", "Print the Kubernetes objects of the job's first attempt."),
     "predict": Entry(f"{_CLI}.trainer.predict:predict", "Classify images with a trained network."),
     "profile": Entry(f"{_CLI}.profile.command:profile", "Show where the time of a training step goes."),

@@ -8,13 +8,14 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-_MODULES = {"tomindrecord": "to_mindrecord", "to-mindrecord": "to_mindrecord"}
+_MODULES = {"lr-find": "lr_find", "tomindrecord": "to_mindrecord", "to-mindrecord": "to_mindrecord"}
 ALL = (
     "card",
     "convert",
     "doctor",
     "eval",
     "export",
+    "lr-find",
     "predict",
     "profile",
     "to-mindrecord",

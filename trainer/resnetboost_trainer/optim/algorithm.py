@@ -1,7 +1,7 @@
 """What an optimization algorithm consists of: its module defines an `Algorithm`, `registry` lists them all."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from mindspore import Parameter, nn
@@ -11,9 +11,12 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
+from resnetboost_trainer.optim import groups
+from resnetboost_trainer.optim.clip import Clipped
+from resnetboost_trainer.optim.groups import Groups
 from resnetboost_trainer.optim.schedule import StepSchedule
 from resnetboost_trainer.optim.thor.kfac import KFACPreconditioner
-from resnetboost_trainer.optim.update_rule import UpdateRule
+from resnetboost_trainer.optim.update_rule import MeanUpdate, UpdateRule
 
 
 class BuildContext(msgspec.Struct, frozen=True):
@@ -29,6 +32,11 @@ class BuildContext(msgspec.Struct, frozen=True):
     def parameters(self) -> Sequence[Parameter]:
         """The trained parameters, in the network's order."""
         return list(self.network.trainable_params())
+
+    @property
+    def groups(self) -> Groups:
+        """The group of each of them. Raises ConfigError for a pattern that matches none."""
+        return groups.of(self.config, self.network, self.parameters)
 
     @property
     def summed(self) -> bool:
@@ -98,3 +106,21 @@ def lower_rate(now: StepSchedule) -> str:
     """Advice of algorithms that only have a learning rate."""
     rate = f"at learning rate {now.learning_rate:.4g}"
     return f"{rate}; lower learningRate.peak or lengthen learningRate.warmupEpochs"
+
+
+class FirstOrder(Protocol):
+    """A cell that makes one update: (flat gradient and what follows it, learning rate) -> learning rate."""
+
+    count: int
+
+    def state(self) -> list[Parameter]:
+        """State for checkpoints."""
+        ...
+
+
+def by_mean_gradient(context: BuildContext, optimizer: FirstOrder) -> Parts:
+    """The parts of an algorithm that makes updates by the mean gradient, clipped if the stage says so."""
+    clip_norm = context.config.clip_norm
+    cell = optimizer if clip_norm is None else Clipped(optimizer, clip_norm)
+    rule = MeanUpdate(context.parameters, cell, context.communicator, context.summed)
+    return Parts(parameters=context.parameters, update_rule=rule, advice=lower_rate, state=optimizer.state())

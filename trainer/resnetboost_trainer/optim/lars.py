@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 
 import mindspore
-import msgspec
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from resnetboost_trainer.config import Lars as Settings
 from resnetboost_trainer.config import Momentum as MomentumSettings
+from resnetboost_trainer.optim import groups
+from resnetboost_trainer.optim.groups import Group, Groups
 from resnetboost_trainer.optim.norms import squared_norm
-from resnetboost_trainer.optim.sgd import Momentum, decays
+from resnetboost_trainer.optim.sgd import Momentum
 
 
 class Lars(nn.Cell):
@@ -20,14 +21,25 @@ class Lars(nn.Cell):
     recipes. The learning rate is applied after the momentum; in the paper's algorithm 1 it is a part of it.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], momentum: MomentumSettings, settings: Settings) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        momentum: MomentumSettings,
+        settings: Settings,
+        own: Groups | None = None,
+    ) -> None:
+        """`own`: the group of each parameter."""
         super().__init__(auto_prefix=False)
-        self.momentum = Momentum(parameters, msgspec.structs.replace(momentum, weight_decay=0.0))
+        self.scaled = [groups.is_matrix(parameter) for parameter in parameters]
+        self.decay = groups.decays(parameters, momentum.weight_decay, own)
+        rates = groups.rates(parameters, own)
+        # Matrices have their decay before it, by their local rate.
+        later = [Group(rates[k], 0.0 if self.scaled[k] else self.decay[k]) for k in range(len(self.scaled))]
+        self.momentum = Momentum(parameters, momentum, later)
         self.parameters = ParameterTuple(parameters)
         self.sizes = [math.prod(parameter.shape) for parameter in parameters]
         self.count = sum(self.sizes)
-        self.scaled = [decays(parameter) for parameter in parameters]
-        self.decay, self.trust = momentum.weight_decay, settings.trust_coefficient
+        self.trust = settings.trust_coefficient
         self.one = Tensor(1.0, mindspore.float32)
 
     def construct(self, gradients: Tensor, learning_rate: Tensor) -> Tensor:
@@ -42,9 +54,9 @@ class Lars(nn.Cell):
         """The flat gradient of a weight matrix with weight decay, by its local rate."""
         weights = self.parameters[k].reshape(-1)
         length, steepness = ops.sqrt(squared_norm(weights)), ops.sqrt(squared_norm(gradient))
-        rate = self.trust * length / (steepness + self.decay * length)
+        rate = self.trust * length / (steepness + self.decay[k] * length)
         rate = ops.where(ops.logical_and(length > 0, steepness > 0), rate, self.one)
-        return rate * (gradient + self.decay * weights)
+        return rate * (gradient + self.decay[k] * weights)
 
     def state(self) -> list[Parameter]:
         """State for checkpoints."""

@@ -5,14 +5,18 @@ from collections.abc import Mapping
 from resnetboost_trainer.checkpoint.state import State
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
+from resnetboost_trainer.optim.adamw import ADAMW
 from resnetboost_trainer.optim.adasum import ADASUM
 from resnetboost_trainer.optim.algorithm import Algorithm, BuildContext, Parts, PrepareContext, Prepared
+from resnetboost_trainer.optim.lamb import LAMB
 from resnetboost_trainer.optim.momentum import MOMENTUM
 from resnetboost_trainer.optim.pca.algorithm import PCA
 from resnetboost_trainer.optim.thor.algorithm import THOR
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "Momentum": MOMENTUM,
+    "AdamW": ADAMW,
+    "LAMB": LAMB,
     "THOR": THOR,
     "Adasum": ADASUM,
     "PCA": PCA,

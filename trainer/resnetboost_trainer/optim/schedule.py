@@ -13,9 +13,17 @@ Convention, for step s (0-based within the stage) with n steps an epoch:
     Step       peak * gamma ** (number of milestones m with s >= m * n)
     Polynomial (final + (peak - final) * (1 - ahead) ** power) * gamma ** (number of milestones m with s + 1 >= m * n)
                where ahead = (s + 1 - W) / (T - W), clipped to 0..1
+    OneCycle   initial + (peak - initial) * (1 - cos(pi * s / (W - 1))) / 2  before step W - 1, and from there
+               final + (peak - final) * (1 + cos(pi * (s - W + 1) / (T - W))) / 2, without the factor
+    WSD        peak before step T - D, and from there final + (peak - final) * (1 - sqrt((s - T + D) / D))
+               where D = decayEpochs * n
+    LinearCosine  peak * ((T - s) / (T - W) * (1 + cos(0.94 * pi * s / (T - W))) / 2 + 1e-5)
     damping    initial * decay ** ((s + 1) / n / decayEpochs)
 The learning rate is factor * the schedule's value. `final` is the value at step T, the one after the last, except with
 Polynomial, which like damping looks one step ahead, as MindSpore's THOR tutorial does, and so ends at `final` itself.
+OneCycle is PyTorch's OneCycleLR with pct_start W / T and reaches `final` at its last step too; no momentum changes with
+it. WSD's decay is the best of Hägele et al. 2024 (arXiv 2405.18392). LinearCosine is `cosine` of the model zoo's
+lr_generator.py, whose cosine counts the steps of the warm-up.
 MindSpore's ImageNet tutorial (0 -> 0.8 in 5 epochs, then straight to 0 at epoch 90, stopped early) is
 Linear, peak 0.8, warmupEpochs 5, scheduleEpochs 90; its THOR tutorial on Ascend (lr_generator.py of the model zoo) is
 Polynomial, peak 0.05803, power 4.0839, scheduleEpochs 53, milestones [39, 40], gamma 0.5.
@@ -27,6 +35,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from resnetboost_trainer.config import Config, LearningRate
+
+# OneCycle begins at this part of its peak, as PyTorch's default.
+INITIAL_DIVISOR = 25
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -98,8 +109,7 @@ def _linear(rate: LearningRate, factor: float, at: Position) -> float:
 
 
 def _cosine(rate: LearningRate, factor: float, at: Position) -> float:
-    progress = _progress(at.step, at)
-    return factor * (rate.final + (rate.peak - rate.final) * (1 + math.cos(math.pi * progress)) / 2)
+    return factor * _half_cosine(rate.peak, rate.final, _progress(at.step, at))
 
 
 def _step(rate: LearningRate, factor: float, at: Position) -> float:
@@ -112,6 +122,29 @@ def _polynomial(rate: LearningRate, factor: float, at: Position) -> float:
     return factor * value * _drops(rate, ahead / at.steps_per_epoch)
 
 
+def _one_cycle(rate: LearningRate, factor: float, at: Position) -> float:
+    """The rate of PyTorch's OneCycleLR, whose phases end one step earlier than ours; its rise is the warm-up."""
+    initial = rate.peak / INITIAL_DIVISOR if rate.initial is None else rate.initial
+    top, last = at.warmup - 1, at.total - 1
+    if at.step < top:
+        return _half_cosine(initial, rate.peak, at.step / top)
+    return _half_cosine(rate.peak, rate.final, min((at.step - top) / (last - top), 1.0) if last > top else 1.0)
+
+
+def _wsd(rate: LearningRate, factor: float, at: Position) -> float:
+    assert rate.decay_epochs is not None, "the schedule has the field"
+    decay = rate.decay_epochs * at.steps_per_epoch
+    progress = min(max(at.step - at.total + decay, 0.0) / decay, 1.0)
+    return factor * (rate.final + (rate.peak - rate.final) * (1 - math.sqrt(progress)))
+
+
+def _linear_cosine(rate: LearningRate, factor: float, at: Position) -> float:
+    if at.step < at.warmup:
+        return factor * rate.peak
+    span, step = at.total - at.warmup, min(at.step, at.total)
+    return rate.peak * ((at.total - step) / span * _half_cosine(1, 0, 0.94 * step / span) + 1e-5)
+
+
 # By the field learningRate.schedule: the learning rate from the settings, the warm-up's factor and the position.
 SCHEDULES: Mapping[str, Callable[[LearningRate, float, Position], float]] = {
     "Constant": _constant,
@@ -119,7 +152,14 @@ SCHEDULES: Mapping[str, Callable[[LearningRate, float, Position], float]] = {
     "Cosine": _cosine,
     "Step": _step,
     "Polynomial": _polynomial,
+    "OneCycle": _one_cycle,
+    "WSD": _wsd,
+    "LinearCosine": _linear_cosine,
 }
+
+
+def _half_cosine(first: float, last: float, progress: float) -> float:
+    return last + (first - last) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def _progress(step: float, at: Position) -> float:

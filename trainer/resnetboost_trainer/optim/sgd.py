@@ -12,6 +12,8 @@ from mindspore.ops import signature as sig
 from resnetboost_trainer.config import Momentum as Settings
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.kernels.primitive import primitive
+from resnetboost_trainer.optim import groups
+from resnetboost_trainer.optim.groups import Groups
 
 
 class Momentum(nn.Cell):
@@ -19,26 +21,28 @@ class Momentum(nn.Cell):
 
     By Nesterov's form w <- w - lr (g + wd w + mu v), with the new v.
 
-    Weight decay `wd` is coupled (it passes through the momentum) and applies to convolution and dense weights only:
-    decaying BN's scale and shift or biases costs accuracy (He et al. 2019, "Bag of Tricks", §3.1).
+    Weight decay `wd` is coupled (it passes through the momentum); without groups it applies to convolution and dense
+    weights only. A group's factor is on `lr`.
     `velocity` is the only state. On CPUs it is one C++ operator where there is one (kernels/momentum.cpp).
     """
 
-    def __init__(self, parameters: Sequence[Parameter], settings: Settings) -> None:
+    def __init__(self, parameters: Sequence[Parameter], settings: Settings, own: Groups | None = None) -> None:
+        """`own`: the group of each parameter."""
         super().__init__()
         self.parameters = ParameterTuple(parameters)
         self.velocity = self.parameters.clone(prefix="velocity", init="zeros")
         self.shapes = [tuple(parameter.shape) for parameter in parameters]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.count = sum(self.sizes)
-        self.decay = [settings.weight_decay if decays(parameter) else 0.0 for parameter in parameters]
+        self.decay = groups.decays(parameters, settings.weight_decay, own)
+        self.rates = groups.rates(parameters, own)
         self.momentum, self.nesterov = settings.momentum, settings.nesterov
         self.apply, self.subtract = ops.ApplyMomentum(), ops.AssignSub()
         operators = library.usable() if mindspore.get_context("device_target") == "CPU" else None
         self.fused = False
         if operators is not None and all(parameter.dtype == mindspore.float32 for parameter in parameters):
             self.fused = True
-            self.settings = Tensor([self.momentum, float(self.nesterov), *self.decay], mindspore.float32)
+            self.settings = Tensor([self.momentum, float(self.nesterov), *self.decay, *self.rates], mindspore.float32)
             self.step = _step(operators, "momentum_step", len(self.sizes))
             self.step_of_buffer = _step(operators, "momentum_step_of_buffer", len(self.sizes))
 
@@ -50,11 +54,12 @@ class Momentum(nn.Cell):
             return self.step(gradients, learning_rate, self.settings, *self.parameters, *self.velocity)
         parts = ops.split(gradients[: self.count], self.sizes)
         for k in range(len(self.sizes)):
+            rate = learning_rate if self.rates[k] == 1 else learning_rate * self.rates[k]
             if self.nesterov:  # ApplyMomentum(use_nesterov=True) does without it on the CPU (MindSpore 2.10)
-                self.subtract(self.parameters[k], learning_rate * self.direction(k, parts[k]))
+                self.subtract(self.parameters[k], rate * self.direction(k, parts[k]))
             else:
                 gradient = self.decayed(k, parts[k])
-                self.apply(self.parameters[k], self.velocity[k], learning_rate, gradient, self.momentum)
+                self.apply(self.parameters[k], self.velocity[k], rate, gradient, self.momentum)
         return learning_rate
 
     def decayed(self, k: int, gradient: Tensor) -> Tensor:
@@ -86,8 +91,3 @@ def _step(operators: Path, name: str, count: int) -> ops.Custom:
     step.set_signatures([sig.make_sig(f"input{k}", mode) for k, mode in enumerate(modes)])
     step.add_prim_attr("side_effect_mem", True)
     return step
-
-
-def decays(parameter: Parameter) -> bool:
-    """Whether weight decay applies: weights of convolutions and dense layers have two or more dimensions."""
-    return len(parameter.shape) > 1

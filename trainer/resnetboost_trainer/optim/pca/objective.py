@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from resnetboost_trainer.optim.sgd import decays
+from resnetboost_trainer.optim import groups
 
 
 class Weights(nn.Cell):
@@ -20,7 +20,7 @@ class Weights(nn.Cell):
         self.parameters = ParameterTuple(parameters)
         self.shapes = [tuple(parameter.shape) for parameter in parameters]
         self.sizes = [parameter.size for parameter in parameters]
-        rates = [weight_decay if decays(parameter) else 0.0 for parameter in parameters]
+        rates = groups.decays(parameters, weight_decay)
         decay = Tensor(np.repeat(np.array(rates, np.float32), self.sizes))
         self.decay = Parameter(decay, name="pca.decay", requires_grad=False)
 

@@ -35,13 +35,13 @@ def state_of(config: Config) -> str:
 def _build(context: BuildContext) -> Parts:
     kfac = curvature(context)
     assert kfac is not None, "a THOR stage has the block"
-    cell, state = momentum.optimizer(kfac.parameters, context.config)
-    rule = MeanUpdate(kfac.parameters, kfac.optimizer(cell), context.communicator, context.summed)
+    first_order = momentum.optimizer(kfac.parameters, context.config)
+    rule = MeanUpdate(kfac.parameters, kfac.optimizer(first_order), context.communicator, context.summed)
     return Parts(
         parameters=kfac.parameters,
         update_rule=rule,
         advice=raise_damping,
-        state=[*state, *kfac.state()],
+        state=[*first_order.state(), *kfac.state()],
         optional_state=kfac.optional_state(),
         curvature=kfac,
     )

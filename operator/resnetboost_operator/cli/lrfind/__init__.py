@@ -1,0 +1,1 @@
+"""`resnetboost lr-find`: suggests a learning rate from a sweep over rates."""
