@@ -60,6 +60,15 @@ def test_a_box_is_resized_to_the_bits_of_pillow(
     np.testing.assert_array_equal(ours(part, to_width, to_height, mirrored=True), expected[:, :, ::-1])
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_without_the_operator_the_bits_are_the_same(mirrored: bool) -> None:
+    """Rows that do not follow each other in memory are resized by Pillow, as everything is where there is no g++."""
+    pixels, box = noise(300, 250), Box(10, 20, 240, 200)
+    sparse = np.repeat(pixels, 2, axis=0)[::2]
+    assert not sparse.flags.c_contiguous
+    np.testing.assert_array_equal(ours(Part(sparse, box), 64, 64, mirrored), ours(Part(pixels, box), 64, 64, mirrored))
+
+
 def test_threads_do_not_disturb_each_other() -> None:
     parts = [Part(noise(200 + 20 * k, 420 - 30 * k, k), Box(k, 2 * k, 150 + k, 160 - k)) for k in range(8)]
     expected = [ours(part, 96, 64) for part in parts]
