@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from resnetboost_trainer.data import transforms
+from resnetboost_trainer.data import resize, transforms
 from resnetboost_trainer.data.dataset import Channels, Images
 from resnetboost_trainer.data.transforms import Evaluated
 
@@ -60,7 +60,7 @@ class Preparation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
             transforms.fill(out, data, Evaluated(self.width, self.resize), None, self.channels)
             return out
         pixels = transforms.whole(data, self.width, self.height, grey=len(self.mean) == 1)
-        transforms.normalise(out, pixels * np.float32(self.white / 255), self.channels)
+        resize.normalise(out, pixels * np.float32(self.white / 255), self.channels)
         return out
 
     def label(self, number: int) -> str:

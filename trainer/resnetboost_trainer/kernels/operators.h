@@ -34,6 +34,10 @@ struct Call {
     if (std::strcmp(types[k], "int32") != 0) throw std::invalid_argument("settings that are not int32");
     return static_cast<const int*>(data[k]);
   }
+  const uint8_t* bytes(int k) const {
+    if (std::strcmp(types[k], "uint8") != 0) throw std::invalid_argument("pixels that are not uint8");
+    return static_cast<const uint8_t*>(data[k]);
+  }
 };
 
 // Held by the running operator: the thread pool and the work space serve one operator at a time.
@@ -48,7 +52,6 @@ template <typename Body>
 int guarded(const char* name, const Call& call, int count, Body body) noexcept {
   try {
     require(call.count == count, "wrong number of tensors");
-    const std::lock_guard<std::mutex> lock(turn());
     body(call);
     return 0;
   } catch (const std::exception& error) {
@@ -59,7 +62,14 @@ int guarded(const char* name, const Call& call, int count, Body body) noexcept {
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-#define OPERATOR(name, count, body)                                                                          \
+// An operator that any number of threads may run at once: it uses neither the thread pool nor the work space.
+#define CONCURRENT_OPERATOR(name, count, body)                                                                \
   EXPORTED int name(int tensors, void** data, int* ranks, int64_t** shapes, const char** types, void*, void*) { \
     return guarded(#name, Call{tensors, data, ranks, shapes, types}, count, body);                            \
   }
+
+#define OPERATOR(name, count, body)                       \
+  CONCURRENT_OPERATOR(name, count, [](const Call& call) { \
+    const std::lock_guard<std::mutex> lock(turn());       \
+    body(call);                                           \
+  })
