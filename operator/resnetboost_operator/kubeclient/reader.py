@@ -60,7 +60,7 @@ class Reader:
 
     async def fill(self, jobs: Reflector) -> None:
         """List once, into the reflector's cache. Raises `UserError`, which names the problem and the remedy."""
-        with _as_user_errors(self._client.host):
+        with as_user_errors(self._client.host):
             await jobs.fill(_RETRIES)
 
     async def names(self, namespace: str) -> list[str]:
@@ -102,8 +102,8 @@ async def connected() -> AsyncIterator[Reader]:
 
 
 @contextlib.contextmanager
-def _as_user_errors(host: str) -> Iterator[None]:
-    """Turn API errors into `UserError`s."""
+def as_user_errors(host: str, verbs: str = "list and watch") -> Iterator[None]:
+    """Turn API errors into `UserError`s; `verbs` are those on jobs that the requests need."""
     try:
         yield
     except errors.Unauthorized:
@@ -116,7 +116,7 @@ def _as_user_errors(host: str) -> Iterator[None]:
         remedy = "helm install resnetboost charts/resnetboost brings it; without the chart kubectl apply -f crds/"
         raise UserError(f"the cluster at {host} does not know the kind {names.KIND}; {remedy}") from None
     except errors.Refused as error:
-        raise UserError(f"{error.words}; ask for the verbs list and watch on {JOBS.plural}.{JOBS.group}") from None
+        raise UserError(f"{error.words}; ask for the verbs {verbs} on {JOBS.plural}.{JOBS.group}") from None
     except (errors.ApiError, msgspec.MsgspecError) as error:
         raise UserError(f"the server at {host} is not a Kubernetes API server: {error}") from None
 
