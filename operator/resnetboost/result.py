@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 
 from resnetboost.table import Table, Value
+from resnetboost_api.evaluation import EvaluationDetails
 from resnetboost_api.status import StageStatus, Status
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import metricsfile, runfolder
+from resnetboost_operator.runs import details, metricsfile, runfolder
 from resnetboost_operator.runs.metricsfile import Measured
 
 _EVALUATION = ("top1", "top5", "test_loss", "ema_top1", "ema_top5", "ema_test_loss")
@@ -101,6 +102,11 @@ class Run:
         job = self._folder.read_job()
         root = self._folder.checkpoints / job["metadata"]["uid"]
         return tuple(found for stage in job["spec"]["stages"] for found in _checkpoints(root / stage["name"]))
+
+    @property
+    def evaluation(self) -> EvaluationDetails | None:
+        """The newest evaluation by class that `resnetboost eval --record` has recorded; None without one."""
+        return details.newest(self._folder)
 
     @property
     def report(self) -> Path | None:

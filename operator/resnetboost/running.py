@@ -38,8 +38,15 @@ def run(
             else:
                 _train(job, folder, _Listener(job, progress, on_status))
     except OSError as error:
-        raise errors.storage_error(error) from None
+        raise _in_python(errors.storage_error(error)) from None
+    except errors.UserError as error:
+        raise _in_python(error) from None
     return Run(path)
+
+
+def _in_python(error: errors.UserError) -> errors.UserError:
+    """The error with this interface's arguments in place of the command line's options."""
+    return type(error)(str(error).replace("--out", "out=...").replace("--fresh", "fresh=True"))
 
 
 class _Listener:
