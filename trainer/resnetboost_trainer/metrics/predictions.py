@@ -1,6 +1,7 @@
 """The prediction of every test image, gathered over the gang, and its statistics: pure arithmetic on arrays."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,20 +41,23 @@ class Predictions:
     @property
     def counted(self) -> NDArray[np.bool_]:
         """Which images count (n,)."""
-        return self._found[2] > 0
+        found: NDArray[np.bool_] = self._found[2] > 0
+        return found
 
     @property
     def classes(self) -> Counts:
         """The predicted class of each image that counts."""
-        return self._found[0, self.counted].astype(np.int64)
+        found: Counts = self._found[0, self.counted].astype(np.int64)
+        return found
 
     @property
     def confidences(self) -> NDArray[np.float64]:
         """The probability of that class."""
-        return self._found[1, self.counted].astype(np.float64)
+        found: NDArray[np.float64] = self._found[1, self.counted].astype(np.float64)
+        return found
 
 
-def confusion(labels: Counts, predicted: Counts, classes: int) -> Counts:
+def confusion(labels: NDArray[np.integer[Any]], predicted: Counts, classes: int) -> Counts:
     """The pairs of label and predicted class that occur, with their number: (pairs, 3)."""
     pairs, counts = np.unique(labels.astype(np.int64) * classes + predicted, return_counts=True)
     return np.stack([pairs // classes, pairs % classes, counts], 1)
