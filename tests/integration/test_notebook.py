@@ -1,4 +1,4 @@
-"""The notebook of the examples runs from top to bottom, in an event loop as in Jupyter, and is stored without outputs."""
+"""The notebook of the examples runs from top to bottom, in an event loop as in Jupyter; it has no stored outputs."""
 
 import json
 import os

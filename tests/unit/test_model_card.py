@@ -138,8 +138,8 @@ def test_a_file_of_weights_has_a_card_too(tmp_path: Path) -> None:
 
 def details(**changes: Any) -> EvaluationDetails:
     found = ClassResult(name="one | two", images=4, recall=0.75, precision=None)
-    plain = {"step": 44, "averaged": False, "dataset": "digits", "images": 4, "classes": (found, found)}
-    rest = {"confusion": ((0, 0, 3), (0, 1, 1)), "calibration_error": 0.0625, "bins": ()}
+    plain: dict[str, Any] = {"step": 44, "averaged": False, "dataset": "digits", "images": 4, "classes": (found, found)}
+    rest: dict[str, Any] = {"confusion": ((0, 0, 3), (0, 1, 1)), "calibration_error": 0.0625, "bins": ()}
     return EvaluationDetails(**plain | rest | changes)
 
 
