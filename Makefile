@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 STAMP := .venv/.installed
 OPERATORS := .venv/.operators
-SOURCES = $(wildcard api/resnetboost_api operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
+SOURCES = $(wildcard api/resnetboost_api operator/resnetboost operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
 OPERATOR_TESTS = $(wildcard tests/integration/test_operator_*.py tests/integration/test_gang_*.py)
 # The longest files first: a worker that begins with one last would be waited for.
 FAST_TESTS = $(wildcard tests/contract tests/golden tests/unit)

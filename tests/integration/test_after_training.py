@@ -1,5 +1,6 @@
 """`eval`, `predict` and `export` on a finished run give the same figures as training did."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import onnxruntime
 import pytest
 from mindspore import Tensor, load, nn
 from PIL import Image
+from sklearn import metrics
 
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import inference, trained
@@ -57,6 +59,30 @@ def test_an_evaluation_has_the_figures_of_the_training(run: Path) -> None:
     assert (found["top1"], found["top5"], found["images"]) == (ended["top1"], ended["top5"], 360)
     assert found["loss"] == pytest.approx(ended["testLoss"], rel=1e-5)
     assert found["dataset"] == found["trainedOn"]
+
+
+def test_the_details_by_class_are_scikit_learns_and_reach_files_report_and_card(run: Path, tmp_path: Path) -> None:
+    done = resnetboost("eval", run, "-o", "json", "--save", tmp_path / "details", "--record", "--batch", "50")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    digits = registry.load(config.Dataset(name="digits"), 10)
+    predicted = inference.network(trained.read(run))(Tensor(digits.x_test)).asnumpy().argmax(1)
+    matrix = metrics.confusion_matrix(digits.y_test, predicted)
+    with (tmp_path / "details" / "confusion.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["", *"0123456789"]
+    np.testing.assert_array_equal([[int(cell) for cell in row[1:]] for row in rows], matrix)
+    assert found["top1"] == pytest.approx(matrix.trace() / matrix.sum(), abs=1e-6)
+    recall = metrics.recall_score(digits.y_test, predicted, average=None)
+    assert [entry["recall"] for entry in found["details"]["classes"]] == pytest.approx(recall)
+    assert (tmp_path / "details" / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    card = resnetboost("card", run).stdout
+    assert f"Expected calibration error (15 bins): {found['details']['calibrationError']:.4f}" in card
+    assert "| 3 | " in card
+    assert "type: ece" in card
+    plain = resnetboost("eval", run, "--details").stdout
+    assert "class, taken for" in plain
+    assert f"calibration error  {found['details']['calibrationError']:.4f}" in plain
 
 
 def test_predict_classifies_images_of_digits(run: Path, tmp_path: Path) -> None:

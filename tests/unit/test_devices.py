@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from resnetboost_api import __version__, names
-from resnetboost_operator.cli.run.command import check_device
 from resnetboost_operator.errors import UserError
+from resnetboost_operator.local.entry import check_device
 from resnetboost_operator.manifests import gang
 from resnetboost_operator.manifests.devices import Images
 from resnetboost_operator.manifests.pod import GROUP_ID

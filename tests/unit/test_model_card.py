@@ -5,8 +5,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 import yaml
 
+from resnetboost_api.evaluation import ClassResult, EvaluationDetails
 from resnetboost_trainer.checkpoint import model_card, trained
 from resnetboost_trainer.cli import card, export
 from resnetboost_trainer.data.preprocessing import Preparation
@@ -132,3 +134,35 @@ def test_a_file_of_weights_has_a_card_too(tmp_path: Path) -> None:
     assert "How it was trained is not known" in text
     assert front(text)["tags"][2] == "resnet20"
     assert msgspec.json.encode(front(text))
+
+
+def details(**changes: Any) -> EvaluationDetails:
+    found = ClassResult(name="one | two", images=4, recall=0.75, precision=None)
+    plain: dict[str, Any] = {"step": 44, "averaged": False, "dataset": "digits", "images": 4, "classes": (found, found)}
+    rest: dict[str, Any] = {"confusion": ((0, 0, 3), (0, 1, 1)), "calibration_error": 0.0625, "bins": ()}
+    return EvaluationDetails(**plain | rest | changes)
+
+
+def test_a_recorded_evaluation_by_class_is_shown(tmp_path: Path) -> None:
+    path = save(tmp_path, 44)
+    evaluated(path.parent, (44, 0.9))
+    (path / "evaluation.json").write_bytes(msgspec.json.encode(details()))
+    text = of(path)
+    assert "Expected calibration error (15 bins): 0.0625." in text
+    assert "| one  two | 4 | 75.00% |  |" in text
+    assert "Most often confused: one  two for one  two (1)." in text
+    (result,) = front(text)["model-index"][0]["results"]
+    assert result["metrics"][-1]["value"] == 0.0625
+    (path / "evaluation.json").write_bytes(msgspec.json.encode(details(dataset="other")))
+    assert "ece" not in str(front(of(path))["model-index"]), "its other figures are of the data set of the training"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", msgspec.json.encode(details(step=22)), msgspec.json.encode(details(confusion=((0, 2, 1),)))],
+    ids=["empty", "no details", "of another step", "a class that is not there"],
+)
+def test_other_files_in_its_place_are_left_out(tmp_path: Path, content: bytes) -> None:
+    path = save(tmp_path, 44)
+    (path / "evaluation.json").write_bytes(content)
+    assert "By class" not in of(path)

@@ -4,9 +4,11 @@ import html.parser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from resnetboost_api.evaluation import Bin, ClassResult, EvaluationDetails
 from resnetboost_api.status import Attempt, Condition, Goodput, Loss, Progress, StageStatus, Status
 from resnetboost_operator.runs import report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
@@ -141,3 +143,30 @@ def test_a_single_step_can_be_drawn(folder: RunFolder) -> None:
 )
 def test_the_result_line_has_the_runs_state(status: Status, words: str) -> None:
     assert report.result(status) == words
+
+
+def test_a_recorded_evaluation_by_class_is_shown_escaped(folder: RunFolder) -> None:
+    own = begin(folder, COMPLETE).parent
+    for step, recall in ((10, 0.5), (20, 0.25)):
+        found = ClassResult(name=f"{HOSTILE} $x_", images=4, recall=recall, precision=None)
+        recorded = EvaluationDetails(
+            step=step,
+            averaged=False,
+            dataset="digits",
+            images=8,
+            classes=(found, found),
+            confusion=((0, 0, 1), (0, 1, 3), (1, 1, 4)),
+            calibration_error=0.0625,
+            bins=(Bin(images=8, confidence=0.9, accuracy=0.6),),
+        )
+        place = own / f"step-{step:08}"
+        place.mkdir()
+        (place / "evaluation.json").write_bytes(msgspec.json.encode(recorded))
+    (own / "step-00000020" / "averaged-evaluation.json").write_text("damaged")
+    report.write_report(folder)
+    text = folder.report_html.read_text()
+    assert "8 test images of digits, step 20" in text
+    assert "25.0 %" in text
+    assert "50.0 %" not in text.split("Evaluation by class")[1].split("<h2>")[0]
+    assert text.count("data:image/png;base64,") == 2
+    assert HOSTILE not in text

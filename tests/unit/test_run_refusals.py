@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from resnetboost_operator.cli.run.command import check_room, check_starts
 from resnetboost_operator.errors import UserError
+from resnetboost_operator.local.entry import check_room, check_starts
 
 MEMORY_BYTES = 4 << 30  # for six ranks
 

@@ -30,10 +30,14 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
         written = jobfile.load(path)
     except jobfile.JobFileError as error:
         raise JobError([str(error)]) from None
-    job = overrides.apply(written, [_decoded(assignment) for assignment in assignments])
+    return checked(overrides.apply(written, [_decoded(assignment) for assignment in assignments]), path)
+
+
+def checked(job: Manifest, place: Path | str) -> Manifest:
+    """The defaulted job. Raises `JobError` for an invalid one; `place` names it in messages."""
     problems = schema.check(job)
     if problems:
-        raise JobError(_sentences(path, problems))
+        raise JobError(_sentences(place, problems))
     return schema.defaulted(job)
 
 
@@ -50,8 +54,10 @@ def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
     if not jobs:
         raise JobError([f"{path}: none of its {len(documents)} documents is a {names.KIND}; add one"])
     for place, written in jobs:
-        problems = schema.check(written)
-        yield place, JobError(_sentences(place, problems)) if problems else schema.defaulted(written)
+        try:
+            yield place, checked(written, place)
+        except JobError as error:
+            yield place, error
 
 
 def _decoded(assignment: str) -> str:

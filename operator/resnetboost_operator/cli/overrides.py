@@ -22,6 +22,7 @@ class OverrideError(UserError):
     """A `--set` that cannot be applied."""
 
     def __init__(self, assignment: str, reason: str) -> None:
+        self.reason = reason
         super().__init__(f"--set {readable.printable(readable.cut(assignment, SHOWN))}: {reason}")
 
 
@@ -31,6 +32,15 @@ def apply(job: Manifest, assignments: Sequence[str]) -> Manifest:
     for assignment in assignments:
         path, value = _split(assignment)
         _set(changed, _parse_path(path, assignment), _parse_value(value, assignment), assignment)
+    return changed
+
+
+def assign(job: Manifest, path: str, value: Any) -> Manifest:
+    """Return a copy of the job with the value at a path such as `stages[0].epochs`. Raises `OverrideError`."""
+    if not path or _path_end(path) != len(path):
+        raise OverrideError(path, "write it as a path, for example stages[0].epochs")
+    changed = copy.deepcopy(job)
+    _set(changed, _parse_path(path, path), value, path)
     return changed
 
 

@@ -23,7 +23,10 @@ BACKOFF = retry.Backoff(first_seconds=0.25, most_seconds=8.0)
 LINE_LIMIT_BYTES = 8 * 1024 * 1024
 _UNLIMITED = contextlib.nullcontext()
 _JSON = {"Content-Type": "application/json"}
-_MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
+_CONTENT: dict[resources.Verb, dict[str, str]] = {
+    "patch": {"Content-Type": "application/merge-patch+json"},
+    "apply": {"Content-Type": "application/apply-patch+yaml"},  # of which JSON is a part
+}
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -202,7 +205,7 @@ class Client:
         configuration = self._api.configuration
         self._session = self._session or connection.session(self._api)
         body = None if request.body is None else msgspec.json.encode(request.body)
-        headers = _MERGE_PATCH if request.verb == "patch" else _JSON
+        headers = _CONTENT.get(request.verb, _JSON)
         return await self._session.request(
             resources.METHODS[request.verb],
             configuration.host + request.path,

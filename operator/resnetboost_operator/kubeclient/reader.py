@@ -102,8 +102,8 @@ async def connected() -> AsyncIterator[Reader]:
 
 
 @contextlib.contextmanager
-def as_user_errors(host: str) -> Iterator[None]:
-    """Turn API errors into `UserError`s."""
+def as_user_errors(host: str, verbs: str = "list and watch") -> Iterator[None]:
+    """Turn API errors into `UserError`s; `verbs` are those on jobs that the requests need."""
     try:
         yield
     except errors.Unauthorized:
@@ -116,7 +116,7 @@ def as_user_errors(host: str) -> Iterator[None]:
         remedy = "helm install resnetboost charts/resnetboost brings it; without the chart kubectl apply -f crds/"
         raise UserError(f"the cluster at {host} does not know the kind {names.KIND}; {remedy}") from None
     except errors.Refused as error:
-        raise UserError(f"{error.words}; ask for the verbs list and watch on {JOBS.plural}.{JOBS.group}") from None
+        raise UserError(f"{error.words}; ask for the verbs {verbs} on {JOBS.plural}.{JOBS.group}") from None
     except (errors.ApiError, msgspec.MsgspecError) as error:
         raise UserError(f"the server at {host} is not a Kubernetes API server: {error}") from None
 

@@ -8,7 +8,8 @@ import msgspec
 from resnetboost_api import names
 from resnetboost_operator.observed import capabilities
 
-Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
+# `apply` is a patch by the API server's own merge (server-side apply); the right to it is that to patch.
+Verb = Literal["get", "list", "watch", "create", "update", "patch", "apply", "delete", "deletecollection"]
 
 # A watch is a list request with a query parameter.
 METHODS: dict[Verb, str] = {
@@ -18,12 +19,13 @@ METHODS: dict[Verb, str] = {
     "create": "POST",
     "update": "PUT",
     "patch": "PATCH",
+    "apply": "PATCH",
     "delete": "DELETE",
     "deletecollection": "DELETE",
 }
 READ_VERBS: frozenset[Verb] = frozenset({"get", "list", "watch"})
 # Verbs that need an object's name: without it, the path is that of the collection.
-NAMED_VERBS: frozenset[Verb] = frozenset({"get", "update", "patch", "delete"})
+NAMED_VERBS: frozenset[Verb] = frozenset({"get", "update", "patch", "apply", "delete"})
 
 
 class Resource(msgspec.Struct, frozen=True):

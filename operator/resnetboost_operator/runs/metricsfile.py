@@ -27,13 +27,17 @@ class Measured(msgspec.Struct, frozen=True):
 
 def read(path: Path) -> Measured:
     """Read the merged metrics of a run; empty without a file."""
-    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
-    names = [name for name in (rows[0] if rows else ()) if name not in ("stage", "attempt", "step")]
+    return measured(list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else [])
+
+
+def measured(rows: Sequence[Row]) -> Measured:
+    """The columns of merged rows."""
+    names = [name for name in _columns(rows) if name not in ("stage", "attempt", "step")]
     return Measured(
         steps=range(1, len(rows) + 1),
         stages=[row["stage"] for row in rows],
         attempts=[int(row["attempt"]) for row in rows],
-        columns={name: [_number(row[name]) for row in rows] for name in names},
+        columns={name: [_number(row.get(name)) for row in rows] for name in names},
     )
 
 
@@ -50,14 +54,21 @@ def _number(text: str | None) -> float:
 
 
 def merge(folder: RunFolder) -> None:
-    """Write metrics.csv: stages in order, and each step once, from the last attempt that made it."""
+    """Write metrics.csv."""
+    if found := rows(folder):
+        write(folder.metrics_file, _csv(_columns(found), found))
+
+
+def rows(folder: RunFolder) -> list[Row]:
+    """The rows of metrics.csv: stages in order, and each step once, from the last attempt that made it."""
     job = folder.read_job()
     root = folder.checkpoints / job["metadata"]["uid"]
     stages = [stage["name"] for stage in job["spec"]["stages"]]
-    rows = [row for stage in stages for row in merged(_attempts(root / stage, stage))]
-    if rows:
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        write(folder.metrics_file, _csv(columns, rows))
+    return [row for stage in stages for row in merged(_attempts(root / stage, stage))]
+
+
+def _columns(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
 
 
 def merged(attempts: Iterable[Sequence[Row]]) -> list[Row]:

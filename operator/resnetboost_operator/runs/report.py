@@ -6,12 +6,13 @@ from html import escape
 from string import Template
 from typing import Any, TypeVar
 
+from resnetboost_api.evaluation import EvaluationDetails
 from resnetboost_api.status import Attempt, Goodput, StageStatus, Status
 from resnetboost_operator import lost_time, readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.observed import pods
-from resnetboost_operator.runs import adasum, cost, curves, losses, metricsfile, pca, thor
+from resnetboost_operator.runs import adasum, cost, curves, details, losses, metricsfile, pca, thor
 from resnetboost_operator.runs.adasum import Sums
 from resnetboost_operator.runs.cost import Cost
 from resnetboost_operator.runs.curves import Did
@@ -70,6 +71,8 @@ _ATTEMPT_COLUMNS = (
 )
 _STAGE_COLUMNS = ("Stage", "State", "Attempts", "Top-1", "Top-5", "Test loss", "Images skipped")
 _EVALUATION_COLUMNS = ("Stage", "Best checkpoint", "By", "Value", "Ended early")
+_CLASS_COLUMNS = ("Class", "Images", "Recall", "Precision")
+MOST_CLASSES = 100  # with a row in the report
 _LOSS_ROWS = ("Label smoothing", "Precision", "Loss scale", "Steps left out, as gradients overflowed")
 _CURVATURE_ROWS = (
     "Updates",
@@ -126,7 +129,8 @@ def write_report(folder: RunFolder) -> None:
     if png:
         write(folder.report_png, png)
     loss = losses.by_stage(measured, job)
-    write(folder.report_html, page(job, status, folder.read_environment(), png, did, loss))
+    found = details.newest(folder)
+    write(folder.report_html, page(job, status, folder.read_environment(), png, did, loss, found))
 
 
 def _drawn(measured: metricsfile.Measured, heading: str, did: Did) -> bytes:
@@ -151,6 +155,7 @@ def page(
     png: bytes,
     did: Did,
     loss: Sequence[Loss] = (),
+    by_class: EvaluationDetails | None = None,
 ) -> str:
     """The HTML document. All text of jobs, messages and logs is escaped: it is untrusted."""
     sections = (
@@ -160,6 +165,7 @@ def page(
         _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, did.updates, _curvature_cells)),
         _section("Adaptive sums", _by_stage(_SUMS_ROWS, did.sums, _sums_cells)),
         _section("Descent in a subspace", _by_stage(_DESCENT_ROWS, did.descents, _descent_cells)),
+        _section("Evaluation by class", _by_class(by_class)),
         _section("Time", _time(status.goodput)),
         _section("Failed attempts", _table(_ATTEMPT_COLUMNS, map(_attempt_cells, status.attempts))),
         _section("Job", f"<pre>{escape(yamltext.dump(dict(job)))}</pre>"),
@@ -300,6 +306,28 @@ def _descent_cells(descent: Descent) -> Sequence[object]:
         readable.quantity(descent.evaluations) if descent.searched else None,
         f"{readable.share(descent.gradient_share)} in the mean; {course} at last",
     )
+
+
+def _by_class(found: EvaluationDetails | None) -> str:
+    """The picture, and a row per class: of many those with the lowest recall."""
+    if found is None:
+        return ""
+    known = [result for result in found.classes if result.recall is not None]
+    if len(known) > MOST_CLASSES:
+        known = sorted(known, key=lambda result: result.recall or 0.0)[:MOST_CLASSES]
+    rows = ((result.name, result.images, _share(result.recall), _share(result.precision)) for result in known)
+    which = f"; the {MOST_CLASSES} classes with the lowest recall" if len(known) < len(found.classes) else ""
+    origin = f"{readable.plural(found.images, 'test image')} of {found.dataset}, step {found.step}"
+    picture = base64.b64encode(details.draw(found)).decode()
+    return (
+        f"<p>{escape(origin + (', averaged weights' if found.averaged else '') + which)}.</p>\n"
+        f'<img alt="confusion matrix and calibration" src="data:image/png;base64,{picture}">\n'
+        f"{_table(_CLASS_COLUMNS, rows)}"
+    )
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else readable.share(value)
 
 
 def _milliseconds(seconds: float) -> str:

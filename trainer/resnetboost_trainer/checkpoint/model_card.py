@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from resnetboost_api import evaluation
+from resnetboost_api.evaluation import EvaluationDetails
 from resnetboost_trainer.checkpoint import lineage, versions
 from resnetboost_trainer.checkpoint.lineage import Stage
 from resnetboost_trainer.checkpoint.store import Manifest
@@ -17,21 +19,43 @@ from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.data.preprocessing import Preparation, readable
 
 MAX_CLASSES = 20
+MOST_CONFUSED = 5
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Contents of a model card; `exported` is the name and the format of the exported file."""
+    """Contents of a model card; `exported` is the name and the format of the exported file.
+
+    `details` are those of an evaluation by class, if one was recorded with the checkpoint.
+    """
 
     network: Trained
     stages: Sequence[Stage]
     prepared: Preparation | None
     exported: tuple[str, str] | None
+    details: EvaluationDetails | None = None
 
 
 def facts(network: Trained, prepared: Preparation | None, exported: tuple[str, str] | None = None) -> Facts:
     """Collect the contents of a card, including the stages recorded in the checkpoint's folder."""
     stages = [] if network.manifest is None else lineage.stages(network.path, network.manifest, network.averaged)
-    return Facts(network, stages, prepared, exported)
+    return Facts(network, stages, prepared, exported, _details(network))
+
+
+def details_file(averaged: bool) -> str:
+    """Name of the file in a checkpoint's folder with the details of an evaluation of its weights."""
+    return f"averaged-{evaluation.FILE}" if averaged else evaluation.FILE
+
+
+def _details(network: Trained) -> EvaluationDetails | None:
+    """Read the details that were recorded with the checkpoint; None without, or if they are not of it."""
+    path = network.path / details_file(network.averaged)
+    try:
+        if network.manifest is None or path.stat().st_size > evaluation.MAX_BYTES:
+            return None
+        found = evaluation.decode(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if (found.step, found.averaged) == (network.manifest.step, network.averaged) else None
 
 
 def text(facts: Facts) -> str:
@@ -40,6 +64,7 @@ def text(facts: Facts) -> str:
         f"---\n{_yaml(_front(facts))}---",
         f"# {_title(facts)}\n\n{_plain(facts.network.describe())}.",
         _training(facts),
+        _by_class(facts.details),
         _data(facts),
         _use(facts),
         _versions(facts),
@@ -107,7 +132,11 @@ def _metrics(facts: Facts) -> list[dict[str, Any]]:
     if found is None:
         return []
     names = (("accuracy", "top-1 accuracy"), ("accuracy_top5", "top-5 accuracy"), ("loss", "test loss"))
-    return [{"type": kind, "name": name, "value": value} for (kind, name), value in zip(names, found, strict=True)]
+    metrics = [{"type": kind, "name": name, "value": value} for (kind, name), value in zip(names, found, strict=True)]
+    if facts.details is None or facts.details.dataset != facts.stages[-1].manifest.dataset:
+        return metrics  # of another data set than the other figures
+    error = facts.details.calibration_error
+    return [*metrics, {"type": "ece", "name": "expected calibration error, 15 bins", "value": error}]
 
 
 def _title(facts: Facts) -> str:
@@ -132,6 +161,38 @@ def _row(stage: Stage) -> str:
     gang = f"{manifest.world_size} × {manifest.local_batch_size}"
     cells = [manifest.stage, manifest.algorithm, str(front["epochs"]), str(manifest.step), gang, *results]
     return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
+
+
+def _by_class(details: EvaluationDetails | None) -> str:
+    """Return the section with the recall and precision of each class, or of those with the lowest recall."""
+    if details is None:
+        return ""
+    known = [found for found in details.classes if found.recall is not None]
+    shown = known if len(known) <= MAX_CLASSES else sorted(known, key=lambda found: found.recall or 0.0)[:MAX_CLASSES]
+    rows = [
+        f"| {_plain(found.name)} | {found.images} | {_share(found.recall)} | {_share(found.precision)} |"
+        for found in shown
+    ]
+    which = "" if len(shown) == len(known) else f" The {MAX_CLASSES} of {len(known)} classes with the lowest recall:"
+    confused = ", ".join(
+        f"{_plain(actual)} for {_plain(taken)} ({images})"
+        for actual, taken, images in evaluation.most_confused(details, MOST_CONFUSED)
+    )
+    return "\n".join(
+        [
+            "## By class\n",
+            f"On {details.images} images of `{_plain(details.dataset)}`. Expected calibration error"
+            f" ({evaluation.BINS} bins): {details.calibration_error:.4f}.{which}\n",
+            "| class | images | recall | precision |",
+            "|---|---|---|---|",
+            *rows,
+            *([f"\nMost often confused: {confused}."] if confused else []),
+        ]
+    )
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"
 
 
 def _data(facts: Facts) -> str:

@@ -12,7 +12,7 @@ from resnetboost_api.writing import without_nulls
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint import trained
 from resnetboost_trainer.checkpoint.trained import Trained
-from resnetboost_trainer.cli import image_options
+from resnetboost_trainer.cli import evaluation_details, image_options
 from resnetboost_trainer.cli import options as commandline
 from resnetboost_trainer.data import registry
 from resnetboost_trainer.data.preprocessing import readable
@@ -40,6 +40,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--resize", type=int, help="length of the shorter side that it is cut out of")
     made.add_argument("--batch", type=int, default=BATCH, help=f"images at a time (default: {BATCH})")
     made.add_argument("--skip", type=int, default=0, help="number of unusable images to skip before failing")
+    made.add_argument("--details", action="store_true", help="also by class: accuracy, confusion matrix, calibration")
+    made.add_argument("--save", metavar="DIR", type=Path, help="write the details into files of this folder")
+    made.add_argument(
+        "--record", action="store_true", help="record the details with the checkpoint, for its model card"
+    )
     made.add_argument("-o", "--output", choices=("text", "json"), default="text")
     commandline.add_device(made)
     return made
@@ -59,7 +64,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     corrupt = Corrupt(dataset.max_corrupt_images)
     evaluation = Evaluation(inference.network(network), dataset, Communicator(0, 1), batch, corrupt)
     started = time.perf_counter()
-    result = evaluation.run(lambda: None)
+    details = None
+    if arguments.details or arguments.save is not None or arguments.record:
+        result, predictions = evaluation.run_with_predictions(lambda: None)
+        details = evaluation_details.of(network, dataset, predictions)
+    else:
+        result = evaluation.run(lambda: None)
     evaluation.feed.close()
     facts = {
         "model": str(network.network),
@@ -71,10 +81,16 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         **msgspec.to_builtins(result),
         "seconds": time.perf_counter() - started,
     }
+    if details is not None and arguments.record:
+        facts["recorded"] = str(evaluation_details.record(network, details))
+    if details is not None and arguments.save is not None:
+        evaluation_details.save(arguments.save, details)
     if arguments.output == "json":
-        commandline.show(facts)
+        commandline.show(facts | ({"details": msgspec.to_builtins(details)} if details is not None else {}))
     else:
         print(_as_text(network, facts))
+        if details is not None:
+            print(f"\n{evaluation_details.text(details)}")
     return 0
 
 

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec.structs import replace
 
 from resnetboost_api.status import Status
-from resnetboost_operator import errors, readable, sizes
+from resnetboost_operator import errors, readable
 from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import Output, console, standard_output
 from resnetboost_operator.cli.run import trackers
 from resnetboost_operator.cli.view import display, summary
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.job import Job, parse_job
-from resnetboost_operator.local import environment, machine
+from resnetboost_operator.job import Job
+from resnetboost_operator.local import entry
 from resnetboost_operator.local.runloop import RunLoop
-from resnetboost_operator.runs import elastic, resumption, runfolder
+from resnetboost_operator.runs import runfolder
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.validation import data_notes
 from resnetboost_operator.validation.notes import notes
@@ -64,9 +63,7 @@ def run_job(file: Path, assignments: Sequence[str], out: Path | None, fresh: boo
     """Run or resume the job, print its summary and return the exit code."""
     began = time.monotonic()
     job = job_file.with_absolute_paths(job_file.load(file, assignments))
-    check_device(job["spec"], len(machine.usable_cores()), machine.memory_bytes())
-    check_room(job["spec"], machine.memory_bytes())
-    check_starts(job["spec"])
+    entry.check(job["spec"])
     for note in (*notes(job["spec"]), *data_notes.of(job["spec"])):
         print(f"resnetboost: note: {readable.printable(note)}", file=sys.stderr, flush=True)
     output = standard_output()
@@ -99,65 +96,12 @@ def _program() -> str:
     return sys.argv[0]
 
 
-def check_device(spec: Manifest, cores: int, memory_bytes: int) -> None:
-    """Refuse device types that need a cluster, and suggest what this machine can run."""
-    kind, most = spec["device"]["type"], max(1, min(cores, memory_bytes // machine.RANK_BYTES))
-    if kind != "CPU":
-        problem = f"device.type: {kind} needs a cluster, this machine trains on CPUs"
-        count = min(spec["device"]["count"], most)
-        larger = [index for index, stage in enumerate(spec["stages"]) if stage.get("deviceCount", 0) > most]
-        stages = "".join(f" --set stages[{index}].deviceCount={most}" for index in larger)
-        raise errors.UserError(f"{problem}; try --set device.type=CPU --set device.count={count}{stages}")
-
-
-def check_room(spec: Manifest, memory_bytes: int) -> None:
-    """Refuse a gang that needs more memory than this machine has: each rank imports MindSpore."""
-    most = max(1, memory_bytes // machine.RANK_BYTES)
-    ranks, field = _largest_gang(spec)
-    if ranks > most:
-        need = f"{ranks} ranks need about {ranks * machine.RANK_BYTES >> 30} GiB of memory"
-        raise errors.UserError(f"{field}: {need}, this machine has {memory_bytes >> 30} GiB; use at most {most}")
-
-
-def check_starts(spec: Manifest) -> None:
-    """Refuse `startFrom` of another job: each run has its own folder, without the checkpoints of other jobs."""
-    for index, stage in enumerate(spec["stages"]):
-        job = stage.get("startFrom", {}).get("jobName")
-        if job is not None:
-            field = f"stages[{index}].startFrom.jobName: {job}"
-            reason = "only jobs on a cluster share a claim, a run on this machine has a folder of its own"
-            raise errors.UserError(f"{field}: {reason}; make that job's stage an earlier stage of this one")
-
-
-def _largest_gang(spec: Manifest) -> tuple[int, str]:
-    """The number of ranks of the largest stage, and the field that sets it."""
-    given = [
-        (stage["deviceCount"], f"stages[{index}].deviceCount") if "deviceCount" in stage else None
-        for index, stage in enumerate(spec["stages"])
-    ]
-    return max(found or (int(spec["device"]["count"]), "device.count") for found in given)
-
-
 def _enter_and_train(folder: RunFolder, manifest: Manifest, fresh: bool, output: Output) -> tuple[Status, bool]:
     """Train unless the run is complete; return the last status and whether anything was trained."""
-    if fresh or folder.is_barren():
-        folder.clear()
-
-    def say(sentence: str) -> None:
-        output.write(f"{folder.path}: {sentence}\n")
-
-    ranks = manifest["spec"]["device"]["count"]
-    if folder.job_file.exists():
-        manifest = elastic.of_same_training(folder.read_job(), manifest)
-    job = parse_job(folder.enter(manifest, say))
-    status = folder.read_status()
-    if resumption.is_over(status, [stage.name for stage in job.spec.stages]):
+    job = entry.enter(folder, manifest, fresh, lambda sentence: output.write(f"{folder.path}: {sentence}\n"))
+    if job is None:
         output.write(f"{folder.path} holds the complete run already; --fresh starts over\n")
-        return status, False
-    if job.spec.device.count != ranks:
-        say(elastic.note(job.spec.device.count, ranks))
-        job = sizes.resized(replace(job, most_devices=ranks), ranks)
-    folder.write_environment(environment.describe())
+        return folder.read_status(), False
     return asyncio.run(_train(job, folder, output)), True
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from resnetboost_api import evaluation
 from resnetboost_operator.cli.trainer import options, process
 
 
@@ -20,6 +21,14 @@ from resnetboost_operator.cli.trainer import options, process
     "--skip", type=click.IntRange(0), metavar="N", help="Number of unusable images to skip before failing. [default: 0]"
 )
 @options.WHICH
+@click.option("--details", is_flag=True, help="Also by class: accuracy, confusion matrix, calibration error.")
+@click.option(
+    "--save",
+    metavar="DIR",
+    type=options.PATH,
+    help="Write the details into DIR: classes.csv, confusion.csv, confusion.png, evaluation.json.",
+)
+@click.option("--record", is_flag=True, help="Record the details with the checkpoint, for its report and model card.")
 @options.WEIGHTS
 @options.MODEL
 @options.DEVICE
@@ -35,6 +44,20 @@ def evaluate(ctx: click.Context, /, source: Path, **given: Any) -> None:
     Examples:
       resnetboost eval runs/digits
       resnetboost eval runs/digits --which best
+      resnetboost eval runs/digits --details --save details
       resnetboost eval resnet50.pth --dataset ImageFolder --path /data/imagenet
     """
-    ctx.exit(process.run("eval", [str(source)], **given))
+    code = process.run("eval", [str(source)], **given)
+    if code == 0 and given["save"] is not None:
+        _draw(given["save"])
+    ctx.exit(code)
+
+
+def _draw(folder: Path) -> None:
+    """Draw the confusion matrix of the saved details. Raises `UserError` without matplotlib."""
+    from resnetboost_operator.runs import details
+    from resnetboost_operator.runs.runfolder import write
+
+    found = details.read(folder / evaluation.FILE)
+    if found is not None:
+        write(folder / "confusion.png", details.draw(found))

@@ -34,7 +34,7 @@ def _code(verdict: failures.FailureClass | None) -> int:
 def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_seconds: float) -> Iterator[str]:
     """The closing lines: the result, where its files are, and how to continue."""
     job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
-    yield f"{job['metadata']['name']} {_outcome(status)}"
+    yield f"{job['metadata']['name']} {outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
     if status.restarts and (spent := goodput(status)):
         yield _line("goodput", spent)
@@ -71,7 +71,8 @@ def _line(what: str, value: object) -> str:
     return f"  {what:<10} {value}"
 
 
-def _outcome(status: Status) -> str:
+def outcome(status: Status) -> str:
+    """How the run ended or was interrupted, as the rest of a sentence about it."""
     if statuses.is_true(status, "Complete"):
         return "is complete: " + text.SEPARATOR.join(text.result(status.stages[-1]) or ["no result"])
     failed = statuses.condition(status, "Failed")
