@@ -1,5 +1,8 @@
 """Model cards: content taken from a checkpoint and its folder, with hostile text escaped."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +104,16 @@ def test_averaged_weights_have_their_own_results(tmp_path: Path) -> None:
 def test_a_checkpoint_that_was_moved_has_a_card_of_its_own_stage(tmp_path: Path) -> None:
     moved = save(tmp_path / "root", 44).rename(tmp_path / "moved")
     assert [stage["name"] for stage in front(of(moved))["training"]["stages"]] == ["base"]
+
+
+def test_a_reader_that_leaves_ends_a_command_in_silence(tmp_path: Path) -> None:
+    save(tmp_path, 44)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "resnetboost_trainer", "card", str(tmp_path)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_an_export_brings_its_card(tmp_path: Path, capsys: Any) -> None:

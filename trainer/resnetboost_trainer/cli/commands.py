@@ -5,6 +5,8 @@ file named like a command must be given as ./NAME.
 """
 
 import importlib
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,8 +27,15 @@ ALL = (
 
 
 def run(command: str, words: Sequence[str]) -> int:
-    """Import the module of that command, run it and return its exit code."""
-    return int(importlib.import_module(f"resnetboost_trainer.cli.{_MODULES.get(command, command)}").main(words))
+    """Import the module of that command, run it and return its exit code; 1 where the reader of its output has left."""
+    main = importlib.import_module(f"resnetboost_trainer.cli.{_MODULES.get(command, command)}").main
+    try:
+        code = int(main(words))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its exit
+        return 1
+    return code
 
 
 def unknown(word: str) -> str | None:

@@ -50,6 +50,8 @@ def main(command: str, act: Callable[[], int]) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=f"resnetboost {command}: %(message)s")
     try:
         return act()
+    except BrokenPipeError:
+        raise  # the reader of the output has left, as `head` does
     except Exception as error:
         failure = classify(error)
         if type(failure) is TrainingError:
