@@ -9,6 +9,7 @@ import pytest
 from resnetboost_api.status import EarlyStop
 from resnetboost_trainer.checkpoint import lineage, model_card, store, trained
 from resnetboost_trainer.checkpoint.evaluations import BestMark, evaluated
+from resnetboost_trainer.checkpoint.store import Arrays
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch
 from support import smallcheckpoints
@@ -22,10 +23,10 @@ def weights() -> dict[str, Any]:
     return {key: generator.uniform(0.1, 1, shape).astype(np.float32) for key, shape in shapes.items()}
 
 
-CONTENTS = {MODEL: weights()}
+CONTENTS: dict[str, Arrays] = {MODEL: weights()}
 
 
-def save_best(root: Path, step: int, top1: float, contents: dict[str, Any] = CONTENTS, **changes: Any) -> Path:
+def save_best(root: Path, step: int, top1: float, contents: dict[str, Arrays] = CONTENTS, **changes: Any) -> Path:
     mark = BestMark(metric="top1", evaluation=evaluated(step, top1, 0.99, 0.5, averaged=AVERAGE in contents))
     ours = smallcheckpoints.manifest(step, best=mark, **changes)
     directory = store.attempt_directory(root, ours.job_uid, ours.stage, ours.attempt)

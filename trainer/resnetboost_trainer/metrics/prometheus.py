@@ -71,7 +71,7 @@ class Metrics:
         if config.ema is not None:
             self._ema()
         if config.checkpoint.best is not None:
-            self._best()
+            self.best_step = series.gauge("best_checkpoint_step", "Step of the best checkpoint.")
         if config.preflight is not None:
             self._preflight()
         self._takes_snapshots = config.snapshots is not None
@@ -98,17 +98,9 @@ class Metrics:
         )
         self.preflight_suspects = series.gauge("preflight_suspects", "Ranks that the preflight named.")
 
-    def _best(self) -> None:
-        """Create the series of a job that keeps the best checkpoints."""
-        self.best_step = self._series.gauge("best_checkpoint_step", "Step of the best checkpoint.")
-        self.best_value = self._series.gauge(
-            "best_checkpoint_value", "Figure of the best checkpoint by which it is judged: top1, top5 or loss."
-        )
-
     def observe_best(self, found: BestCheckpoint) -> None:
         """Observe the best checkpoint."""
         self.best_step.set(found.step)
-        self.best_value.set(found.value)
 
     def observe_preflight(self, result: PreflightResult, compute: float, link: float) -> None:
         """Observe the preflight; this rank's rates in GFLOP/s and MB/s, `link` 0 where it has no neighbour."""
