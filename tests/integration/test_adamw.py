@@ -44,7 +44,8 @@ def gradients() -> Floats:
 
 
 def flat(trained: Sequence[Parameter]) -> Floats:
-    return np.concatenate([parameter.asnumpy().reshape(-1) for parameter in trained])
+    values: Floats = np.concatenate([parameter.asnumpy().reshape(-1) for parameter in trained])
+    return values
 
 
 def update(optimizer: AdamW | Clipped, steps: Sequence[int]) -> None:

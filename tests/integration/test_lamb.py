@@ -36,7 +36,8 @@ def first_weights(size: float = 2) -> list[Parameter]:
 
 
 def flat(trained: Sequence[Parameter]) -> Floats:
-    return np.concatenate([parameter.asnumpy().reshape(-1) for parameter in trained]).astype(np.float64)
+    values: Floats = np.concatenate([parameter.asnumpy().reshape(-1) for parameter in trained]).astype(np.float64)
+    return values
 
 
 def gradient(step: int, size: float = 1) -> NDArray[np.float32]:
@@ -87,4 +88,4 @@ def test_another_optimizer_with_its_state_goes_on_with_the_same_bits() -> None:
                     parameter.set_data(Tensor(saved[parameter.name]))
             optimizer(Tensor(gradient(step)), Tensor(RATE, mindspore.float32))
         ends.append(flat(trained))
-    np.testing.assert_array_equal(*ends)
+    np.testing.assert_array_equal(ends[0], ends[1])
