@@ -30,6 +30,7 @@ OTHER_NAMES = {
     "spec.stages[1].name": "spec.stages[1]: Duplicate",
     "spec.template.env[1].name": "spec.template.env[1]: Duplicate",
     "spec.template.volumeMounts[1].mountPath": "spec.template.volumeMounts[1]: Duplicate",
+    "spec.tracking.callbacks[1].name": "spec.tracking.callbacks[1]: Duplicate",
 }
 
 
