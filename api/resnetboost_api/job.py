@@ -15,6 +15,7 @@ from resnetboost_api.preflight import Preflight
 from resnetboost_api.scheduling import Scheduling
 from resnetboost_api.stage import Stage
 from resnetboost_api.status import Status
+from resnetboost_api.storage import Storage
 from resnetboost_api.template import Template
 
 JitLevel = Literal["O0", "O1"]
@@ -56,6 +57,7 @@ class Spec(Block, frozen=True, kw_only=True):
     failure_policy: FailurePolicy = FailurePolicy()
     preflight: Preflight | None = None
     scheduling: Scheduling = Scheduling()
+    storage: Storage = Storage()
     template: Template = Template()
     RULES: ClassVar[tuple[Rule, ...]] = ACROSS_PARTS
 

@@ -92,7 +92,7 @@ def _rank(environment: Environment) -> int:
 
 def _train(settings: Config, environment: Environment, progress: ProgressState) -> Verdict:
     """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
-    from resnetboost_trainer.checkpoint import pretrained
+    from resnetboost_trainer.checkpoint import pretrained, remote
     from resnetboost_trainer.data import checks, registry
     from resnetboost_trainer.distributed import ranktable, virtual_ranks
     from resnetboost_trainer.distributed.communicator import Rendezvous
@@ -107,6 +107,7 @@ def _train(settings: Config, environment: Environment, progress: ProgressState) 
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
     virtual = virtual_ranks.of(settings, environment.world_size)
     checks.check_batch(samples, virtual.count, batch, mixes, accumulated)
+    remote.prepare(settings, environment)
     pretrained.check(settings, environment, dataset.channels)
     startup.done("data")
     environment = ranktable.place(environment)

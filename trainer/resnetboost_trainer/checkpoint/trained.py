@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from resnetboost_trainer.checkpoint import state_dict, store
+from resnetboost_trainer.checkpoint import fetched, state_dict, store
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from resnetboost_trainer.checkpoint.formats.weights import File
@@ -54,12 +54,13 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.network}, step {self.manifest.step} of stage {stage} of {job}{averaged}"
 
 
-def read(path: Path, model: str | None = None, weights: Weights | None = None) -> Trained:
-    """Load the network of a file, a checkpoint, or the newest intact checkpoint below a folder.
+def read(source: str | Path, model: str | None = None, weights: Weights | None = None) -> Trained:
+    """Load the network of a file, a checkpoint, or the newest intact checkpoint below a folder or an address.
 
     `model` is the required network; `weights` selects a checkpoint's weights (default: averaged, if it has them).
     Raises ConfigError.
     """
+    path = fetched.local(source, "SOURCE") if isinstance(source, str) else source
     if path.name == weightfile.MODEL and path.with_name(store.MANIFEST).is_file():
         path = path.parent
     if not path.is_dir():

@@ -1,6 +1,5 @@
 """`resnetboost eval`: evaluates a trained network."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -24,7 +23,7 @@ from resnetboost_operator.cli.trainer import options, process
 @options.DEVICE
 @options.FORM
 @click.pass_context
-def evaluate(ctx: click.Context, /, source: Path, **given: Any) -> None:
+def evaluate(ctx: click.Context, /, source: str, **given: Any) -> None:
     """Evaluate a trained network: top-1, top-5 and loss on a test set.
 
     The network is a run folder (its newest complete checkpoint), a checkpoint folder, or a file of weights
@@ -35,4 +34,4 @@ def evaluate(ctx: click.Context, /, source: Path, **given: Any) -> None:
       resnetboost eval runs/digits
       resnetboost eval resnet50.pth --dataset ImageFolder --path /data/imagenet
     """
-    ctx.exit(process.run("eval", [str(source)], **given))
+    ctx.exit(process.run("eval", [source], **given))
