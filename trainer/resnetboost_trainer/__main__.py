@@ -102,7 +102,7 @@ def _train(settings: Config, environment: Environment, progress: ProgressState) 
     stop.install(lambda: _moves(progress), lambda: _give_up(environment, progress), lambda: _leave_early(environment))
     server = Server(environment.bind_address, environment.metrics_port, progress)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
-    dataset = registry.load(settings.dataset, settings.model.num_classes)
+    dataset = registry.load(settings.dataset, settings.model.num_classes, storage=settings.storage)
     mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
     virtual = virtual_ranks.of(settings, environment.world_size)

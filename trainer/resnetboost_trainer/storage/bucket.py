@@ -87,7 +87,7 @@ class Bucket:
         """Make no request yet. Raises ConfigError for settings that cannot work."""
         self.address, self._retry_seconds = address, retry_seconds
         self._store = _connect(address, retry_seconds)
-        self.endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+        self.endpoint = _endpoint(os.environ)
 
     def check(self) -> None:
         """Raise ConfigError if bucket or credentials are wrong, so that training does not begin with them."""
@@ -213,7 +213,7 @@ def _connect(address: Address, retry_seconds: float) -> "S3Store":
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = _endpoint(os.environ)
     client: ClientConfig = {
         "allow_http": endpoint.startswith("http://"),
         "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
@@ -232,23 +232,28 @@ def _connect(address: Address, retry_seconds: float) -> "S3Store":
                 "retry_timeout": timedelta(seconds=retry_seconds),
                 "backoff": {"init_backoff": _FIRST_WAIT, "max_backoff": _LONGEST_WAIT, "base": 2},
             },
-            **_endpoint(endpoint, address.bucket, os.environ),
+            **endpoint_of(address.bucket, os.environ),
         )
     except (BaseError, ValueError, TypeError) as error:
         raise ConfigError(f"{address}: {_first_line(str(error))}; correct the variables AWS_...") from None
 
 
-def _endpoint(endpoint: str, bucket: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the endpoint with the bucket in its host name where that style is asked for: the library expects it."""
+def _endpoint(variables: Mapping[str, str]) -> str:
+    return variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or ""
+
+
+def endpoint_of(bucket: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return region and endpoint; this has the bucket in its host name where that style is asked for."""
     region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
     found: dict[str, Any] = {"region": region or "us-east-1"}
-    if not endpoint:
+    if not (endpoint := _endpoint(variables)):
         return found
     in_host = variables.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true", "yes")
     url = urlsplit(endpoint)
     if in_host and not url.netloc.startswith(f"{bucket}."):
         url = url._replace(netloc=f"{bucket}.{url.netloc}")
-    return found | {"endpoint": url.geturl().rstrip("/")}
+    own = url.geturl().rstrip("/")
+    return found | {"endpoint": own, "aws_endpoint_url_s3": own}
 
 
 def _explained(text: str) -> tuple[str, str]:
@@ -270,5 +275,5 @@ def _first_line(text: str) -> str:
 
 
 def _tag(found: Mapping[str, Any]) -> str:
-    """Return what tells one content of an object from another: its ETag, or when it was written."""
-    return str(found.get("e_tag") or found.get("last_modified") or "")
+    """Return what tells one content of an object from another: its ETag and when it was written."""
+    return f"{found.get('e_tag')} {found.get('last_modified')}"
