@@ -212,7 +212,12 @@ def test_a_stage_gets_the_checkpoint_and_the_snapshots_that_it_starts_from(stora
         copies(root).upload(path)
     prepare(tmp_path / "tune", stage="tune", startFrom={"stage": "base"})
     assert newest(tmp_path / "tune") == 20 and not list((tmp_path / "tune").rglob("snapshot-*"))
-    pca = {"algorithm": "PCA", "pca": {"components": 2}, "stage": "tune", "startFrom": {"stage": "base"}}
+    pca: dict[str, Any] = {
+        "algorithm": "PCA",
+        "pca": {"components": 2},
+        "stage": "tune",
+        "startFrom": {"stage": "base"},
+    }
     pca |= {"learningRate": None, "momentum": None, "labelSmoothing": 0}
     prepare(tmp_path / "pca", **pca)
     assert [found.step for found in snapshots.find(tmp_path / "pca", "uid", "base")] == [10, 20]

@@ -61,7 +61,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Refusing]]:
     ],
 )
 def test_a_refusal_is_one_sentence(status: int, code: str, message: str, refusing: type[Refusing]) -> None:
-    refusing.status, refusing.code = status, code  # type: ignore[misc]
+    refusing.status, refusing.code = status, code
     place = Bucket(address.parse("s3://bucket/runs", "url"), 0.2)
     for act in (lambda: place.put("key", b"x"), lambda: place.read("key", 10), lambda: list(place.objects())):
         with pytest.raises(StorageError) as raised:

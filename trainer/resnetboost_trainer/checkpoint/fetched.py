@@ -9,8 +9,8 @@ from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer.checkpoint import lineage, store
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.store import Damaged, Manifest
-from resnetboost_trainer.engine.scratch import Scratch
 from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.scratch import Scratch
 from resnetboost_trainer.storage import address, cache
 from resnetboost_trainer.storage.address import Address
 from resnetboost_trainer.storage.bucket import Bucket, Missing, Object, TooLarge

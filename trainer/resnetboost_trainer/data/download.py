@@ -13,8 +13,8 @@ import msgspec
 
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer import config
-from resnetboost_trainer.engine.scratch import Scratch
 from resnetboost_trainer.failures import ConfigError, DataError
+from resnetboost_trainer.scratch import Scratch
 from resnetboost_trainer.storage import address, cache
 from resnetboost_trainer.storage.address import Address
 from resnetboost_trainer.storage.bucket import Bucket, Object

@@ -97,7 +97,7 @@ class Bucket:
             next(iter(obstore.list(self._store, self._key("") + "/", chunk_size=1)), None)
 
     def objects(self, prefix: str = "") -> Iterator[Object]:
-        """List all objects below a prefix, which ends at a slash."""
+        """List all objects below a prefix, which ends at a slash; not those whose keys would lead out of a folder."""
         import obstore
 
         start = self._key(prefix)
@@ -105,7 +105,8 @@ class Bucket:
         with self._failing(prefix):
             for found in obstore.list(self._store, f"{start}/" if start else None, chunk_size=_LISTED_AT_ONCE):
                 for item in found:
-                    yield Object(item["path"][above:], item["size"], _tag(item))
+                    if _is_plain(key := item["path"][above:]):
+                        yield Object(key, item["size"], _tag(item))
 
     def find(self, name: str) -> Object | None:
         """Look up the object of that name right below the address; None if there is none."""
@@ -123,7 +124,8 @@ class Bucket:
         start = self._key(prefix)
         with self._failing(prefix):
             found = obstore.list_with_delimiter(self._store, f"{start}/" if start else None)
-        return sorted(name.rstrip("/").rpartition("/")[2] for name in found["common_prefixes"])
+        names = [name.rstrip("/").rpartition("/")[2] for name in found["common_prefixes"]]
+        return sorted(name for name in names if _is_plain(name))
 
     def read(self, key: str, limit: int) -> bytes:
         """Read a small object. Raises Missing, TooLarge."""
@@ -268,6 +270,11 @@ def _explained(text: str) -> tuple[str, str]:
     if "169.254." in text:
         return "there are no credentials", _KEYS
     return _AWAY
+
+
+def _is_plain(key: str) -> bool:
+    """True for a key that is the path of a file below a folder, also for somebody who chose it with other intents."""
+    return "\0" not in key and not any(part in ("", ".", "..") for part in key.split("/"))
 
 
 def _first_line(text: str) -> str:
