@@ -57,8 +57,8 @@ class ObjectStorage(Block, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    """Folder for copies of data and weights from object storage, under one of template.volumeMounts: a folder of the
-    node, or a volume that outlives the pods, makes restarts quick. Left out, it is in the pod's own /tmp.
+    """Folder for copies of data and weights from object storage, under one of template.volumeMounts: on a volume
+    that outlives the pods, later ones find them. Left out, it is in the pod's own /tmp.
     """
     cache_gigabytes: Annotated[int, Meta(ge=1, le=1000000)] = 20
     """Gibibytes that these copies may take. Those that were used the longest time ago are deleted first."""
