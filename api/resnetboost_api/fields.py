@@ -12,7 +12,6 @@ __all__ = [
     "ATOMIC",
     "NO_DEFAULT",
     "Block",
-    "FilePath",
     "LabelKey",
     "LabelValue",
     "ObjectName",
@@ -141,24 +140,6 @@ Quantity = (
         ),
     ]
 )
-FilePath = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=1024,
-        pattern=r"^[^\x00]*$",
-        title="the path of a file or folder, without the character NUL",
-        extra_json_schema=rules(
-            Rule(
-                "!self.contains('://')",
-                """
-                a path is a file or folder that the pod mounts, not an address; mount it by template.volumes and give
-                the path there
-                """,
-            )
-        ),
-    ),
-]
 Seed = Annotated[
     int,
     Meta(

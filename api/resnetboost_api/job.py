@@ -15,6 +15,7 @@ from resnetboost_api.preflight import Preflight
 from resnetboost_api.scheduling import Scheduling
 from resnetboost_api.stage import Stage
 from resnetboost_api.status import Status
+from resnetboost_api.storage import Storage
 from resnetboost_api.template import Template
 from resnetboost_api.tracking import Tracking
 
@@ -58,6 +59,7 @@ class Spec(Block, frozen=True, kw_only=True):
     preflight: Preflight | None = None
     tracking: Tracking | None = None
     scheduling: Scheduling = Scheduling()
+    storage: Storage = Storage()
     template: Template = Template()
     RULES: ClassVar[tuple[Rule, ...]] = ACROSS_PARTS
 

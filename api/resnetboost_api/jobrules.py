@@ -69,28 +69,29 @@ ACROSS_PARTS = (
         field_path=".model.weights",
     ),
     Rule(
-        "size(self.stages) == 1 || has(self.checkpoint.claimName)",
+        "size(self.stages) == 1 || has(self.checkpoint.claimName) || has(self.checkpoint.url)",
         """
         each of several stages starts from the checkpoint of the one before, which would be lost with its
-        pod; add the name of a PersistentVolumeClaim (any name will do for resnetboost run)
+        pod; add the name of a PersistentVolumeClaim (any name will do for resnetboost run) or a checkpoint.url
         """,
         field_path=".checkpoint.claimName",
     ),
     Rule(
         """
-        has(self.checkpoint.claimName) ||
+        has(self.checkpoint.claimName) || has(self.checkpoint.url) ||
         self.stages.all(s, !has(s.startFrom) || !has(s.startFrom.jobName))
         """,
         """
         only a volume that outlives a job can hold another job's checkpoint; add the name of the
-        PersistentVolumeClaim that both share, or leave startFrom.jobName out
+        PersistentVolumeClaim or the checkpoint.url that both share, or leave startFrom.jobName out
         """,
         field_path=".checkpoint.claimName",
         message_expression="""
         "stage '" + self.stages.map(s, has(s.startFrom) && has(s.startFrom.jobName) ? s.name : '')
         .filter(n, n != '')[0]
         + "' starts from another job, and only a volume that outlives that one can hold its checkpoint; "
-        + "add the name of the PersistentVolumeClaim that both share, or leave startFrom.jobName out"
+        + "add the name of the PersistentVolumeClaim or the checkpoint.url that both share, "
+        + "or leave startFrom.jobName out"
         """,
     ),
     Rule(
@@ -120,10 +121,10 @@ ACROSS_PARTS = (
         reason="FieldValueRequired",
     ),
     Rule(
-        "self.checkpoint.resume == 'Never' || has(self.checkpoint.claimName)",
+        "self.checkpoint.resume == 'Never' || has(self.checkpoint.claimName) || has(self.checkpoint.url)",
         """
         only a volume that outlives the job can hold an earlier job's checkpoint; add the name of a
-        PersistentVolumeClaim, or leave checkpoint.resume out
+        PersistentVolumeClaim or a checkpoint.url, or leave checkpoint.resume out
         """,
         field_path=".checkpoint.claimName",
     ),
@@ -243,11 +244,12 @@ ACROSS_PARTS = (
     ),
     Rule(
         """
-        self.device.count == oldSelf.device.count || has(self.checkpoint.claimName) || oldSelf.runPolicy.suspend
+        self.device.count == oldSelf.device.count || has(self.checkpoint.claimName) || has(self.checkpoint.url) ||
+        oldSelf.runPolicy.suspend
         """,
         """
-        another number of devices needs new pods, and without checkpoint.claimName the training would begin again; set
-        runPolicy.suspend to true first if it may, or delete the job and apply it again with a claimName
+        another number of devices needs new pods, and without checkpoint.claimName or url the training would begin
+        again; set runPolicy.suspend to true first if it may, or delete the job and apply it again with one of them
         """,
         field_path=".device.count",
     ),
@@ -260,10 +262,10 @@ ACROSS_PARTS = (
         field_path=".device.count",
     ),
     Rule(
-        "!has(self.device.minCount) || has(self.checkpoint.claimName)",
+        "!has(self.device.minCount) || has(self.checkpoint.claimName) || has(self.checkpoint.url)",
         """
-        with fewer devices the job goes on from its checkpoint, which is lost with the pods; add a checkpoint.claimName,
-        or leave minCount out
+        with fewer devices the job goes on from its checkpoint, which is lost with the pods; add a checkpoint.claimName
+        or a checkpoint.url, or leave minCount out
         """,
         field_path=".device.minCount",
     ),

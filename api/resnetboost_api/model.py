@@ -4,7 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, FilePath, Rule
+from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, Rule
+from resnetboost_api.storage import Location
 
 ModelName = Literal[
     "resnet18",
@@ -51,9 +52,10 @@ class Weights(Block, frozen=True, kw_only=True):
     torch.save writes it), or a checkpoint's model.safetensors. It is read once: a job that resumes has its own.
     """
 
-    path: FilePath
+    path: Location
     """Where rank 0 finds the file, or the folder of a checkpoint or of a run, whose newest checkpoint is taken, inside
-    its pod, usually under one of template.volumeMounts. `resnetboost run` reads the same path on this machine.
+    its pod, usually under one of template.volumeMounts, or in object storage (s3://bucket/path). `resnetboost run`
+    reads the same path on this machine.
     """
     head: Head = "Keep"
     """Keep takes the dense layer at the end from the file, whose classes must be the job's; New draws another one, for

@@ -7,6 +7,7 @@ from msgspec import Meta
 from resnetboost_api import failurerules, failures
 from resnetboost_api.evaluations import Best
 from resnetboost_api.fields import ATOMIC, Block, ObjectName, Rule, rules
+from resnetboost_api.storage import StorageAddress
 
 Resume = Literal["Never", "IfPresent", "Required"]
 DivergenceAction = Literal["RollBack", "Fail"]
@@ -31,6 +32,11 @@ class Checkpointing(Block, frozen=True, kw_only=True):
     """Whether what MindSpore compiles is kept beside the checkpoints, so that a restart need not compile again. It is
     code: false where others than this job's pods write to the claim as the trainer's user.
     """
+    url: StorageAddress | None = None
+    """Address in object storage that checkpoints are copied to beside the training (s3://bucket/path), in a folder of
+    the job's uid. Restarts, resumed jobs and other jobs find them there, so that no claim is needed. Only rank 0 makes
+    requests, with the credentials of storage.
+    """
 
 
 class Checkpoint(Checkpointing, frozen=True, kw_only=True):
@@ -40,8 +46,8 @@ class Checkpoint(Checkpointing, frozen=True, kw_only=True):
 
     claim_name: ObjectName | None = None
     """PersistentVolumeClaim for the checkpoints, mounted by rank 0 alone, which shares them with the others:
-    ReadWriteOnce will do. Without it they lie in the pod and are lost with it, so that a restart or a suspension
-    begins the training again. `resnetboost run` keeps them in the run folder instead.
+    ReadWriteOnce will do. Without it and without url they lie in the pod and are lost with it, so that a restart or a
+    suspension begins the training again. `resnetboost run` keeps them in the run folder instead.
     """
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -49,6 +55,11 @@ class Checkpoint(Checkpointing, frozen=True, kw_only=True):
             "checkpoint cannot change once the job exists; delete the job and apply it again",
         ),
     )
+
+    @property
+    def outlives_pods(self) -> bool:
+        """Whether checkpoints are still there when the pods are gone."""
+        return self.claim_name is not None or self.url is not None
 
 
 class RunPolicy(Block, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from resnetboost_api.optimizers import Summing
 from resnetboost_api.policies import Checkpointing, Factor, LossLimit
 from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Training
+from resnetboost_api.storage import ObjectStorage
 from resnetboost_api.tracking import Trackers
 
 
@@ -87,6 +88,7 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     model: Model
     dataset: Dataset
     checkpoint: Checkpointing = Checkpointing()
+    storage: ObjectStorage = ObjectStorage()
     adasum: RankAdasum | None = None
     divergence: LossLimit | None = None
     """When a loss counts as diverged; never, where it is left out."""

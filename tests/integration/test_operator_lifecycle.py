@@ -87,7 +87,7 @@ def test_where_a_job_may_run_can_change_while_it_is_suspended(space: Space, kube
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"device": {"count": 4}}, "without checkpoint.claimName the training would begin again"),
+        ({"device": {"count": 4}}, "without checkpoint.claimName or url the training would begin again"),
         ({"device": {"type": "GPU"}}, "of device only count, minCount, elasticAfterSeconds and resizeBackoffSeconds"),
         (
             {"failurePolicy": {"backoffSeconds": 9}},

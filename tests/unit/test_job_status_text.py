@@ -404,7 +404,7 @@ def test_suggested_commands(status: dict[str, Any] | None, spec: dict[str, Any],
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (running(), ["  checkpoint  none: without checkpoint.claimName they are lost with the pods"]),
+        (running(), ["  checkpoint  none: without checkpoint.claimName or url they are lost with the pods"]),
         (complete(), []),
     ],
     ids=["while it runs", "when it is over"],

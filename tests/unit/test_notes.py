@@ -28,7 +28,7 @@ def told(stage: dict[str, Any], **spec: Any) -> list[str]:
 
 LOST = (
     "spec.checkpoint.claimName: without it on Kubernetes checkpoints are lost with their pods, and every restart or "
-    "suspension starts over at step 0; add the name of a PersistentVolumeClaim"
+    "suspension starts over at step 0; add the name of a PersistentVolumeClaim, or a checkpoint.url"
 )
 ALONE = "spec.stages[0].allReduceFusion: one device has no gradients to sum; leave it out, or use more devices"
 UNFUSED = "spec.jitLevel: O1 fuses nothing on chip 910A; leave it out"

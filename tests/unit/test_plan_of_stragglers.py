@@ -229,7 +229,7 @@ class TestReplace:
         cluster = Cluster(wanted).started()
         train(cluster, 2 * FOR_SECONDS, slow(1))
         assert not self.replaced(cluster)
-        assert "without checkpoint.claimName the training would begin again" in getattr(
+        assert "without checkpoint.claimName or url the training would begin again" in getattr(
             straggling(cluster), "message", ""
         )
 

@@ -123,7 +123,7 @@ PROBLEMS = {
     "a field of many places": (
         job(name="x"),
         "spec.name: no such field; use seed, jitLevel, device, model, dataset, stages, checkpoint, runPolicy, "
-        "failurePolicy, preflight, tracking, scheduling and template",
+        "failurePolicy, preflight, tracking, scheduling, storage and template",
     ),
     "a key that is no word": (
         job(template={"resources": {"limits": {"example.com/gpu": "many"}}}),

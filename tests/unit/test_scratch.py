@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from resnetboost_trainer.engine.scratch import Scratch
+from resnetboost_trainer.scratch import Scratch
 
 
 @pytest.fixture

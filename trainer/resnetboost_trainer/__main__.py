@@ -117,7 +117,7 @@ def _tracking(settings: Config, environment: Environment) -> "Tracking":
 
 def _train(settings: Config, environment: Environment, progress: ProgressState, tracking: "Tracking") -> Verdict:
     """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
-    from resnetboost_trainer.checkpoint import pretrained
+    from resnetboost_trainer.checkpoint import pretrained, remote
     from resnetboost_trainer.data import checks, registry
     from resnetboost_trainer.distributed import ranktable, virtual_ranks
     from resnetboost_trainer.distributed.communicator import Rendezvous
@@ -127,11 +127,12 @@ def _train(settings: Config, environment: Environment, progress: ProgressState, 
     stop.install(lambda: _moves(progress), lambda: _give_up(environment, progress), lambda: _leave_early(environment))
     server = Server(environment.bind_address, environment.metrics_port, progress)
     log.info("metrics and progress on http://%s:%d", environment.bind_address or "*", environment.metrics_port)
-    dataset = registry.load(settings.dataset, settings.model.num_classes)
+    dataset = registry.load(settings.dataset, settings.model.num_classes, storage=settings.storage)
     mixes, samples = dataset.mixing is not None, len(dataset.train.labels)
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
     virtual = virtual_ranks.of(settings, environment.world_size)
     checks.check_batch(samples, virtual.count, batch, mixes, accumulated)
+    remote.prepare(settings, environment)
     pretrained.check(settings, environment, dataset.channels)
     startup.done("data")
     environment = ranktable.place(environment)

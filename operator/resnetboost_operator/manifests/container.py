@@ -31,6 +31,8 @@ def container(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": volumes.mounts(job, stage, index),
     }
+    if job.spec.storage.secret_name is not None:
+        built["envFrom"] = [{"secretRef": {"name": job.spec.storage.secret_name}}]  # `env` has precedence over it
     if index == 0:
         built["readinessProbe"] = _probe(job)
         if secret := job.spec.tracking and job.spec.tracking.secret_name:

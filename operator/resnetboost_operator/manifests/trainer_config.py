@@ -10,6 +10,7 @@ from resnetboost_api.policies import Checkpointing, LossLimit
 from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Stage, StartFrom, Training
 from resnetboost_api.status import RollBack
+from resnetboost_api.storage import ObjectStorage
 from resnetboost_api.tracking import Trackers
 from resnetboost_api.trainerconfig import JobReference, RankAdasum, RankPreflight, RankTracking, TrainerConfig
 from resnetboost_api.writing import without_defaults
@@ -50,6 +51,7 @@ def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[Ro
         model=spec.model,
         dataset=spec.dataset,
         checkpoint=_part(Checkpointing, spec.checkpoint),
+        storage=_part(ObjectStorage, spec.storage),
         adasum=adasum,
         divergence=_part(LossLimit, rule) if rule is not None else None,
         roll_backs=tuple(_roll_back(found) for found in roll_backs),

@@ -137,7 +137,7 @@ class ObservedState(msgspec.Struct, frozen=True):
     @property
     def keeps_checkpoints(self) -> bool:
         """Whether checkpoints survive the gang. Without a volume they are deleted with their pod."""
-        return self.observation.keeps_checkpoints or self.job.spec.checkpoint.claim_name is not None
+        return self.observation.keeps_checkpoints or self.job.spec.checkpoint.outlives_pods
 
     @property
     def is_unreachable(self) -> bool:

@@ -45,7 +45,7 @@ def saved(state: ObservedState, status: Status) -> str:
         if not trained:
             return "nothing was trained yet"
         lost = f"it loses {readable.plural(trained, 'step')} of training with its pods"
-        return f"{lost}, because there is no checkpoint.claimName; resumed, it begins again at step 0"
+        return f"{lost}, because there is no checkpoint.claimName or url; resumed, it begins again at step 0"
     known = statuses.current_progress(status)
     own = known.checkpoint_step if known is not None else None
     step = statuses.highest([own, statuses.earlier_checkpoint_step(status)])

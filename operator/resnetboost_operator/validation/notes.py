@@ -24,11 +24,12 @@ def notes(spec: Manifest) -> Iterator[str]:
 
 def of_cluster(spec: Manifest) -> Iterator[str]:
     """Notes on settings that matter on Kubernetes only."""
-    if "claimName" not in spec["checkpoint"]:
+    if not {"claimName", "url"} & set(spec["checkpoint"]):
         lost = (
             "on Kubernetes checkpoints are lost with their pods, and every restart or suspension starts over at step 0"
         )
-        yield f"spec.checkpoint.claimName: without it {lost}; add the name of a PersistentVolumeClaim"
+        remedy = "add the name of a PersistentVolumeClaim, or a checkpoint.url"
+        yield f"spec.checkpoint.claimName: without it {lost}; {remedy}"
     yield from _of_min_count(spec["device"])
 
 

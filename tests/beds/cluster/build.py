@@ -34,6 +34,7 @@ PACKAGES = {
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
     "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    "versitygw": ("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 GANG_CONTROL_PLANE = (
@@ -45,6 +46,7 @@ GANG_CONTROL_PLANE = (
 )
 NODE = ("coredns", "kubelet")
 HELM = ("helm",)
+OBJECT_STORAGE = ("versitygw",)
 _KUBERNETES = "kubernetes"  # the module of all but those who ask for another version
 _ERROR_LINES = 10
 

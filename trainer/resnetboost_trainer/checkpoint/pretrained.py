@@ -9,7 +9,8 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from resnetboost_trainer.checkpoint import state_dict, store
+from resnetboost_api.storage import ObjectStorage
+from resnetboost_trainer.checkpoint import fetched, state_dict, store
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from resnetboost_trainer.checkpoint.state_dict import Array, Fit, Network
@@ -17,6 +18,7 @@ from resnetboost_trainer.config import Config, Environment, Model, Weights
 from resnetboost_trainer.failures import ConfigError
 
 FIELD = "model.weights.path"
+HERE = ObjectStorage()
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +44,13 @@ def check(config: Config, environment: Environment, channels: int) -> None:
     if config.checkpoint.resume != "Never":
         return  # a checkpoint may make the file unnecessary; `read` raises the same error
     if root is None or not store.candidates(root, config.job.uid, config.stage, config.attempt):
-        read(config.model, weights, channels)
+        read(config.model, weights, channels, config.storage)
 
 
-def read(model: Model, weights: Weights, channels: int) -> Read:
+def read(model: Model, weights: Weights, channels: int, storage: ObjectStorage = HERE) -> Read:
     """Read the file's arrays, without the head's if `weights.head` is New. Raises ConfigError."""
-    path, head = Path(weights.path), weights.head == "Keep"
+    head = weights.head == "Keep"
+    path = fetched.local(weights.path, FIELD, storage)
     try:
         file = weightfile.read(path)
         if file.path != path:
@@ -62,11 +65,11 @@ def read(model: Model, weights: Weights, channels: int) -> Read:
         raise ConfigError(f"{FIELD}: {path}: {refused}") from refused
 
 
-def fingerprint(weights: Weights) -> str:
+def fingerprint(weights: Weights, storage: ObjectStorage = HERE) -> str:
     """Return the fingerprint of the weights file and its options, or "" if the file no longer exists."""
     try:
-        data = weightfile.found(Path(weights.path))[1]
-    except Refused:
+        data = weightfile.found(fetched.local(weights.path, FIELD, storage))[1]
+    except (Refused, ConfigError):
         return ""
     return _fingerprint(hashlib.sha256(data).hexdigest(), weights)
 
@@ -75,13 +78,13 @@ def _fingerprint(sha256: str, weights: Weights) -> str:
     return f"{sha256}/{weights.head}"
 
 
-def check_same(weights: Weights, begun_with: str, of_this_job: bool) -> None:
+def check_same(weights: Weights, begun_with: str, of_this_job: bool, storage: ObjectStorage = HERE) -> None:
     """Compare the weights file with the fingerprint of the one that a resumed run started from.
 
     Raises ConfigError if an earlier job's run started from another file. Only logs a warning for this job's own run,
     and for a folder, which may contain newer checkpoints by now.
     """
-    now, path = fingerprint(weights), Path(weights.path)
+    now, path = fingerprint(weights, storage), Path(weights.path)
     if now and now != begun_with:
         if not of_this_job and (not path.is_dir() or (path / weightfile.MODEL).exists()):
             remedy = "restore that file, or set checkpoint.resume to Never to start over"

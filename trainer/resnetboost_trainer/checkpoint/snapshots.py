@@ -134,12 +134,16 @@ def prune(root: Path, job_uid: str, stage: str, attempt: int, keep: int, written
 
     An older attempt's snapshots of later steps do not count: this attempt replaces them or never gets so far.
     """
-    paths = store.candidates(root, job_uid, stage, attempt + 1, "snapshot")
+    store.remove(surplus(store.candidates(root, job_uid, stage, attempt + 1, "snapshot"), keep, written))
+    store.sweep(root, job_uid, stage, attempt)
+
+
+def surplus(paths: Sequence[Path], keep: int, written: Path) -> list[Path]:
+    """Of snapshots, furthest step first, those that `prune` deletes."""
     steps = [list(same) for _, same in itertools.groupby(paths, operator.attrgetter("name"))]
     replaced = [path for same in steps for path in same[1:]]
     reached = [same[0] for same in steps if _step(same[0]) <= _step(written)]
-    store.remove(replaced + reached[keep:])
-    store.sweep(root, job_uid, stage, attempt)
+    return replaced + reached[keep:]
 
 
 def adopt(root: Path, found: Sequence[Snapshot], ours: Manifest, kind: Kind = "snapshot") -> None:

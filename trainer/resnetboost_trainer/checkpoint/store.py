@@ -207,6 +207,12 @@ def candidates(
     return [path for _, _, path in sorted(found, reverse=True)]
 
 
+def place_of(path: Path, kind: Kind) -> tuple[int, int] | None:
+    """Step and attempt that a checkpoint's path names; None if it is none of that kind."""
+    step, attempt = _PLACES[kind].fullmatch(path.name), _ATTEMPT.fullmatch(path.parent.name)
+    return (int(step[1]), int(attempt[1])) if step and attempt else None
+
+
 def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
     """Yield (number, path) of the subfolders that match `pattern`; none if the directory is missing or a file.
 
@@ -254,18 +260,30 @@ def newest(
 def read_manifest(path: Path) -> Manifest:
     """Read a checkpoint's manifest and check that it names this path; does not verify the files. Raises Damaged."""
     manifest = load_manifest(path)
+    check_place(path, manifest)
+    return manifest
+
+
+def check_place(path: Path, manifest: Manifest) -> None:
+    """Check that a manifest names the path it was found at. Raises Damaged."""
     place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
     if path not in [place / f"{kind}-{manifest.step:08d}" for kind in _PLACES]:
         raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
-    return manifest
 
 
 def load_manifest(path: Path) -> Manifest:
     """Read the manifest in a folder, which may have been moved: its path is not checked. Raises Damaged."""
     try:
-        encoded = _read_limited(path / MANIFEST, MANIFEST_LIMIT_BYTES)
+        return decoded(_read_limited(path / MANIFEST, MANIFEST_LIMIT_BYTES))
+    except OSError as error:
+        raise Damaged(f"{MANIFEST}: {error}") from error
+
+
+def decoded(encoded: bytes) -> Manifest:
+    """Decode a manifest. Raises Damaged."""
+    try:
         manifest = msgspec.json.decode(encoded, type=Manifest)
-    except (OSError, msgspec.MsgspecError) as error:
+    except msgspec.MsgspecError as error:
         raise Damaged(f"{MANIFEST}: {error}") from error
     if manifest.format != FORMAT:
         raise Damaged(f"{MANIFEST}: format {manifest.format} is not {FORMAT}, the one this trainer reads")
@@ -278,11 +296,16 @@ def verify(path: Path, needed: Sequence[str] = ()) -> Manifest:
     for name in needed:
         if name not in manifest.files:
             raise Damaged(f"{MANIFEST}: it lists no {name}")
+    verify_files(path, manifest)
+    return manifest
+
+
+def verify_files(path: Path, manifest: Manifest) -> None:
+    """Check the size and hash of every file that a manifest lists. Raises Damaged."""
     for name, expected in manifest.files.items():
         if Path(name).name != name:
             raise Damaged(f"{MANIFEST}: {name!r} is not a plain file name")
         _verify_file(path / name, expected)
-    return manifest
 
 
 def _verify_file(path: Path, expected: File) -> None:
@@ -339,11 +362,15 @@ def prune(
     are of a branch that was abandoned: none of them stays.
     """
     left = candidates(root, job_uid, stage, attempt + 1, usable=usable)
-    stay = {written, *[path for path in left if path != written][: keep - 1]}
-    if back_steps is not None:
-        stay |= set(_old(left, step_of(written) + 1 - back_steps))
+    stay = kept(left, keep, written, back_steps)
     remove([path for path in candidates(root, job_uid, stage, attempt + 1) if path not in stay])
     sweep(root, job_uid, stage, attempt)
+
+
+def kept(usable: Sequence[Path], keep: int, written: Path, back_steps: int | None) -> set[Path]:
+    """Of the usable checkpoints, furthest first, those that `prune` keeps."""
+    stay = {written, *[path for path in usable if path != written][: keep - 1]}
+    return stay if back_steps is None else stay | set(_old(usable, step_of(written) + 1 - back_steps))
 
 
 def _old(paths: Sequence[Path], at_most: int) -> list[Path]:

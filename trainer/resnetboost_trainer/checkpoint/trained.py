@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from resnetboost_trainer.checkpoint import state_dict, store, which
+from resnetboost_trainer.checkpoint import fetched, state_dict, store, which
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from resnetboost_trainer.checkpoint.formats.weights import File
@@ -18,6 +18,7 @@ from resnetboost_trainer.checkpoint.store import Damaged, Manifest
 from resnetboost_trainer.data.preprocessing import Preparation, readable
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch
+from resnetboost_trainer.storage import address
 
 _INPUT = "a run's folder, a checkpoint's, or a file of weights"
 
@@ -56,18 +57,26 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.network}, step {self.manifest.step} of stage {stage} of {job}{best}{averaged}"
 
 
-def read(path: Path, model: str | None = None, weights: Weights | None = None, chosen: str | None = None) -> Trained:
-    """Load the network of a file, of a checkpoint, or of an intact one below a folder: the newest, or the `chosen` one.
+def read(
+    source: str | Path, model: str | None = None, weights: Weights | None = None, chosen: str | None = None
+) -> Trained:
+    """Load the network of a file, of a checkpoint, or of an intact one below a folder or an address: the newest, or the
+    `chosen` one.
 
     `model` is the required network; `weights` selects a checkpoint's weights (default: averaged, if it has them);
     `chosen` is the option --which. Raises ConfigError.
     """
     if chosen is not None:
         which.check(chosen)
-        if not path.is_dir() or (path / store.MANIFEST).is_file() or (path / weightfile.MODEL).is_file():
-            raise ConfigError(f"--which {chosen}: it selects a checkpoint of a folder, and {path} is one; leave it out")
     if chosen == "averaged" and weights == "trained":
         raise ConfigError("--which averaged: --weights trained asks for the other ones; leave one of them out")
+    if isinstance(source, str) and address.is_address(source):
+        return read(fetched.local(source, "SOURCE"), model, _weights_at(source, chosen, weights))
+    path = Path(source)
+    if chosen is not None and (
+        not path.is_dir() or (path / store.MANIFEST).is_file() or (path / weightfile.MODEL).is_file()
+    ):
+        raise ConfigError(f"--which {chosen}: it selects a checkpoint of a folder, and {path} is one; leave it out")
     if path.name == weightfile.MODEL and path.with_name(store.MANIFEST).is_file():
         path = path.parent
     if not path.is_dir():
@@ -80,6 +89,14 @@ def read(path: Path, model: str | None = None, weights: Weights | None = None, c
     if (path / weightfile.MODEL).is_file():
         return _of_weights(path, model, weights)
     return _first_intact(path, model, "averaged" if chosen == "averaged" else weights, chosen or "last")
+
+
+def _weights_at(source: str, chosen: str | None, weights: Weights | None) -> Weights | None:
+    """Return the weights to use of what an address names, whose newest checkpoint alone is fetched."""
+    if chosen not in (None, *which.LAST):
+        remedy = f"name the checkpoint's own address, such as {source.rstrip('/')}/base/attempt-0/best-00000132"
+        raise ConfigError(f"--which {chosen}: it selects from a folder on this machine; {remedy}")
+    return "averaged" if chosen == "averaged" else weights
 
 
 def _first_intact(folder: Path, model: str | None, weights: Weights | None, chosen: str) -> Trained:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from resnetboost_trainer.checkpoint import state_dict, store, trained
+from resnetboost_trainer.checkpoint import fetched, state_dict, store, trained
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from resnetboost_trainer.checkpoint.formats.weights import COUNTER, File, Layout
 from resnetboost_trainer.checkpoint.state_dict import Array, Fit
 from resnetboost_trainer.checkpoint.trained import Weights
 from resnetboost_trainer.cli import options
-from resnetboost_trainer.failures import ConfigError, classify
+from resnetboost_trainer.failures import ConfigError, StorageError, classify
 from resnetboost_trainer.models import arch, key_map
 
 EPILOG = """IN is torchvision's or timm's state dict (.safetensors, or .pth as torch.save writes it), a checkpoint's
@@ -27,8 +27,9 @@ def main(words: Sequence[str]) -> int:
     """Convert a file of weights; print one line on the result or the error and return the exit code."""
     arguments = _arguments(words)
     try:
-        print(convert(arguments.source, arguments.target, arguments.to, arguments.model, arguments.weights))
-    except (ConfigError, OSError) as error:
+        source = fetched.local(arguments.source, "IN")
+        print(convert(source, arguments.target, arguments.to, arguments.model, arguments.weights))
+    except (ConfigError, StorageError, OSError) as error:
         failure = classify(error)
         print(f"resnetboost convert: {failure}", file=sys.stderr)
         return failure.exit_code
@@ -109,7 +110,7 @@ def _check_target(source: Path, target: Path) -> None:
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m resnetboost_trainer convert", description=__doc__, epilog=EPILOG)
-    parser.add_argument("source", metavar="IN", type=Path)
+    parser.add_argument("source", metavar="IN")
     parser.add_argument("target", metavar="OUT", type=Path)
     parser.add_argument("--to", choices=("torch", "resnetboost"), help="names in OUT (default: the opposite of IN)")
     options.add_weights(parser)

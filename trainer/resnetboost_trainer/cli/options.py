@@ -6,20 +6,22 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from resnetboost_trainer.failures import TrainingError, classify
 from resnetboost_trainer.models import arch
 
 DEVICES = ("CPU", "Ascend", "GPU")
-SOURCE = "a run's folder (see --which), a checkpoint's folder, or a file of weights (.safetensors, .pth)"
+SOURCE = (
+    "a run's folder (see --which), a checkpoint's folder, or a file of weights (.safetensors, .pth), here or in object "
+    "storage (s3://bucket/path)"
+)
 
 
 def parser(command: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the arguments that all of these commands have."""
     made = argparse.ArgumentParser(f"python -m resnetboost_trainer {command}", description=description)
-    made.add_argument("source", metavar="SOURCE", type=Path, help=SOURCE)
+    made.add_argument("source", metavar="SOURCE", help=SOURCE)
     made.add_argument(
         "--which",
         metavar="best|last|averaged|STEP",

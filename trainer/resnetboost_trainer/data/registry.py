@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer import config
-from resnetboost_trainer.data import arrays, preprocessing, read_errors, recipe
+from resnetboost_trainer.data import arrays, download, preprocessing, read_errors, recipe
 from resnetboost_trainer.data.dataset import ArraySplit, Split
 from resnetboost_trainer.data.image_dataset import ImageDataset
 from resnetboost_trainer.data.mixup import Mixing
@@ -85,13 +86,18 @@ def _in_memory(split: Split) -> NDArray[np.float32]:
     return split.pixels
 
 
-def load(dataset: config.Dataset, classes: int, known: Preparation | None = None) -> Dataset:
+def load(
+    dataset: config.Dataset,
+    classes: int,
+    known: Preparation | None = None,
+    storage: ObjectStorage = ObjectStorage(),  # noqa: B008
+) -> Dataset:
     """Read the job's data set. Raises ConfigError, DataError or StorageError: one sentence with the remedy.
 
     Arrays are normalised by `known`, the preparation of a trained network, or else by their own mean and deviation.
     """
     try:
-        return _load(dataset, classes, known)
+        return _load(download.local(dataset, storage), classes, known)
     except OSError as error:
         raise read_errors.failure(f"{error.filename or dataset.path}: cannot be read", error) from None
 

@@ -23,7 +23,7 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import graph_key, graph_store
 from resnetboost_trainer.engine.graph_store import NUMBER, Damaged, Graph, Store
-from resnetboost_trainer.engine.scratch import Scratch
+from resnetboost_trainer.scratch import Scratch
 
 # MindSpore's own switches, with which it would select graphs by their number alone.
 SWITCHES = ("MS_COMPILER_CACHE_ENABLE", "MS_COMPILER_CACHE_PATH")

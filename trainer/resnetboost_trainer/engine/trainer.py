@@ -9,12 +9,13 @@ import msgspec
 from mindspore import Tensor
 
 from resnetboost_api.status import EarlyStop
-from resnetboost_trainer.checkpoint import arrays, pretrained, resume, snapshots, state, store, versions
+from resnetboost_trainer.checkpoint import arrays, pretrained, remote, resume, snapshots, state, store, versions
 from resnetboost_trainer.checkpoint.arrays import Arrays
 from resnetboost_trainer.checkpoint.branch import Branch
 from resnetboost_trainer.checkpoint.evaluations import Evaluated, evaluated
 from resnetboost_trainer.checkpoint.saver import Keeping, Saved, Saver
 from resnetboost_trainer.checkpoint.store import Kind, Manifest
+from resnetboost_trainer.checkpoint.uploader import Uploader
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import checks, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
@@ -140,6 +141,7 @@ class Training:
         self.startup.done("checkpoint")
         self.stop_rule.restore(begun.history)
         if self.saver is not None:
+            self.saver.catch_up(self._manifest())
             self.logger.saves(first, self.config.checkpoint.every_steps)
         if self.best is not None:
             self.best.report()
@@ -369,7 +371,8 @@ class Training:
             keeping["best"] = self.best.keeping
         if config.snapshots is not None:
             keeping["snapshot"] = Keeping(config.snapshots.keep, _by_step(self.logger.snapshot_saved))
-        return Saver(root, keeping)
+        copies = remote.of(config, root)
+        return Saver(root, keeping, Uploader(copies, keeping) if copies is not None else None)
 
     def _prepare(self) -> object:
         """Run the algorithm's preparation, before the network is compiled. A collective."""
@@ -384,7 +387,8 @@ class Training:
         root, rule, before = self.environment.checkpoints, self.config.checkpoint.resume, self.config.start_from
         weights, read = pretrained.of_stage(self.config), None
         if weights is not None:
-            read = functools.partial(pretrained.read, self.config.model, weights, self.dataset.channels)
+            given = self.config.model, weights, self.dataset.channels, self.config.storage
+            read = functools.partial(pretrained.read, *given)
         ours = self._manifest()
         return resume.Source(
             root=root,
@@ -406,7 +410,8 @@ class Training:
         before = resume.resumed(self._source())
         if before is None:
             return ""
-        pretrained.check_same(weights, before.weights, before.job_uid == self.config.job.uid)
+        of_this_job = before.job_uid == self.config.job.uid
+        pretrained.check_same(weights, before.weights, of_this_job, self.config.storage)
         return before.weights
 
     def _manifest(self) -> Manifest:

@@ -19,9 +19,9 @@ import yaml
 
 from resnetboost_api import failures, names
 from resnetboost_trainer.engine import early_signals
-from resnetboost_trainer.engine.scratch import Scratch
 from resnetboost_trainer.launcher import memory_events
 from resnetboost_trainer.launcher.ranklog import RankLog
+from resnetboost_trainer.scratch import Scratch
 
 log = logging.getLogger(__name__)
 

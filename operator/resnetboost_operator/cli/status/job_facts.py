@@ -89,9 +89,9 @@ def _whole(view: JobView) -> int | None:
 
 
 def _of_progress(found: Progress, view: JobView, now: float) -> Iterator[Fact]:
-    if view.job is not None and view.job.spec.checkpoint.claim_name is None:
+    if view.job is not None and not view.job.spec.checkpoint.outlives_pods:
         if not view.is_over:
-            yield "checkpoint", "none: without checkpoint.claimName they are lost with the pods"
+            yield "checkpoint", "none: without checkpoint.claimName or url they are lost with the pods"
     elif found.checkpoint_step is not None:
         yield "checkpoint", f"step {found.checkpoint_step}"
     if view.status.phase != "Running":

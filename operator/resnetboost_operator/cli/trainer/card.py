@@ -15,7 +15,7 @@ from resnetboost_operator.cli.trainer import options, process
 @options.WEIGHTS
 @options.MODEL
 @click.pass_context
-def card(ctx: click.Context, /, source: Path, target: Path | None, **given: Any) -> None:
+def card(ctx: click.Context, /, source: str, target: Path | None, **given: Any) -> None:
     """Print the model card of a trained network, or write it to OUT.
 
     The card is Markdown with YAML front matter: the job, its stages and algorithms, results, the data's
@@ -25,4 +25,4 @@ def card(ctx: click.Context, /, source: Path, target: Path | None, **given: Any)
     Example:
       resnetboost card runs/flowers README.md
     """
-    ctx.exit(process.run("card", [str(source), *([str(target)] if target is not None else [])], **given))
+    ctx.exit(process.run("card", [source, *([str(target)] if target is not None else [])], **given))

@@ -9,13 +9,13 @@ from resnetboost_operator.cli.trainer import options, process
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=options.PATH)
+@click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT", type=options.PATH)
 @click.option("--to", type=click.Choice(["torch", "resnetboost"]), help="Names in OUT. [default: the opposite of IN]")
 @options.WEIGHTS
 @click.option("--model", metavar="NAME", help="Fail unless IN is this network, such as resnet50. [default: accept any]")
 @click.pass_context
-def convert(ctx: click.Context, /, source: Path, target: Path, **given: Any) -> None:
+def convert(ctx: click.Context, /, source: str, target: Path, **given: Any) -> None:
     """Convert weights between PyTorch's names and this trainer's. The content of IN determines the direction.
 
     IN is a state dict of torchvision or timm (.safetensors, or .pth written by torch.save; nothing in it is
@@ -27,4 +27,4 @@ def convert(ctx: click.Context, /, source: Path, target: Path, **given: Any) -> 
       resnetboost convert resnet50.pth resnet50.safetensors
       resnetboost convert runs/digits for-pytorch.safetensors
     """
-    ctx.exit(process.run("convert", [str(source), str(target)], **given))
+    ctx.exit(process.run("convert", [source, str(target)], **given))

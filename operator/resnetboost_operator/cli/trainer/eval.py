@@ -1,6 +1,5 @@
 """`resnetboost eval`: evaluates a trained network."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -34,7 +33,7 @@ from resnetboost_operator.cli.trainer import options, process
 @options.DEVICE
 @options.FORM
 @click.pass_context
-def evaluate(ctx: click.Context, /, source: Path, **given: Any) -> None:
+def evaluate(ctx: click.Context, /, source: str, **given: Any) -> None:
     """Evaluate a trained network: top-1, top-5 and loss on a test set.
 
     The network is a run folder (its newest complete checkpoint), a checkpoint folder, or a file of weights
@@ -47,7 +46,7 @@ def evaluate(ctx: click.Context, /, source: Path, **given: Any) -> None:
       resnetboost eval runs/digits --details --save details
       resnetboost eval resnet50.pth --dataset ImageFolder --path /data/imagenet
     """
-    code = process.run("eval", [str(source)], **given)
+    code = process.run("eval", [source], **given)
     if code == 0 and given["save"] is not None:
         _draw(given["save"])
     ctx.exit(code)

@@ -26,7 +26,7 @@ from resnetboost_operator.cli.trainer import options, process
 @options.MODEL
 @options.DEVICE
 @click.pass_context
-def export(ctx: click.Context, /, source: Path, target: Path, **given: Any) -> None:
+def export(ctx: click.Context, /, source: str, target: Path, **given: Any) -> None:
     """Export a trained network for other programs, and write its model card to OUT.md.
 
     ONNX accepts any batch size and needs no MindSpore to write or run. MINDIR is MindSpore's format. AIR is
@@ -37,4 +37,4 @@ def export(ctx: click.Context, /, source: Path, target: Path, **given: Any) -> N
       resnetboost export runs/flowers flowers.onnx
       resnetboost export runs/flowers flowers.mindir --batch 8
     """
-    ctx.exit(process.run("export", [str(source), str(target)], **given))
+    ctx.exit(process.run("export", [source, str(target)], **given))

@@ -19,7 +19,7 @@ _DATASETS = (
     "Synthetic",
 )
 
-SOURCE: Callable[[Any], Any] = click.argument("source", metavar="RUN|CHECKPOINT|FILE", type=PATH)
+SOURCE: Callable[[Any], Any] = click.argument("source", metavar="RUN|CHECKPOINT|FILE")
 MODEL: Callable[[Any], Any] = click.option(
     "--model", metavar="NAME", help="Fail unless it is this network. [default: accept any]"
 )

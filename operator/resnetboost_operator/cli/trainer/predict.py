@@ -25,7 +25,7 @@ from resnetboost_operator.cli.trainer import options, process
 @options.DEVICE
 @options.FORM
 @click.pass_context
-def predict(ctx: click.Context, /, source: Path, images: tuple[Path, ...], **given: Any) -> None:
+def predict(ctx: click.Context, /, source: str, images: tuple[Path, ...], **given: Any) -> None:
     """Classify images with a trained network: print the names of the most probable classes.
 
     Images go through the evaluation transform of the training data set. A file that is not an image is
@@ -36,4 +36,4 @@ def predict(ctx: click.Context, /, source: Path, images: tuple[Path, ...], **giv
       resnetboost predict runs/flowers rose.jpg tulip.jpg
       resnetboost predict resnet50.pth cat.jpg --classes imagenet.txt -o json
     """
-    ctx.exit(process.run("predict", [str(source), *(str(image) for image in images)], **given))
+    ctx.exit(process.run("predict", [source, *(str(image) for image in images)], **given))

@@ -124,4 +124,4 @@ def _loss(state: ObservedState, record: Attempt) -> str:
     if not record.last_step or state.keeps_checkpoints:
         return ""
     steps = readable.plural(record.last_step, "step")
-    return f" and loses {steps} with its pods, because there is no checkpoint.claimName"
+    return f" and loses {steps} with its pods, because there is no checkpoint.claimName or url"

@@ -136,7 +136,7 @@ def _not_replaced(state: ObservedState, slow: Sequence[Straggler]) -> str:
     if len(found) == 1:
         return f"; {slow[0].node} is not replaced, because the whole gang is on it"
     if not state.keeps_checkpoints:
-        return f"; {slow[0].node} is not replaced: without checkpoint.claimName the training would begin again"
+        return f"; {slow[0].node} is not replaced: without checkpoint.claimName or url the training would begin again"
     ends = [pods.seconds(one.end_time) for one in state.status.attempts if one.reason == failures.STRAGGLER.name]
     due = max(ends, default=0.0) + REPLACE_SECONDS
     return f"; {slow[0].node} is not replaced before {pods.timestamp(due)}, once an hour" if due > state.now else ""
