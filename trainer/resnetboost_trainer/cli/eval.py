@@ -18,6 +18,7 @@ from resnetboost_trainer.data import registry
 from resnetboost_trainer.data.preprocessing import readable
 from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.failures import ConfigError, DataError
+from resnetboost_trainer.storage import address
 
 BATCH = 64
 
@@ -51,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
+    if arguments.record and address.is_address(arguments.source):
+        raise ConfigError("--record: a checkpoint in object storage is not changed; use --save DIR")
     network = trained.read(arguments.source, arguments.model, arguments.weights, arguments.which)
     dataset = load(network, chosen(network, arguments))
     from resnetboost_trainer.checkpoint import inference

@@ -1,5 +1,6 @@
 """`resnetboost eval`: evaluates a trained network."""
 
+from pathlib import Path
 from typing import Any
 
 import click
