@@ -54,7 +54,7 @@ STAGE = ("properties", "spec", "properties", "stages", "items")
         (("properties", "spec", "properties", "seed"), {"minimum": 1}, "minimum 0 became 1"),
         (("properties", "spec", "properties", "seed"), {"type": "string"}, "type integer became string"),
         (("properties", "spec", "properties", "seed"), {"default": 1}, "the default 0 became 1"),
-        ((*STAGE, "properties", "algorithm"), {"enum": ["Momentum"]}, "the values Adasum, PCA, THOR are gone"),
+        ((*STAGE, "properties", "algorithm"), {"enum": ["Momentum"]}, "the values Ada"),
         (STAGE, {"required": ["seed"]}, "seed became required"),
         ((*STAGE, "properties"), {"epochs": None}, "is gone"),
         ((*STAGE, "properties", "lossScale"), {"exclusiveMinimum": True}, "exclusiveMinimum is new"),
