@@ -5,41 +5,17 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from beds.objectstorage import Gateway
 from beds.operator.wait import eventually
-from resnetboost_trainer import config
-from resnetboost_trainer.checkpoint import remote, snapshots, store
-from resnetboost_trainer.checkpoint.remote import Remote
+from resnetboost_trainer.checkpoint import snapshots, store
 from resnetboost_trainer.checkpoint.saver import Keeping, Saver
 from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.checkpoint.uploader import Uploader
 from resnetboost_trainer.failures import ConfigError, StorageError
+from support.remotecheckpoints import copies, prepare
 from support.smallcheckpoints import CONTENTS, MODEL, keep, manifest, save, tree
-from support.trainerconfig import GOOD
-
-URL = "s3://bucket/runs"
-RETRY_SECONDS = 1
-
-
-def settings(attempt: int = 1, **changes: Any) -> config.Config:
-    checkpoint = GOOD["checkpoint"] | {"url": URL} | changes.pop("checkpoint", {})
-    storage = {"retrySeconds": RETRY_SECONDS} | changes.pop("storage", {})
-    return config.parse(GOOD | {"attempt": attempt, "checkpoint": checkpoint, "storage": storage} | changes)
-
-
-def copies(root: Path, **changes: Any) -> Remote:
-    found = remote.of(settings(**changes), root)
-    assert found is not None
-    return found
-
-
-def prepare(root: Path, attempt: int = 1, index: int = 0, **changes: Any) -> None:
-    environment = config.environment({"RESNETBOOST_CHECKPOINTS": str(root)})
-    environment = msgspec.structs.replace(environment, index=index)
-    remote.prepare(settings(attempt, **changes), environment)
 
 
 def uploaded(tmp_path: Path, *steps: int, **changes: Any) -> None:
