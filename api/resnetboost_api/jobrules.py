@@ -103,7 +103,7 @@ ACROSS_PARTS = (
         field_path=".checkpoint.best",
         message_expression="""
         "checkpoint.best compares evaluations, and stage '"
-        + self.stages.filter(s, s.evaluateEveryEpochs > s.epochs)[0].name
+        + self.stages.map(s, s.evaluateEveryEpochs > s.epochs ? s.name : '').filter(n, n != '')[0]
         + "' has none before its last epoch, as its evaluateEveryEpochs is above its epochs; "
         + "lower evaluateEveryEpochs, or leave best out"
         """,
