@@ -90,8 +90,8 @@ class Training:
         self.weights = list(network.trainable_params())
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
         self.step = self.skipped = 0
-        self.weights_fingerprint = self._first_weights()
         self.stop_rule = StopRule(config.stop_when, self.communicator)
+        self.weights_fingerprint = self._first_weights()
         self.program = Program(config, network, self.communicator, self._prepare())
         corrupt = Corrupt(dataset.max_corrupt_images, self.virtual.each)
         self.feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
