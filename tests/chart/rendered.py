@@ -1,5 +1,6 @@
 """Objects rendered by `helm template`."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ class _Strict(yaml.SafeLoader):
         if twice := {key for key in keys if keys.count(key) > 1}:
             raise yaml.constructor.ConstructorError(None, None, f"twice: {twice}", node.start_mark)
         return super().construct_mapping(node, deep)
+
+
+# YAML 1.1, which PyYAML reads, takes 1e-08 for text; the API server takes it for a number.
+_Strict.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def render(helm: Helm, *options: str | Path, chart: Path = CHART, release: str = "resnetboost") -> list[Manifest]:
