@@ -36,7 +36,7 @@ def interrupted(job: Job, times: int) -> str:
     Path("job.yaml").write_text(job.to_yaml())
     script = Path(__file__).parent / "stubs" / "interruptedrun.py"
     done = subprocess.run(
-        [sys.executable, script, str(times)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(script), str(times)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
