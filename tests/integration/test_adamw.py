@@ -1,7 +1,7 @@
 """AdamW's updates against PyTorch's, in both of MindSpore's modes, and its state."""
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import mindspore
@@ -21,14 +21,6 @@ STEPS, SHAPE, COUNT = 30, (4, 3, 1, 1), 15
 SETTINGS = config.AdamW(beta1=0.8, beta2=0.99, epsilon=1e-6, weight_decay=0.5)
 RATES = 0.01 * np.linspace(1, 0.1, STEPS)
 Floats = NDArray[np.float32]
-
-
-@pytest.fixture(params=["graph", "operator by operator"])
-def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    device.prepare()
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
 def first_weights() -> list[Parameter]:
@@ -68,7 +60,7 @@ def pytorchs(tmp_path_factory: pytest.TempPathFactory) -> Floats:
     return found
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 def test_updates_are_pytorchs(pytorchs: Floats) -> None:
     trained = first_weights()
     optimizer = AdamW(trained, SETTINGS)
@@ -77,7 +69,7 @@ def test_updates_are_pytorchs(pytorchs: Floats) -> None:
         np.testing.assert_allclose(flat(trained), pytorchs[step], rtol=2e-6, atol=2e-7)
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 def test_another_optimizer_with_its_state_goes_on_with_the_same_bits() -> None:
     whole, resumed = first_weights(), first_weights()
     update(AdamW(whole, SETTINGS), range(STEPS))
@@ -101,7 +93,7 @@ def test_a_mean_without_memory_is_the_gradient() -> None:
     np.testing.assert_allclose(flat(trained), expected, rtol=1e-5)
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 def test_a_clipped_gradient_counts_with_its_new_length() -> None:
     clipped, free = first_weights(), first_weights()
     given = 50 * gradients()[0]

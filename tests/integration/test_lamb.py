@@ -1,6 +1,6 @@
 """LAMB's updates against the paper's algorithm 2 in float64, in both of MindSpore's modes, and its state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import mindspore
 import numpy as np
@@ -9,7 +9,6 @@ from mindspore import Parameter, Tensor
 from numpy.typing import NDArray
 
 from resnetboost_trainer import config
-from resnetboost_trainer.engine import device
 from resnetboost_trainer.optim.lamb import Lamb
 
 SETTINGS = config.Lamb(beta1=0.8, beta2=0.99, epsilon=1e-6, weight_decay=0.125)
@@ -17,14 +16,6 @@ SHAPES = {"convolution": (2, 3, 1, 1), "dense": (3, 2), "bias": (3,)}
 PARTS = [slice(0, 6), slice(6, 12), slice(12, 15)]
 STEPS, RATE = 12, 0.1
 Floats = NDArray[np.float64]
-
-
-@pytest.fixture(params=["graph", "operator by operator"])
-def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    device.prepare()
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
 def first_weights(size: float = 2) -> list[Parameter]:
@@ -59,7 +50,7 @@ def reference(weights: Floats, gradients: Sequence[NDArray[np.float32]]) -> Floa
     return weights
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 @pytest.mark.parametrize(
     ("weight", "size"),
     [(2, 1), (2, 1e-7), (2, 0), (0, 1), (0, 0)],
@@ -74,7 +65,7 @@ def test_updates_are_those_of_the_paper(weight: float, size: float) -> None:
     np.testing.assert_allclose(flat(trained), reference(before, gradients), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 def test_another_optimizer_with_its_state_goes_on_with_the_same_bits() -> None:
     ends = []
     for resumed_at in (STEPS, 5):

@@ -1,6 +1,6 @@
 """Each optimizer gives a parameter the rate and decay of its group, in both modes, by both kinds of operators."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import mindspore
 import numpy as np
@@ -32,14 +32,6 @@ PLACES = np.cumsum([0, 6, 4, 6])
 Floats = NDArray[np.float32]
 
 
-@pytest.fixture(params=["graph", "operator by operator"])
-def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    device.prepare()
-    mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
-    yield
-    mindspore.set_context(mode=mindspore.GRAPH_MODE)
-
-
 def first_weights() -> list[Parameter]:
     generator = np.random.default_rng(0)
     drawn = [generator.standard_normal(shape).astype(np.float32) for shape in SHAPES]
@@ -67,7 +59,7 @@ def compare_with_each_alone(kind: str) -> None:
         np.testing.assert_allclose(together[place], alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("mode")
+@pytest.mark.usefixtures("any_mode")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_parameter_with_a_factor_moves_as_one_alone_at_that_rate(kind: str) -> None:
     compare_with_each_alone(kind)
