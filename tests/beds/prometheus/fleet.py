@@ -51,7 +51,7 @@ def jobs() -> Iterator[Manifest]:
     fine = _stage("PCA", 2, name="fine", pca={"components": 6})
     yield _job("digits", [base, fine], {"straggler": {"forSeconds": 1}}, checkpoint=kept)
     thor = _stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5}, ema={"decay": 0.9})
-    followed = {"checkpoint": {"everySteps": 10, "best": {"metric": "top1"}}, "tracking": {"tensorboard": {}}}
+    followed: Manifest = {"checkpoint": {"everySteps": 10, "best": {"metric": "top1"}}, "tracking": {"tensorboard": {}}}
     yield _job("digits-thor", [thor], ranks=3, preflight={}, **followed)  # of two ranks no connections are compared
     yield _job("digits-adasum", [_stage("Adasum", 4, learningRate={"peak": 0.05})])
     yield _job("hangs", [_stage("Momentum", 400)], {"hangTimeoutSeconds": 30}, checkpoint=kept)
