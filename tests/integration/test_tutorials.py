@@ -1,46 +1,25 @@
 """The tutorials: every command in them works, in their order, and the results are there."""
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import load_file
 
 from resnetboost_trainer.models import arch, key_map
 from support import torchfiles
+from support.pages import follow, shell_blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-ROOT = Path(__file__).parents[2]
 # Done already: these tests run in what it makes.
 SET_UP = "make setup\nsource .venv/bin/activate\n"
 
 
-def blocks(page: str) -> list[str]:
-    """A page's shell blocks but for the set-up, in their order."""
-    found = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.S | re.M)
-    assert SET_UP in found, "the page begins in another way than its readers' test"
-    return [block for block in found if block != SET_UP]
-
-
-def follow(blocks: Sequence[str], folder: Path) -> str:
-    """Run the blocks one after another, as a reader would paste them. Returns what they print."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    script = "set -euo pipefail\n" + "".join(blocks)
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_own_images_are_trained_evaluated_and_exported(tmp_path: Path) -> None:
-    said = follow(blocks("tutorial-own-images.md"), tmp_path)
+    said = follow(shell_blocks("docs/tutorial-own-images.md", without=SET_UP), tmp_path)
     top1 = re.search(r"my-images is complete: top-1 ([\d.]+) %", said)
     assert top1 is not None
     assert float(top1[1]) > 90, "a reader would not be content"
@@ -60,8 +39,8 @@ def test_a_network_of_pytorch_is_fine_tuned_and_taken_back(tmp_path: Path) -> No
     }
     theirs = {key_map.torch(key): array for key, array in (drawn | variances).items()}
     torchfiles.write(tmp_path / "resnet18.pth", torchfiles.state_dict(theirs))
-    images = next(block for block in blocks("tutorial-own-images.md") if "load_digits" in block)
-    said = follow([images, *blocks("tutorial-from-pytorch.md")], tmp_path)
+    images = next(block for block in shell_blocks("docs/tutorial-own-images.md") if "load_digits" in block)
+    said = follow([images, *shell_blocks("docs/tutorial-from-pytorch.md", without=SET_UP)], tmp_path)
     assert "resnet18" in said
     assert "fine-tuned is complete" in said
     back = load_file(tmp_path / "for-pytorch.safetensors")
@@ -70,3 +49,15 @@ def test_a_network_of_pytorch_is_fine_tuned_and_taken_back(tmp_path: Path) -> No
     assert back["fc.weight"].shape == (10, 512)
     assert np.array_equal(back["layer1.0.conv1.weight"], theirs["layer1.0.conv1.weight"]), "frozen"
     assert not np.array_equal(back["layer4.0.conv1.weight"], theirs["layer4.0.conv1.weight"])
+
+
+def test_the_job_for_ascend_is_valid_and_its_pod_asks_for_a_device(tmp_path: Path) -> None:
+    """The rest of that page needs a device."""
+    follow(shell_blocks("docs/tutorial-ascend.md"), tmp_path)
+    objects = list(yaml.safe_load_all((tmp_path / "objects.yaml").read_text()))
+    (pod,) = [item for item in objects if item["kind"] == "Pod"]
+    ours = yaml.safe_load((tmp_path / "examine.yaml").read_text())
+    mounts = {mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+    (limits, theirs) = (of["spec"]["containers"][0]["resources"]["limits"] for of in (pod, ours))
+    assert limits["huawei.com/Ascend910"] == theirs["huawei.com/Ascend910"] == 1
+    assert {mount["mountPath"] for mount in ours["spec"]["containers"][0]["volumeMounts"]} <= mounts

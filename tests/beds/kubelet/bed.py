@@ -69,16 +69,21 @@ class Bed:
         """Stop kubelet; its containers keep running."""
         self.plane.processes.end(_KUBELET)
 
-    def add_claim(self, namespace: str, name: str) -> Path:
-        """Create a claim for a new folder of the node, which pods may write to by their fsGroup; returns the folder."""
-        folder = self.folder / "volumes" / f"{namespace}-{name}"
+    def add_volume(self, name: str) -> Path:
+        """Create a volume on a new folder of the node, which pods may write to by their fsGroup; returns the folder."""
+        folder = self.folder / "volumes" / name
         folder.mkdir(parents=True)
-        send = self.plane.client.send
-        send("POST", _VOLUMES, volumes.volume(folder))
+        self.plane.client.send("POST", _VOLUMES, volumes.volume(folder))
         wait = self.plane.processes.wait_until
         # A claim that is created before its volume exists is retried only after 15 s.
-        wait(lambda: '"phase":"Available"' in self.plane.client.get(f"{_VOLUMES}/{folder.name}"), "a volume")
-        send("POST", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims", volumes.claim(name, folder))
+        wait(lambda: '"phase":"Available"' in self.plane.client.get(f"{_VOLUMES}/{name}"), "a volume")
+        return folder
+
+    def add_claim(self, namespace: str, name: str) -> Path:
+        """Create a claim and the volume it is bound to; returns the volume's folder of the node."""
+        folder = self.add_volume(f"{namespace}-{name}")
+        claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+        self.plane.client.send("POST", claims, volumes.claim(name, folder))
         return folder
 
     @property
