@@ -29,7 +29,7 @@ from bench.convergence import Best, Run, Runs, Task, Trial
 from bench.entries import Entry
 from bench.networks import ThreeConvolutions
 from resnetboost_trainer import config
-from resnetboost_trainer.distributed.adasum import host
+from resnetboost_trainer.distributed.adasum import host, passes
 from resnetboost_trainer.distributed.adasum.layout import Layout
 from resnetboost_trainer.distributed.communicator import Floats
 from resnetboost_trainer.engine import device
@@ -175,10 +175,11 @@ class Ranks(Trial):
         return vectors[0]
 
     def _pair(self, left: Floats, right: Floats) -> Floats:
-        a, b, tensors = left[None], right[None], len(self.sizes)
-        products = [host.products(*pair, self.layout.blocks(1), tensors) for pair in ((a, b), (a, a), (b, b))]
+        a, b, bounds = left[None], right[None], self.layout.bounds
+        product, ours = passes.products(a, b, bounds)
+        scalars = np.stack([product, ours, passes.products(b, b, bounds)[1]], axis=1)
         result = np.empty_like(a)
-        host.combine(a, b, self.layout.blocks(1), host.coefficients(np.stack(products, axis=1)), result)
+        passes.combine(a, b, bounds, host.coefficients(scalars), result)
         summed: Floats = result[0]
         return summed
 

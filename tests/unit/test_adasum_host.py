@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -9,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from resnetboost_trainer.distributed.adasum import host, layout
+from resnetboost_trainer.distributed.adasum import host, passes
 from resnetboost_trainer.distributed.adasum.layout import Layout
+from resnetboost_trainer.kernels import library
 from support import adasumreference
 
 Floats = NDArray[np.float32]
@@ -21,11 +24,22 @@ lengths = st.floats(0.01, 100)
 TOLERANCE = 100 * 2.0**-23
 
 
+@pytest.fixture(scope="module", autouse=True, params=["C++", "NumPy"])
+def built(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test is true of the C++ operators and of NumPy's passes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "NumPy":
+            patch.setattr(library, "usable", lambda: None)
+        elif library.usable() is None:
+            (pytest.fail if os.environ.get("CI") else pytest.skip)("no C++ operators here; make setup builds them")
+        yield
+
+
 def adasum(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Floats:
     left, right = row(a), row(b)
     result: Floats = np.zeros_like(left)
-    blocks = Layout(sizes or [left.size], [0]).blocks(1)
-    host.combine(left, right, blocks, host.coefficients(scalars(a, b, sizes)), result)
+    bounds = Layout(sizes or [left.size], [0]).bounds
+    passes.combine(left, right, bounds, host.coefficients(scalars(a, b, sizes)), result)
     summed: Floats = result[0]
     return summed
 
@@ -33,9 +47,8 @@ def adasum(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Floats
 def scalars(a: ArrayLike, b: ArrayLike, sizes: list[int] | None = None) -> Array:
     """<a, b>, |a|^2 and |b|^2 of each tensor."""
     left, right = row(a), row(b)
-    layout = Layout(sizes or [left.size], [0])
-    pairs = ((left, right), (left, left), (right, right))
-    return np.stack([host.products(*pair, layout.blocks(1), len(layout.sizes)) for pair in pairs], axis=1)
+    bounds = Layout(sizes or [left.size], [0]).bounds
+    return np.stack([*passes.products(left, right, bounds), passes.products(right, right, bounds)[1]], axis=1)
 
 
 def row(values: ArrayLike) -> Floats:
@@ -131,7 +144,7 @@ def test_subnormal_numbers_are_summed_to_their_precision(seed: int, magnitude: f
     assert np.abs(adasum(a, b) - expected).max() <= 3 * unit + TOLERANCE * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("length", [layout.BLOCK - 1, layout.BLOCK, layout.BLOCK + 1, 3 * layout.BLOCK + 5])
+@pytest.mark.parametrize("length", [passes.BLOCK - 1, passes.BLOCK, passes.BLOCK + 1, 3 * passes.BLOCK + 5])
 def test_scalars_are_added_up_in_float64_over_blocks(length: int) -> None:
     a, b = normal(length, 2, length)
     wide, other = a.astype(np.float64), b.astype(np.float64)
@@ -143,13 +156,13 @@ def test_scaling_by_exponents_is_exact_and_gives_norms_about_one(seed: int, magn
     rows = (normal(seed, 3, 8) * 10.0**magnitude).astype(np.float32)
     rows[:, :3] = (rows[:, :3].astype(np.float64) * factor).astype(np.float32)
     two = Layout([9, 15], [0, 1, 2])
-    exponents = host.exponents(host.products(rows, rows, two.blocks(3), 2))
+    exponents = host.exponents(passes.products(rows, rows, two.bounds)[1])
     there, back = np.empty_like(rows), np.empty_like(rows)
-    host.scaled(rows, two.columns(-exponents), there)
+    passes.scale(rows, two.bounds, -exponents, there)
     for columns in (slice(0, 3), slice(3, 8)):
         norm = np.linalg.norm(there[:, columns].astype(np.float64))
         assert 0.5 <= norm < 1.0001 or not rows[:, columns].any()
-    host.scaled(there, two.columns(exponents), back)
+    passes.scale(there, two.bounds, exponents, back)
     assert np.array_equal(back, rows)
 
 
@@ -163,7 +176,7 @@ def test_tensors_are_split_into_equal_parts_and_joined_again(seed: int, sizes: l
     dealt.collect(rows[order], whole)
     assert np.array_equal(whole, values)
     starts = np.cumsum([0, *sizes])
-    products = host.products(rows, rows, dealt.blocks(5), len(sizes))
+    products = passes.products(rows, rows, dealt.bounds)[1]
     expected = [np.square(values[k:m], dtype=np.float64).sum() for k, m in itertools.pairwise(starts)]
     np.testing.assert_allclose(products, expected, rtol=1e-12)
 
@@ -194,3 +207,26 @@ def test_the_gain_is_over_all_tensors() -> None:
     """Parallel in one tensor, orthogonal in the other: the gain is |(a, b + c)| / |(a, (b + c) / 2)|."""
     pair = scalars([3, 2, 0], [3, 0, 2], [1, 2])
     assert host.gain(pair) == pytest.approx(math.sqrt((9 + 8) / (9 + 2)))
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(1, [70_001]), (4, [9, 33, 0, 5000, 16]), (3, [1])])
+@pytest.mark.parametrize("factor", [0.3, 1e9])
+def test_both_kinds_of_passes_write_the_same_bits(rows: int, sizes: list[int], factor: float) -> None:
+    """Ranks of one gang may have the operators or not."""
+    bounds = Layout(sizes, list(range(rows))).bounds
+    left, right = normal(sum(sizes), 2, rows, bounds[-1]).astype(np.float32)
+    factors = np.full((len(sizes), 2), [0.7, factor])
+    exponents = np.arange(len(sizes), dtype=np.int32) - 2
+
+    def written() -> list[Floats]:
+        sums, scaled, own = np.empty_like(left), np.empty_like(left), left.copy()
+        passes.combine(left, right, bounds, factors, sums)
+        passes.scale(left, bounds, exponents, scaled)
+        passes.unscale(right, own, bounds, exponents)
+        return [sums, scaled, own]
+
+    ours = written()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "usable", lambda: None)
+        for one, other in zip(ours, written(), strict=True):
+            assert np.array_equal(one, other)

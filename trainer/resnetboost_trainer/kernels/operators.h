@@ -22,6 +22,10 @@ struct Call {
     if (std::strcmp(types[k], "float32") != 0) throw std::invalid_argument("a tensor that is not float32");
     return static_cast<float*>(data[k]);
   }
+  double* doubles(int k) const {
+    if (std::strcmp(types[k], "float64") != 0) throw std::invalid_argument("a tensor that is not float64");
+    return static_cast<double*>(data[k]);
+  }
   bool same_shape(int k, int other) const {
     return ranks[k] == ranks[other] && std::equal(shapes[k], shapes[k] + ranks[k], shapes[other]);
   }

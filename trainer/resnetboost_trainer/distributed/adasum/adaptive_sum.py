@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from resnetboost_trainer.distributed.adasum import host, topology
+from resnetboost_trainer.distributed.adasum import host, passes, topology
 from resnetboost_trainer.distributed.adasum.host import LEFT, PRODUCT, RIGHT, Doubles
 from resnetboost_trainer.distributed.adasum.layout import Layout
 from resnetboost_trainer.distributed.adasum.topology import Pair
@@ -118,18 +118,17 @@ class AdaptiveSum:
         half = len(piece) // 2
         first, second = piece[:half], piece[half:]
         kept, given = (first, second) if pair.left else (second, first)
-        own = np.zeros((len(self.layout.sizes), 3))
-        squares = self._products(given, given)
+        bounds = self.layout.bounds
+        squares = passes.products(given, given, bounds)[1]
         received = self._swapped(given, squares, pair)
-        own[:, LEFT if pair.left else RIGHT] = squares + self._products(kept, kept)
-        own[:, PRODUCT] = self._products(kept, received)
+        product, others = passes.products(kept, received, bounds)
+        own = np.zeros((len(squares), 3))
+        own[:, LEFT if pair.left else RIGHT] = squares + others
+        own[:, PRODUCT] = product
         scalars = self._total(own, pair)
         left, right = (kept, received) if pair.left else (received, kept)
-        host.combine(left, right, self.layout.blocks(half), host.coefficients(scalars), result=kept)
+        passes.combine(left, right, bounds, host.coefficients(scalars), result=kept)
         return kept, self._statistics(scalars, pair)
-
-    def _products(self, left: Floats, right: Floats) -> Doubles:
-        return host.products(left, right, self.layout.blocks(len(left)), len(self.layout.sizes))
 
     def _swapped(self, given: Floats, squares: Doubles, pair: Pair) -> Floats:
         """Exchange halves with the other rank of the pair; return the received one.
@@ -145,13 +144,12 @@ class AdaptiveSum:
         tensors, exponents = len(squares), host.exponents(squares)
         sent = self._swap[: given.size + 2 * tensors]
         numbers, of_both = sent[: given.size].reshape(given.shape), sent[given.size :].reshape(2, tensors)
-        host.scaled(given, self.layout.columns(-exponents), numbers)
+        passes.scale(given, self.layout.bounds, -exponents, numbers)
         of_both[:] = 0
         of_both[group.place] = exponents
         total = group.sum(sent)
-        np.subtract(total[: given.size].reshape(given.shape), numbers, out=numbers)
         theirs = total[given.size :].reshape(2, tensors)[1 - group.place].astype(np.int32)
-        host.scaled(numbers, self.layout.columns(theirs), numbers)
+        passes.unscale(total[: given.size].reshape(given.shape), numbers, self.layout.bounds, theirs)
         return numbers
 
     def _statistics(self, scalars: Doubles, pair: Pair) -> PairStatistics:

@@ -12,12 +12,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-# Numbers processed at a time, so that temporaries stay in a core's cache.
-BLOCK = 32768
-
-# A tensor, rows and columns.
-Block = tuple[int, slice, slice]
-
 
 class Layout:
     """Tensors of `sizes` in rows of `share` numbers; part r of each tensor is in row `places[r]`."""
@@ -25,8 +19,8 @@ class Layout:
     def __init__(self, sizes: Sequence[int], places: Sequence[int]) -> None:
         self.sizes, self.places, self.rows = sizes, np.array(places), len(places)
         self.parts = [-(-size // self.rows) for size in sizes]
-        self.bounds = [0, *itertools.accumulate(self.parts)]
-        self.share, self.length = self.bounds[-1], sum(sizes)
+        self.bounds = np.array([0, *itertools.accumulate(self.parts)], np.int32)
+        self.share, self.length = int(self.bounds[-1]), sum(sizes)
 
     def spread(self, values: NDArray[np.generic], rows: Floats) -> None:
         """Write a flat vector (length,) to its places in (rows, share); leaves padding unchanged."""
@@ -50,14 +44,3 @@ class Layout:
         for size, end, (first, last) in zip(self.sizes, ends, itertools.pairwise(self.bounds), strict=True):
             if size:
                 yield slice(end - size, end), slice(first, last), size // (last - first)
-
-    def blocks(self, rows: int) -> Iterator[Block]:
-        """Yield blocks that cover `rows` rows, each of one tensor and about BLOCK numbers."""
-        wide = max(1, BLOCK // rows)
-        for tensor, (first, last) in enumerate(itertools.pairwise(self.bounds)):
-            for column in range(first, last, wide):
-                yield tensor, slice(0, rows), slice(column, min(column + wide, last))
-
-    def columns(self, of_tensors: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Repeat a value per tensor for each of its columns, (share,)."""
-        return np.repeat(of_tensors, self.parts)
