@@ -112,6 +112,10 @@ chart: setup  ## Write the table of values in the chart's README anew
 pictures: setup  ## Draw docs/dashboard-*.png anew from runs on a real node (needs root, some minutes)
 	@DASHBOARD_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q -m long tests/kubelet/test_monitoring.py -k picture
 
+.PHONY: terminal-picture
+terminal-picture: setup  ## Draw docs/terminal.svg anew from two runs and their comparison (needs tmux, a minute)
+	@$(BIN)/python scripts/terminal_picture.py
+
 .PHONY: version
 version: setup  ## Set the version of programs, chart and documents: VERSION=0.2.0
 	@$(BIN)/python scripts/set_version.py "$(VERSION)"
