@@ -32,12 +32,6 @@ RULES = st.lists(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def loaded_evaluator() -> None:
-    """CEL's parser changes the recursion limit when it is first used, which hypothesis does not take in a test."""
-    cel.problems([], cel.ABSENT, {"x-kubernetes-validations": [{"rule": "true", "message": ""}], "type": "array"}, [])
-
-
 def failing(*rules: dict[str, Any], **policy: Any) -> Cluster:
     """A gang that trains, under these rules."""
     return Cluster(job(failurePolicy={"rules": list(rules), **policy})).started()

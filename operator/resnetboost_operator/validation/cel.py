@@ -1,4 +1,4 @@
-"""Evaluates the CEL rules of a schema. Import it late: the evaluator takes long to load."""
+"""Evaluates the CEL rules of a schema."""
 
 import functools
 import re
@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-import celpy
-from celpy import celtypes
-from celpy.evaluation import CELEvalError
+import cel as evaluator
 
 from resnetboost_api import wording
 from resnetboost_api.structure import INT64_MAX, Problem
@@ -42,13 +40,13 @@ class Rule:
         self.references = tuple(dict.fromkeys(_REFERENCE.findall(self.text)))
         self.fields = tuple((field + reference).removeprefix(".") for reference in self.references)
 
-    def problem(self, value: Any, old: Any, names: dict[str, Any]) -> Problem | None:
-        """The problem if the value breaks the rule, or if the rule fails to evaluate. `names`: both in CEL's types."""
+    def problem(self, value: Any, old: Any, names: evaluator.Context) -> Problem | None:
+        """The problem if the value breaks the rule, or if the rule fails to evaluate. `names`: both for CEL."""
         if _evaluate(self.text, names) is True:
             return None
         return Problem(self.field, _at(value, self.place), self._sentence(value, old, names))
 
-    def _sentence(self, value: Any, old: Any, names: dict[str, Any]) -> str:
+    def _sentence(self, value: Any, old: Any, names: evaluator.Context) -> str:
         if self.is_transition:
             return self.message + self._first_change(value, old)
         evaluated = _evaluate(self.expression, names) if self.expression else None
@@ -80,7 +78,7 @@ def broken(value: Any, old: Any, schema: Schema, known: Sequence[Problem] = ()) 
 
 def _walk(value: Any, old: Any, schema: Schema, field: str, known: Sequence[str]) -> Iterator[tuple[Rule, Problem]]:
     rules = schema.get("x-kubernetes-validations", ())
-    names = _names(value, old, schema) if rules else {}
+    names = _names(value, old, schema) if rules else evaluator.Context()
     for given in rules:
         rule = Rule(given, field)
         if (rule.is_transition and old is ABSENT) or any(_related(a, b) for a in known for b in rule.fields):
@@ -92,9 +90,12 @@ def _walk(value: Any, old: Any, schema: Schema, field: str, known: Sequence[str]
         yield from _walk(child, before, inner, field + place, known)
 
 
-def _names(value: Any, old: Any, schema: Schema) -> dict[str, Any]:
+def _names(value: Any, old: Any, schema: Schema) -> evaluator.Context:
     names = {"self": _cel(value, schema)}
-    return names if old is ABSENT else {**names, "oldSelf": _cel(old, schema)}
+    if old is not ABSENT:
+        # A rule at a list may compare the order too: it sees both as they are.
+        names["oldSelf"] = _cel(old if isinstance(old, list) else _aligned(old, value, schema), schema)
+    return evaluator.Context(names, {"quantity": _quantity, "compareTo": _compare})
 
 
 def _children(value: Any, old: Any, schema: Schema) -> Iterator[tuple[Any, Any, Schema, str]]:
@@ -146,91 +147,67 @@ def _change(new: Any, old: Any, field: str) -> str:
     return f" ({field} was {wording.shown(old)} and is now {wording.shown(new)})"
 
 
-class _KeyedList(celtypes.ListType):
-    """A list of type map: equality ignores the order, as on the API server."""
+def _aligned(old: Any, new: Any, schema: Schema) -> Any:
+    """Return `old` with the items of keyed lists in the order of `new`: on the API server it makes no difference."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        fields = schema.get("properties", {})
+        return {name: _aligned(item, new.get(name), fields.get(name, {})) for name, item in old.items()}
+    if not (isinstance(old, list) and isinstance(new, list)):
+        return old
+    before, now = _by_key(old, schema), _by_key(new, schema)
+    if before is None or now is None or before.keys() != now.keys():
+        return old
+    return [_aligned(before[key], item, schema["items"]) for key, item in now.items()]
 
-    def __init__(self, items: Sequence[Any], names: Sequence[str]) -> None:
-        super().__init__(items)
-        self.by_key = {tuple(item[name] for name in names): item for item in items}
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _KeyedList) and bool(
-            len(self) == len(other)
-            and self.by_key.keys() == other.by_key.keys()
-            and all(item == other.by_key[key] for key, item in self.by_key.items())
-        )
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    __hash__ = None  # type: ignore[assignment]
+def _by_key(items: list[Any], schema: Schema) -> dict[tuple[str, ...], Any] | None:
+    """Items of a keyed list by their keys, None for any other list and for one with a key twice."""
+    names = schema.get("x-kubernetes-list-map-keys", ())
+    if not names or not all(isinstance(item, Mapping) for item in items):
+        return None
+    found = {tuple(str(item.get(name)) for name in names): item for item in items}
+    return found if len(found) == len(items) else None
 
 
 def _cel(value: Any, schema: Schema) -> Any:
-    """Convert a value to CEL's types by the schema, since 1 is a double in a field of numbers."""
+    """Convert a value for CEL by the schema, since 1 is a double in a field of numbers."""
     if isinstance(value, Mapping):
-        return _cel_map(value, schema)
+        fields, free = schema.get("properties", {}), schema.get("additionalProperties", {})
+        return {str(name): _cel(item, fields.get(name, free)) for name, item in value.items()}
     if isinstance(value, list):
-        return _cel_list(value, schema)
-    if isinstance(value, bool):
-        return celtypes.BoolType(value)
-    if isinstance(value, float) or (isinstance(value, int) and schema.get("type") == "number"):
-        return celtypes.DoubleType(value)
+        return [_cel(item, schema.get("items", {})) for item in value]
+    if isinstance(value, bool) or value is None:
+        return value
     if isinstance(value, int) and abs(value) <= INT64_MAX:
-        return celtypes.IntType(value)
-    return None if value is None else celtypes.StringType(value)
+        return float(value) if schema.get("type") == "number" else value
+    return value if isinstance(value, float) else str(value)
 
 
-def _cel_map(value: Mapping[Any, Any], schema: Schema) -> celtypes.MapType:
-    fields, free = schema.get("properties", {}), schema.get("additionalProperties", {})
-    return celtypes.MapType(
-        {celtypes.StringType(name): _cel(item, fields.get(name, free)) for name, item in value.items()}
-    )
-
-
-def _cel_list(value: list[Any], schema: Schema) -> celtypes.ListType:
-    items = [_cel(item, schema.get("items", {})) for item in value]
-    names = schema.get("x-kubernetes-list-map-keys", ())
-    if names and all(isinstance(item, Mapping) and all(isinstance(item.get(n), str) for n in names) for item in value):
-        return _KeyedList(items, names)
-    return celtypes.ListType(items)
-
-
-def _evaluate(text: str, names: dict[str, Any]) -> Any:
-    """Convert a result to a Python bool or str; None for an error."""
+def _evaluate(text: str, names: evaluator.Context) -> bool | str | None:
+    """Evaluate to a bool or str; None for an error, or anything else."""
     try:
-        result = _program(text).evaluate(names)
-    except (CELEvalError, TypeError, ValueError):
+        result = _program(text).execute(names)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
         return None
-    if isinstance(result, celtypes.BoolType):
-        return bool(result)
-    return str(result) if isinstance(result, str) else None
+    return result if isinstance(result, bool | str) else None
 
 
 @functools.cache
-def _program(text: str) -> celpy.Runner:
-    environment = _environment()
-    return environment.program(environment.compile(text), functions={"quantity": _quantity, "compareTo": _compare})
+def _program(text: str) -> evaluator.Program:
+    return evaluator.compile(text)
 
 
-class _Quantity(Fraction):
-    """A resource quantity, as in Kubernetes' CEL library."""
-
-
-def _quantity(text: Any) -> Any:
+def _quantity(text: Any) -> str:
+    """Return a resource quantity as an exact fraction in text; CEL's values have no type for it."""
     found = _QUANTITY.fullmatch(str(text))
     if found is None:
-        return CELEvalError(f"{text} is no quantity")
+        raise ValueError(f"{text} is no quantity")
     digits, suffix = found["digits"], found["suffix"]
     if suffix in _BINARY:
-        return _Quantity(Fraction(digits) * 1024 ** _BINARY.index(suffix))
-    return _Quantity(Fraction(digits + suffix) if suffix not in _DECIMAL else Fraction(digits) * _DECIMAL[suffix])
+        return str(Fraction(digits) * 1024 ** _BINARY.index(suffix))
+    return str(Fraction(digits + suffix) if suffix not in _DECIMAL else Fraction(digits) * _DECIMAL[suffix])
 
 
-def _compare(one: Any, other: Any) -> Any:
-    return celtypes.IntType((one > other) - (one < other))
-
-
-@functools.cache
-def _environment() -> celpy.Environment:
-    return celpy.Environment()
+def _compare(one: str, other: str) -> int:
+    left, right = Fraction(one), Fraction(other)
+    return (left > right) - (left < right)
