@@ -10,6 +10,7 @@ from beds.cluster.gangfixtures import DeviceNodes
 from beds.cluster.nodes import RESOURCE
 from beds.operator.gangs import RACK, Gangs, device_job, in_rack
 from beds.operator.namespace import condition
+from beds.operator.wait import eventually
 
 pytestmark = pytest.mark.long
 
@@ -27,13 +28,19 @@ def why(gangs: Gangs, job: str, reason: str) -> str:
 def test_describe_and_status_show_the_schedulers_words_for_the_group(gangs: Gangs, device_nodes: DeviceNodes) -> None:
     device_nodes.add(SIZE - 1)
     gangs.create(device_job("a"))
-    words = gangs.until_refused("a-base-0")["message"]
-    assert why(gangs, "a", "Unschedulable").startswith(f"0/{SIZE} ranks are scheduled: {words}")
-    lacking = f"{words}; 0/{SIZE - 1} nodes are available: {SIZE - 1} Insufficient {RESOURCE}"
-    gangs.until(lambda status: lacking in condition(status, "Running")["message"], "it says what nodes lack", "a")
+    gangs.until_refused("a-base-0")
+    # The scheduler's words change while pods come; the condition follows them.
+    lacking = f"; 0/{SIZE - 1} nodes are available: {SIZE - 1} Insufficient {RESOURCE}"
+    eventually(
+        lambda: (gangs.verdict("a-base-0")["message"], why(gangs, "a", "Unschedulable")),
+        lambda found: f"0/{SIZE} ranks are scheduled: {found[0]}{lacking}" in found[1],
+        "the condition has the scheduler's words and what nodes lack",
+        gangs.patience_seconds,
+    )
+    words = gangs.verdict("a-base-0")["message"]
     described = gangs.plane.kubectl("describe", "rbj", "a", f"--namespace={gangs.namespace}")
-    assert described.count(words) == 2, "in the condition and in the event"
-    assert lacking in described
+    assert f"{words}{lacking}" in described
+    assert described.count(f"0/{SIZE} ranks are scheduled: ") == 2, "in the condition and in the event"
     shown = subprocess.run(
         [RESNETBOOST, "status", "a", f"--namespace={gangs.namespace}"],
         env={**gangs.plane.environment(), "NO_PROXY": "*", "LANG": "C.UTF-8"},
