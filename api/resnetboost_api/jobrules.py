@@ -277,6 +277,14 @@ ACROSS_PARTS = (
         field_path=".device.minCount",
     ),
     Rule(
+        "!has(self.device.minCount) || self.stages.all(s, !s.syncBatchNorm)",
+        """
+        syncBatchNorm needs the images of all devices at once, and fewer would have them one after another; leave
+        minCount or syncBatchNorm out
+        """,
+        field_path=".device.minCount",
+    ),
+    Rule(
         "!has(self.device.minCount) || self.device.elasticAfterSeconds < self.runPolicy.startupDeadlineSeconds",
         """
         the attempt would fail for want of room before it goes on with fewer devices; use an elasticAfterSeconds below

@@ -14,6 +14,16 @@ ModelName = Literal[
     "resnet101",
     "resnet152",
     "seresnet50",
+    "resnet18d",
+    "resnet34d",
+    "resnet50d",
+    "resnet101d",
+    "resnet152d",
+    "resnext50_32x4d",
+    "resnext101_32x8d",
+    "resnext101_64x4d",
+    "wide_resnet50_2",
+    "wide_resnet101_2",
     "resnet20",
     "resnet32",
     "resnet44",
@@ -68,7 +78,9 @@ class Model(Block, frozen=True, kw_only=True):
 
     name: ModelName
     """The ResNet. resnet20, 32, 44 and 56 are made for small images (32 x 32 pixels and below), resnet18, 34, 50, 101
-    and 152 for large ones (224 x 224); seresnet50 is resnet50 with squeeze and excitation.
+    and 152 for large ones (224 x 224); so are all others. seresnet50 is resnet50 with squeeze and excitation; those
+    that end in d are ResNet-D, with a deeper stem and shortcuts that average; resnext* have grouped convolutions, and
+    wide_resnet* twice as many channels within their blocks.
     """
     num_classes: Annotated[int, Meta(ge=2, le=1000000)]
     """Number of classes. Labels in the data set run from 0 to this number less one."""

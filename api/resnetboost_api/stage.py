@@ -236,6 +236,16 @@ class Training(Block, frozen=True, kw_only=True):
     evaluate_every_epochs: Annotated[int, Meta(ge=1, le=100000)] = 1
     """Measure the accuracy on the test data after every this many epochs. It is always measured after the last one."""
     stop_when: StopWhen | None = None
+    drop_path: Annotated[float, Meta(ge=0, lt=1)] = 0
+    """Stochastic depth: the probability with which the last block's branch is left out for an image, so that its
+    shortcut alone is learned from. It grows evenly from 0 at the first block; the branches that stay are scaled up by
+    as much. In training only. Not for PCA.
+    """
+    sync_batch_norm: bool = False
+    """Whether batch normalization takes its means and variances over the batches of all devices of the stage, as if one
+    had all of their images: for a localBatchSize so small that its own would be noise. Each layer then waits for all
+    devices, forward and backward.
+    """
     learning_rate: LearningRate = LearningRate()
     momentum: Momentum = Momentum()
     clip_norm: Annotated[float, Meta(gt=0, le=1000000)] | None = None
@@ -455,6 +465,30 @@ class Stage(Training, frozen=True, kw_only=True):
             first adds up those of one device; leave one of them out
             """,
             field_path=".allReduceFusion",
+        ),
+        Rule(
+            "self.dropPath == 0.0 || self.algorithm != 'PCA'",
+            """
+            the line search of PCA compares losses of one network, and dropPath changes it from batch to batch; leave
+            dropPath out, or use another algorithm
+            """,
+            field_path=".dropPath",
+        ),
+        Rule(
+            "!self.syncBatchNorm || !has(self.allReduceFusion)",
+            """
+            allReduceFusion sums gradients while syncBatchNorm sums those of its statistics, in an order that devices
+            would not agree on; leave one of them out
+            """,
+            field_path=".allReduceFusion",
+        ),
+        Rule(
+            "!self.syncBatchNorm || self.algorithm != 'Adasum'",
+            """
+            Adasum sums what each device learns from its own images, and syncBatchNorm makes that depend on all of them;
+            leave syncBatchNorm out, or use another algorithm
+            """,
+            field_path=".syncBatchNorm",
         ),
         only_for("adasum", "Adasum"),
         Rule(

@@ -29,9 +29,18 @@ TORCHVISION = {
     "resnet50": 25_557_032,
     "resnet101": 44_549_160,
     "resnet152": 60_192_808,
+    "resnext50_32x4d": 25_028_904,
+    "resnext101_32x8d": 88_791_336,
+    "resnext101_64x4d": 83_455_272,
+    "wide_resnet50_2": 68_883_240,
+    "wide_resnet101_2": 126_886_696,
 }
 # timm's seresnet50; Hu et al. 2018 give 28.1 million.
 SQUEEZING = {"seresnet50": 28_088_024}
+# timm's ResNet-D: the deeper stem has 19232 parameters more, and means have none.
+DEEP = {
+    f"{name}d": TORCHVISION[name] + 19_232 for name in ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+}
 # He et al. 2015, table 6, in millions.
 HE = {"resnet20": 0.27, "resnet32": 0.46, "resnet44": 0.66, "resnet56": 0.85}
 
@@ -64,12 +73,16 @@ def he_parameters(blocks: int, classes: int) -> int:
     return stem + sum(group) - halved + 64 * classes + classes
 
 
-@pytest.mark.parametrize(("name", "count"), (TORCHVISION | SQUEEZING).items())
+@pytest.mark.parametrize(("name", "count"), (TORCHVISION | SQUEEZING | DEEP).items())
 def test_exactly_torchvisions_or_timms_number_of_parameters(name: str, count: int) -> None:
+    shapes = arch.parameters(name, 1000, 3)
+    assert sum(math.prod(shape) for key, shape in shapes.items() if not key.endswith(arch.STATISTICS)) == count
+
+
+@pytest.mark.parametrize("name", [*TORCHVISION, *SQUEEZING, *DEEP])
+def test_a_network_has_the_parameters_of_its_table(name: str) -> None:
     network = resnet.build(name, 1000, 3)
-    assert parameters(network) == count
-    shapes = {key: tuple(value.shape) for key, value in network.parameters_and_names()}
-    assert arch.parameters(name, 1000, 3) == shapes
+    assert arch.parameters(name, 1000, 3) == {key: tuple(value.shape) for key, value in network.parameters_and_names()}
 
 
 @pytest.mark.parametrize("name", HE)
@@ -88,7 +101,7 @@ def test_an_unknown_name() -> None:
         resnet.build("resnet19", 10, 3)
 
 
-@pytest.mark.parametrize("name", ["resnet20", "resnet18", "seresnet50"])
+@pytest.mark.parametrize("name", ["resnet20", "resnet18", "resnet18d", "seresnet50"])
 @pytest.mark.parametrize("size", [(8, 8), (5, 9)], ids=str)
 def test_small_and_odd_images_are_taken(name: str, size: tuple[int, int]) -> None:
     network = resnet.build(name, 7, 1)
@@ -270,7 +283,7 @@ def torchvision_python() -> str:
     pytest.skip(message)
 
 
-@pytest.fixture(params=[*TORCHVISION, "seresnet50"])
+@pytest.fixture(params=[*TORCHVISION, "seresnet50", *DEEP])
 def reference(request: pytest.FixtureRequest, torchvision_python: str, tmp_path: Path) -> Iterator[Any]:
     """PyTorch's outputs of one network, (name, arrays), and its weights.pth; large files are deleted at the end."""
     command = [torchvision_python, str(REFERENCE), "make", str(tmp_path), str(SIZE), request.param]
@@ -309,7 +322,7 @@ def test_pytorchs_outputs_with_pytorchs_weights_converted_there_and_back(referen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "seresnet50"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet18d", "resnet50", "resnext50_32x4d", "seresnet50"])
 def test_pytorch_takes_our_weights_and_computes_our_outputs(name: str, torchvision_python: str, tmp_path: Path) -> None:
     network = resnet.build(name, 1000, 3, seed=4)
     network.set_train(False)

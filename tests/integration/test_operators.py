@@ -104,6 +104,36 @@ def test_a_convolution_and_its_gradients_are_those_of_the_formula_to_the_same_bi
         np.testing.assert_array_equal(first, second)
 
 
+@examples(25)
+@given(
+    groups=st.sampled_from([2, 4, 6, 32]),
+    channels=st.tuples(st.sampled_from([1, 3, 4, 8, 16]), st.sampled_from([1, 4, 8, 16])),
+    window=st.sampled_from([(1, 1, 0), (3, 1, 1), (3, 2, 1), (5, 2, 2)]),
+    seed=st.integers(0, 9),
+)
+def test_each_group_of_a_convolution_sees_its_own_channels(
+    groups: int, channels: tuple[int, int], window: Window, seed: int
+) -> None:
+    """Whether oneDNN computes groups by themselves or, with few channels each, several as one."""
+    kernel, stride, padding = window
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((2, groups * channels[0], 6, 7), np.float32)
+    weights = generator.standard_normal((groups * channels[1], channels[0], kernel, kernel), np.float32)
+    parts = list(zip(np.split(x, groups, 1), np.split(weights, groups), strict=True))
+    expected = np.concatenate([convolved(*part, stride, padding)[0] for part in parts], 1)
+    dy = generator.standard_normal(expected.shape, np.float32)
+    backward = [
+        gradients(*part, own, stride, padding) for part, own in zip(parts, np.split(dy, groups, 1), strict=True)
+    ]
+    form = np.array([stride, padding], np.int32)
+    y, dx, dweights = np.empty_like(dy), np.empty_like(x), np.empty_like(weights)
+    assert call("convolution", x, weights, form, y) == 0
+    near(y, expected)
+    assert call("convolution_gradients", x, weights, dy, form, dx, dweights) == 0
+    near(dx, np.concatenate([images for images, _ in backward], 1))
+    near(dweights, np.concatenate([own for _, own in backward]))
+
+
 def test_what_is_not_float32_and_what_cannot_be_convolved_is_an_error_not_a_crash() -> None:
     x, weights, form = np.ones((1, 1, 4, 4)), np.ones((1, 1, 3, 3)), np.array([1, 1], np.int32)
     assert call("convolution", x, weights, form, np.ones_like(x)) == 1

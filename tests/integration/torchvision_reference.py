@@ -4,8 +4,9 @@ Run by an interpreter that has torchvision:
   python torchvision_reference.py make FOLDER IMAGE_SIZE NAME   its weights.pth, and reference.npz with what it computes
   python torchvision_reference.py run FOLDER WEIGHTS NAME       run.npz: what it computes with these safetensors
 
-seresnet50 is built here upon torchvision's resnet50 by Hu et al. (2018), with the names of timm 1.0.31: timm is no
-dependency for this one network. (Its own seresnet50, looked at once, has the same outputs as ours to 8e-7.)
+seresnet50 is built here upon torchvision's resnet50 by Hu et al. (2018), and ResNet-D upon its others by He et al.
+(2019), with the names of timm 1.0.31: timm is no dependency for these networks. (Its own seresnet50, looked at once,
+has the same outputs as ours to 8e-7.)
 """
 
 import json
@@ -50,7 +51,26 @@ class SqueezingBottleneck(resnet.Bottleneck):  # type: ignore[misc, unused-ignor
 def network(name: str) -> nn.Module:
     if name == "seresnet50":
         return resnet.ResNet(SqueezingBottleneck, [3, 4, 6, 3])
+    if name.endswith("d") and not name.startswith("resnext"):
+        return deepened(torchvision.models.__dict__[name.removesuffix("d")]())
     return torchvision.models.__dict__[name]()
+
+
+def deepened(made: nn.Module) -> nn.Module:
+    """ResNet-D: a stem of three convolutions, and the mean of 2x2 pixels before a shortcut's convolution."""
+
+    def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Module:
+        return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+
+    between = (nn.BatchNorm2d(32), nn.ReLU(), convolution(32, 32), nn.BatchNorm2d(32), nn.ReLU())
+    made.conv1 = nn.Sequential(convolution(3, 32, 2), *between, convolution(32, 64))
+    for block in made.modules():
+        if isinstance(block, resnet.BasicBlock | resnet.Bottleneck) and block.downsample is not None:
+            old, norm = block.downsample
+            mean = nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False) if block.stride > 1 else nn.Identity()
+            plain = nn.Conv2d(old.in_channels, old.out_channels, 1, bias=False)
+            block.downsample = nn.Sequential(mean, plain, norm)
+    return made
 
 
 def make(folder: Path, size: int, name: str) -> None:

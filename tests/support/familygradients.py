@@ -30,6 +30,8 @@ KINDS: dict[str, Large | int] = {
     "basic": Large((1, 1, 1, 1), bottleneck=False),
     "bottleneck": Large((2, 1, 1, 1), bottleneck=True),
     "squeezing": Large((2, 1, 1, 1), bottleneck=True, squeezes=True),
+    "deep": Large((1, 2, 1, 1), bottleneck=True, deep=True),
+    "grouped": Large((1, 1, 1, 1), bottleneck=True, cardinality=32, width=4),
 }
 
 # Initial scale of branches: with branches as large as shortcuts, deep networks amplify any rounding.

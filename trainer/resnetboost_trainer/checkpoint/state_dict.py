@@ -73,7 +73,8 @@ def fit(arrays: Mapping[str, Array], layout: Layout, network: Network, head: boo
 
 def identify(arrays: Mapping[str, Array], layout: Layout, names: tuple[str, ...] = ()) -> Fit:
     """Return the match with the fewest faults among the networks in `names` (default: all ResNets)."""
-    classes, channels = _size(arrays, f"{HEAD}.weight", 0), _size(arrays, "conv1.weight", 1)
+    first = "conv1.weight" if "conv1.weight" in arrays else "conv1.0.weight"
+    classes, channels = _size(arrays, f"{HEAD}.weight", 0), _size(arrays, first, 1)
     names = names or (*arch.LARGE, *arch.SMALL)
     return min((fit(arrays, layout, Network(name, classes, channels)) for name in names), key=lambda fit: fit.faults)
 

@@ -33,4 +33,7 @@ def of(config: Config, world_size: int) -> VirtualRanks:
     if config.adasum is not None:
         reason = f"Adasum of {world_size} ranks is another sum than that of {count}"
         raise ConfigError(f"{field}: {reason}; give this job all of its devices, or use another algorithm")
+    if config.sync_batch_norm:
+        reason = f"syncBatchNorm needs the images of all {count} ranks at once, and {world_size} would take turns"
+        raise ConfigError(f"{field}: {reason}; give this job all of its devices, or leave syncBatchNorm out")
     return VirtualRanks(count, count // world_size)

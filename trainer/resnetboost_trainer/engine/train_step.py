@@ -18,7 +18,9 @@ from resnetboost_trainer.engine.divergence import LossWatch
 from resnetboost_trainer.engine.gradient import Gradient
 from resnetboost_trainer.failures import NumericsError
 from resnetboost_trainer.metrics.record import StepRecord
+from resnetboost_trainer.models.drop_path import DropPath
 from resnetboost_trainer.models.layers.running_stats import Statistics
+from resnetboost_trainer.models.resnet import synchronize
 from resnetboost_trainer.optim import grad_scaler, registry
 from resnetboost_trainer.optim.algorithm import BuildContext
 from resnetboost_trainer.optim.ema import ModelEma
@@ -48,6 +50,12 @@ class Program:
         if communicator.leads:
             log.info(loss.described(config.label_smoothing, config.label_smoothing_over, self.classes))
         self.virtual = virtual_ranks.of(config, communicator.size)
+        self.drop_path: DropPath | None = None
+        if config.drop_path > 0:
+            batch = config.local_batch_size
+            self.drop_path = DropPath(network, config.drop_path, batch, config.seed, config.stage)
+        if config.sync_batch_norm and communicator.size > 1:
+            synchronize(network, communicator.size)
         context = BuildContext(config, network, entropy, communicator, prepared)
         parts, self.state = registry.build(context)
         self.of_each = self.state.become_virtual(self.virtual.each) if self.virtual.each > 1 else None
@@ -69,6 +77,9 @@ class Program:
         buckets = _buckets(config, sizes, scale) if context.summed and communicator.size > 1 else None
         self.gradient = Gradient(network, entropy, parts.parameters, scale, buckets=buckets)
         self.capturing = Gradient(network, entropy, parts.parameters, scale, probes)
+        for graph in (self.gradient, self.capturing):
+            # Compiled graphs that are kept find only parameters of their own cell.
+            graph.branch_factors = None if self.drop_path is None else self.drop_path.factors
         self.micro_batches = config.accumulation_steps  # of each virtual rank
         self.accumulation = Accumulation(sum(sizes) + 2, self.micro_batches * self.virtual.each)
         self._place = 0  # of the next micro batch in its step
@@ -85,7 +96,7 @@ class Program:
         last = (self._place + 1) % self.micro_batches == 0  # of its virtual rank
         due = last and self._is_due(now)
         tail = Tensor(np.zeros(1 + self.communicator.size, np.float32))
-        flat, captured = self._micro_batch(images, labels, tail, due)
+        flat, captured = self._micro_batch(images, labels, tail, now.step, due)
         self.accumulation.add(flat)
         if self.curvature is not None and due:
             self.curvature.observe(captured, flat, len(images), self._scale())
@@ -113,7 +124,7 @@ class Program:
         """
         begun = time.perf_counter() - self._accumulated_seconds
         due = self._is_due(now)
-        flat, captured = self._micro_batch(images, labels, Tensor(self._tail(stop)), due)
+        flat, captured = self._micro_batch(images, labels, Tensor(self._tail(stop)), now.step, due)
         batches, self._batches, self._place = [*self._batches, (images, labels)], [], 0
         whole = self.accumulation.mean(flat)
         computed = time.perf_counter()
@@ -171,11 +182,13 @@ class Program:
         return self.scaler.now if self.scaler is not None else self.loss_scale
 
     def _micro_batch(
-        self, images: Tensor, labels: Tensor, tail: Tensor, due: bool
+        self, images: Tensor, labels: Tensor, tail: Tensor, step: int, due: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Compute the next micro batch's flat buffer, with the BN statistics of its virtual rank."""
         self._keep_statistics()
         virtual, place = divmod(self._place, self.micro_batches)
+        if self.drop_path is not None:
+            self.drop_path.draw(step, self.communicator.rank * self.virtual.each + virtual, place)
         self._place += 1
         if self.of_each is not None and place == 0:
             self.of_each.enter(virtual)

@@ -74,5 +74,9 @@ void mean_of_pixels_gradient(const float* dy, float* dx, const Blocked& at);
 void subsample(const float* x, const Blocked& from, float* y, const Blocked& to);
 void add_subsample_gradient(const float* dy, const Blocked& to, float* dx, const Blocked& from);
 
+// Means of 2x2 windows at stride 2, at an odd border of what is inside; their gradient, added.
+void average(const float* x, const Blocked& from, float* y, const Blocked& to);
+void add_average_gradient(const float* dy, const Blocked& to, float* dx, const Blocked& from);
+
 // dy = dy [+ more] wherever y > 0, else 0.
 void rectify_gradient(float* dy, const float* more, const float* y, const Blocked& at);

@@ -122,3 +122,39 @@ void add_subsample_gradient(const float* dy, const Blocked& to, float* dx, const
               start[(row * to.w + column) * to.width + l];
   });
 }
+
+namespace {
+
+// Runs body(index of the result in a plane of `to`, that of the input in one of `from`, the input's share) for the
+// windows of a plane, with all inputs of a window in order.
+template <typename Body>
+void each_averaged(const Blocked& from, const Blocked& to, Body body) {
+  for (int64_t row = 0; row < to.h; ++row)
+    for (int64_t column = 0; column < to.w; ++column) {
+      const int64_t rows = std::min<int64_t>(2, from.h - 2 * row), columns = std::min<int64_t>(2, from.w - 2 * column);
+      const float share = 1.0f / static_cast<float>(rows * columns);
+      for (int64_t k = 0; k < rows * columns; ++k) {
+        const int64_t r = 2 * row + k / columns, c = 2 * column + k % columns;
+        body((row * to.w + column) * to.width, (r * from.w + c) * from.width, share);
+      }
+    }
+}
+
+}  // namespace
+
+void average(const float* x, const Blocked& from, float* y, const Blocked& to) {
+  std::fill(y, y + to.size(), 0.0f);
+  each_plane(from, to, [&](int64_t start, int64_t into, int64_t, int64_t) {
+    each_averaged(from, to, [&](int64_t result, int64_t input, float share) {
+      for (int l = 0; l < to.width; ++l) y[into + result + l] += share * x[start + input + l];
+    });
+  });
+}
+
+void add_average_gradient(const float* dy, const Blocked& to, float* dx, const Blocked& from) {
+  each_plane(from, to, [&](int64_t into, int64_t start, int64_t, int64_t) {
+    each_averaged(from, to, [&](int64_t result, int64_t input, float share) {
+      for (int l = 0; l < to.width; ++l) dx[into + input + l] += share * dy[start + result + l];
+    });
+  });
+}

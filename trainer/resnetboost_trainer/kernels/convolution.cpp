@@ -1,6 +1,7 @@
 // Convolution's operators, and the class behind them. `form` is int32 [stride, padding].
 #include "convolution.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
@@ -63,6 +64,32 @@ dnnl_memory_desc* any(const Dims& dims) {
   return made;
 }
 
+// Weights (o, c, k, k) with oneDNN's additional axis for groups, if there are several; dense, or in any format.
+dnnl_memory_desc* grouped(const Dims& dims, int64_t groups, bool dense_ones) {
+  if (groups == 1) return dense_ones ? dense(dims) : any(dims);
+  const int64_t pixels = dims[2] * dims[3], outputs = dims[0] / groups;
+  const dnnl_dims sizes{groups, outputs, dims[1], dims[2], dims[3]};
+  const dnnl_dims strides{outputs * dims[1] * pixels, dims[1] * pixels, pixels, dims[3], 1};
+  dnnl_memory_desc* made = nullptr;
+  check(dense_ones ? dnnl_memory_desc_create_with_strides(&made, 5, sizes, onednn::f32, strides)
+                   : dnnl_memory_desc_create_with_tag(&made, 5, sizes, onednn::f32, onednn::any),
+        "a description");
+  return made;
+}
+
+Merging merging_of(const ConvolutionShape& shape) {
+  const int64_t groups = shape.groups(), inputs = shape.weights[1], outputs = shape.weights[0] / groups;
+  if (groups > 1 && block() > inputs && block() % inputs == 0) {
+    const int64_t of = block() / inputs;
+    if (groups % of == 0 && of * outputs % block() == 0) return {of, groups / of};
+  }
+  return {1, groups};
+}
+
+Dims merged(const Dims& weights, const Merging& merging) {
+  return {weights[0], weights[1] * merging.of, weights[2], weights[3]};
+}
+
 dnnl_memory* memory(const dnnl_memory_desc* description) {
   dnnl_memory* made = nullptr;
   check(dnnl_memory_create(&made, description, library().engine, nullptr), "a memory");
@@ -120,7 +147,8 @@ dnnl_primitive_attr* attributes_of(const ConvolutionShape& shape) {
 dnnl_primitive_desc* choose(const ConvolutionShape& shape) {
   const auto* const images = wanted(shape.images, shape.images_layout);
   const auto* const results = wanted(shape.results, shape.results_layout);
-  const auto* const weights = any(shape.weights);
+  const Merging merging = merging_of(shape);
+  const auto* const weights = grouped(merged(shape.weights, merging), merging.groups, false);
   const dnnl_dims strides{shape.stride, shape.stride}, dilations{}, before{shape.padding, shape.padding};
   dnnl_dims after{};  // negative padding skips the input's remainder
   for (int k = 0; k < 2; ++k)
@@ -172,6 +200,9 @@ int block() {
 
 Convolution::Convolution(const ConvolutionShape& shape) {
   const Concurrency as_many_as_the_pool(pool().get_num_threads());
+  weights_ = shape.weights;
+  merging_ = merging_of(shape);
+  const Dims whole = merged(weights_, merging_);
   auto* chosen = choose(shape);
   primitive_ = primitive(chosen);
   const int images = shape.pass == backward_images ? onednn::source_gradient : onednn::source;
@@ -179,7 +210,8 @@ Convolution::Convolution(const ConvolutionShape& shape) {
   const int results = shape.pass == forward ? onednn::destination : onednn::destination_gradient;
   slots_ = {slot(chosen, results, shape.pass == forward, own(shape.results, shape.results_layout)),
             slot(chosen, images, shape.pass == backward_images, own(shape.images, shape.images_layout)),
-            slot(chosen, weights, shape.pass == backward_weights, dense(shape.weights))};
+            slot(chosen, weights, shape.pass == backward_weights, grouped(whole, merging_.groups, true))};
+  if (merging_.of > 1) merged_place_ = reserve(whole[0] * whole[1] * whole[2] * whole[3] * sizeof(float));
   if (shape.epilogue.scales) operands_ = {memory(by_channel(shape.weights[0])), memory(by_channel(shape.weights[0]))};
   if (shape.epilogue.adds) operands_.push_back(memory(own(shape.results, shape.results_layout)));
   const auto* scratch = dnnl_primitive_desc_query_md(chosen, onednn::of_argument, onednn::scratchpad);
@@ -190,10 +222,12 @@ Convolution::Convolution(const ConvolutionShape& shape) {
 void Convolution::run(const std::array<const float*, 3>& data, const Convolution* before,
                       const std::array<const float*, 3>& operands) {
   char* const shared = space().of(size_);
+  auto* const whole = reinterpret_cast<float*>(shared + merged_place_);
+  if (merging_.of > 1 && !slots_[2].written) spread(data[2], whole);
   std::vector<dnnl_exec_arg_t> arguments;
   for (int k = 0; k < 3; ++k) {
     Slot& slot = slots_[k];
-    place(slot.ours, data[k]);
+    place(slot.ours, k == 2 && merging_.of > 1 ? whole : data[k]);
     if (slot.reorder != nullptr) {
       place(slot.theirs, shared + slot.place);
       const bool there = k == 0 && before != nullptr && has_results_of(*before);
@@ -210,6 +244,24 @@ void Convolution::run(const std::array<const float*, 3>& data, const Convolution
   execute(primitive_, arguments);
   for (Slot& slot : slots_)
     if (slot.written && slot.reorder != nullptr) move(slot, slot.theirs, slot.ours);
+  if (merging_.of > 1 && slots_[2].written) collect(whole, const_cast<float*>(data[2]));
+}
+
+void Convolution::spread(const float* weights, float* merged) const {
+  const int64_t row = weights_[1] * weights_[2] * weights_[3], of = merging_.of;
+  const int64_t outputs = weights_[0] / (merging_.groups * of);
+  std::fill(merged, merged + weights_[0] * row * of, 0.0f);
+  for (int64_t o = 0; o < weights_[0]; ++o)
+    std::copy(weights + o * row, weights + (o + 1) * row, merged + (o * of + o / outputs % of) * row);
+}
+
+void Convolution::collect(const float* merged, float* weights) const {
+  const int64_t row = weights_[1] * weights_[2] * weights_[3], of = merging_.of;
+  const int64_t outputs = weights_[0] / (merging_.groups * of);
+  for (int64_t o = 0; o < weights_[0]; ++o) {
+    const float* const from = merged + (o * of + o / outputs % of) * row;
+    std::copy(from, from + row, weights + o * row);
+  }
 }
 
 // Returns whether `other` left the same reordered results; they come first in the work space for both.
@@ -243,7 +295,8 @@ size_t Convolution::reserve(size_t bytes) {
 
 Dims results_of(const Dims& images, const Dims& weights, int64_t stride, int64_t padding) {
   require(stride > 0, "a stride below 1");
-  require(images[1] == weights[1], "weights for another number of channels");
+  require(weights[1] > 0 && images[1] % weights[1] == 0 && weights[0] % (images[1] / weights[1]) == 0,
+          "weights for another number of channels");
   const auto slid = [&](int axis) { return (images[axis] + 2 * padding - weights[axis]) / stride + 1; };
   return {images[0], weights[0], slid(2), slid(3)};
 }

@@ -1,6 +1,7 @@
 // Convolution by oneDNN in its preferred memory formats, forward and backward.
 //
-// Images are (n, c, h, w), weights (o, c, k, k), results (n, o, h', w') with h' = (h + 2 padding - k) / stride + 1.
+// Images are (n, c, h, w), weights (o, c / groups, k, k), results (n, o, h', w') with h' = (h + 2 padding - k) / stride
+// + 1; images and weights say how many groups there are. Each equal part of the results sees its own part of the images.
 // Results are the same bits in every process with the same number of threads.
 #pragma once
 
@@ -31,6 +32,14 @@ struct ConvolutionShape {
   Layout images_layout = plain, results_layout = plain;
   Epilogue epilogue = {};
   auto operator<=>(const ConvolutionShape&) const = default;
+
+  int64_t groups() const { return images[1] / weights[1]; }
+};
+
+// Groups of fewer channels than oneDNN's blocks are computed `of` at a time, as one of more channels with zeros between
+// them: it has fast kernels for whole blocks alone. `groups` are those that oneDNN sees, 1 if of == groups.
+struct Merging {
+  int64_t of, groups;
 };
 
 // A tensor's own and oneDNN's formats, and the reorder between them if they differ.
@@ -61,7 +70,14 @@ class Convolution {
   Slot slot(const dnnl_primitive_desc* chosen, int argument, bool written, dnnl_memory_desc* ours);
   size_t reserve(size_t bytes);
 
+  // Copies weights (o, c / groups, k, k) into merged ones with zeros between the groups, or back.
+  void spread(const float* weights, float* merged) const;
+  void collect(const float* merged, float* weights) const;
+
   dnnl_primitive* primitive_ = nullptr;
+  Dims weights_{};
+  Merging merging_{};
+  size_t merged_place_ = 0;
   std::array<Slot, 3> slots_{};  // results, images, weights
   std::vector<dnnl_memory*> operands_;
   dnnl_memory* scratch_ = nullptr;

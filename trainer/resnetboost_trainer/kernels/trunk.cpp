@@ -103,14 +103,15 @@ class Forward {
   }
 
   void run() {
-    const Layer& stem = trunk_.layers[0];
-    convolve(0, call_.floats(0));
-    if (trunk_.pooled) {
-      float* const y = Buffers(0, 0, stem.out.size()).other();
-      normalized(0, {}, y);
-      max_pool(y, stem.out, saved_ + trunk_.pooled_place, chosen());
-    } else {
-      normalized(0, {}, saved_ + stem.normalized);
+    const Layer& stem = trunk_.stem();
+    const float* x = call_.floats(0);
+    for (int k = 0; k < trunk_.stems; ++k) {
+      const bool pools = trunk_.pooled && k == trunk_.stems - 1;
+      convolve(k, x);
+      float* const y = pools ? Buffers(0, 0, stem.out.size()).other() : saved_ + trunk_.layers[k].normalized;
+      normalized(k, {}, y);
+      if (pools) max_pool(y, stem.out, saved_ + trunk_.pooled_place, chosen());
+      x = y;
     }
     for (const Block& block : trunk_.blocks) run(block);
     const Layer& last = trunk_.blocks.empty() ? stem : trunk_.last(trunk_.blocks.back());
@@ -140,7 +141,8 @@ class Forward {
       subsample(input, trunk_.layers[block.first].in, sample, layer.out);
       normalized(last, {sample, nullptr}, y, block.squeeze);
     } else {
-      convolve(last + 1, input);
+      if (block.shortcut == averaged) average(input, trunk_.layers[block.first].in, saved_ + block.means_place, block.means);
+      convolve(last + 1, block.shortcut == averaged ? saved_ + block.means_place : input);
       std::vector<float> scale;
       const Affine affine = timed_statistics(last + 1, scale);
       normalized(last, {saved_ + trunk_.layers[last + 1].convolved, &affine}, y, block.squeeze);
@@ -217,15 +219,32 @@ class Backward {
   }
 
   void run() {
-    const Layer& stem = trunk_.layers[0];
+    const Layer& stem = trunk_.stem();
     const Layer& last = trunk_.blocks.empty() ? stem : trunk_.last(trunk_.blocks.back());
     Parts parts{buffers_.take(), nullptr};
     mean_of_pixels_gradient(call_.floats(3), parts.one, last.out);
     for (size_t k = trunk_.blocks.size(); k-- > 0;) parts = through(trunk_.blocks[k], parts);
-    if (trunk_.pooled) parts = {through_pool(parts), nullptr};
-    sums(0, parts.one, parts.more, trunk_.pooled ? nullptr : saved_ + stem.normalized);
-    of_convolved(0, parts.one, parts.one);
-    of_weights(0, parts.one, call_.floats(0));
+    int k = trunk_.stems - 1;
+    Parts of_stem = parts;
+    if (trunk_.pooled) {
+      of_stem = {through_pool(parts), nullptr};
+      buffers_.give(parts.one);
+      buffers_.give(parts.more);
+    }
+    float* dx = of_stem.one;
+    sums(k, dx, of_stem.more, trunk_.pooled ? nullptr : saved_ + stem.normalized);
+    of_convolved(k, dx, dx);
+    for (; k > 0; --k) {
+      const float* const x = saved_ + trunk_.layers[k - 1].normalized;
+      const bool taken = !trunk_.pooled || k < trunk_.stems - 1;
+      of_weights(k, dx, x);
+      float* const before = of_images(k, dx);
+      if (taken) buffers_.give(dx);
+      dx = before;
+      rectified(k - 1, {dx, nullptr});
+      of_convolved(k - 1, dx, dx);
+    }
+    of_weights(0, dx, call_.floats(0));
   }
 
  private:
@@ -233,7 +252,7 @@ class Backward {
   float* through_pool(const Parts& parts) {
     rectify_gradient(parts.one, parts.more, saved_ + trunk_.pooled_place, trunk_.pool);
     const auto* const chosen = reinterpret_cast<const uint8_t*>(saved_ + trunk_.chosen_place);
-    max_pool_gradient(parts.one, chosen, buffers_.other(), trunk_.layers[0].out);
+    max_pool_gradient(parts.one, chosen, buffers_.other(), trunk_.stem().out);
     return buffers_.other();
   }
 
@@ -263,7 +282,11 @@ class Backward {
     }
     sums(last + 1, dz, nullptr, nullptr);
     of_convolved(last + 1, dz, dz);
-    return {dx, below(last + 1, dz, input)};
+    if (block.shortcut == convolved) return {dx, below(last + 1, dz, input)};
+    float* const of_means = below(last + 1, dz, saved_ + block.means_place);
+    add_average_gradient(of_means, block.means, dx, trunk_.layers[block.first].in);
+    buffers_.give(of_means);
+    return {dx, nullptr};
   }
 
   // The sum of the parts wherever the layer's results passed relu, written over the first; and sums over it.
@@ -337,12 +360,18 @@ class Backward {
 
   // Gradients of a layer's weights and of its input x; gives the buffer of the results' gradient back.
   float* below(int k, float* dc, const float* x) {
-    const Layer& layer = trunk_.layers[k];
     of_weights(k, dc, x);
+    float* const dx = of_images(k, dc);
+    buffers_.give(dc);
+    return dx;
+  }
+
+  // The gradient of a layer's input, in a buffer.
+  float* of_images(int k, const float* dc) {
     const Timed timed(k, images_gradient);
+    const Layer& layer = trunk_.layers[k];
     float* const dx = buffers_.take();
     convolution_of(layer.shape(backward_images, false)).run({dc, dx, call_.floats(places_.of(layer, 0))});
-    buffers_.give(dc);
     return dx;
   }
 
@@ -372,11 +401,16 @@ class Inference {
   }
 
   void run() {
-    const Layer& stem = trunk_.layers[0];
-    float* x = buffers_.take();
-    float* const y = trunk_.pooled ? buffers_.other() : x;
-    convolve(0, call_.floats(0), y, {true, false, true});
-    if (trunk_.pooled) max_pool(y, stem.out, x, nullptr);
+    const Layer& stem = trunk_.stem();
+    const float* from = call_.floats(0);
+    float* x = nullptr;
+    for (int k = 0; k < trunk_.stems; ++k) {
+      float* const y = trunk_.pooled && k == trunk_.stems - 1 ? buffers_.other() : buffers_.take();
+      convolve(k, from, y, {true, false, true});
+      buffers_.give(x);
+      from = x = y;
+    }
+    if (trunk_.pooled) max_pool(from, stem.out, x = buffers_.take(), nullptr);
     for (const Block& block : trunk_.blocks) x = through(block, x);
     mean_of_pixels(x, (trunk_.blocks.empty() ? stem : trunk_.last(trunk_.blocks.back())).out,
                    call_.floats(call_.count - 1));
@@ -405,10 +439,17 @@ class Inference {
     if (block.shortcut == identity) return input;
     float* const shortcut = buffers_.take();
     const int last = block.first + block.count - 1;
-    if (block.shortcut == subsampled)
-      subsample(input, trunk_.layers[block.first].in, shortcut, trunk_.layers[last].out);
-    else
+    const Blocked& in = trunk_.layers[block.first].in;
+    if (block.shortcut == subsampled) {
+      subsample(input, in, shortcut, trunk_.layers[last].out);
+    } else if (block.shortcut == averaged) {
+      float* const means = buffers_.take();
+      average(input, in, means, block.means);
+      convolve(last + 1, means, shortcut, {true, false, false});
+      buffers_.give(means);
+    } else {
       convolve(last + 1, input, shortcut, {true, false, false});
+    }
     return shortcut;
   }
 

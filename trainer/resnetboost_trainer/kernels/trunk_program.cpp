@@ -18,8 +18,14 @@ class Reader {
       : program_(program), length_(length), weights_(weights) {
     require(block() > 0, "a CPU without AVX2");
     trunk.pooled = next() != 0;
-    int64_t place = layer(images, !trunk.pooled);  // relu's gradient can be taken from the pooled images
-    Dims from = trunk.layers[0].results;
+    trunk.stems = next();
+    require(trunk.stems > 0, "no stem");
+    Dims from = images;
+    int64_t place = 0;
+    for (int k = 1; k <= trunk.stems; ++k) {
+      place = layer(from, k < trunk.stems || !trunk.pooled);  // relu's gradient can be taken from the pooled images
+      from = trunk.layers.back().results;
+    }
     if (trunk.pooled) {
       trunk.pool = max_pooled(in_blocks(from));
       from = {from[0], from[1], trunk.pool.h, trunk.pool.w};
@@ -40,17 +46,20 @@ class Reader {
     const int first = static_cast<int>(trunk.layers.size()), count = next();
     const auto shortcut = static_cast<ShortcutKind>(next());
     const bool squeezes = next() != 0;
-    require(count > 0 && shortcut >= identity && shortcut <= subsampled, "an unknown block");
+    require(count > 0 && shortcut >= identity && shortcut <= averaged, "an unknown block");
     Dims to = from;
     int64_t place = 0;
     for (int k = 0; k < count; ++k) place = layer(to, true), to = trunk.layers.back().results;
-    if (shortcut == convolved) {
-      layer(from, false);
+    const Dims means{from[0], from[1], (from[2] + 1) / 2, (from[3] + 1) / 2};
+    const int64_t means_place = shortcut == averaged ? reserve(in_blocks(means).size()) : 0;
+    if (shortcut == convolved || shortcut == averaged) {
+      layer(shortcut == averaged ? means : from, false);
       require(trunk.layers.back().results == to, "a shortcut of another shape");
     }
     require(shortcut != identity || to == from, "an identity that changes its shape");
     require(shortcut != subsampled || (to[1] >= from[1] && to[2] == (from[2] - 1) / 2 + 1), "a subsampling");
-    trunk.blocks.push_back({first, count, shortcut, squeezes ? squeeze(to) : -1, input});
+    trunk.blocks.push_back({first, count, shortcut, squeezes ? squeeze(to) : -1, input, in_blocks(means),
+                            means_place});
     from = to;
     return place;
   }
@@ -80,7 +89,7 @@ class Reader {
     made.mean = reserve(made.out.c);
     made.inverse = reserve(made.out.c);
     made.normalized = normalized ? reserve(made.out.size()) : -1;
-    if (normalized || number > 0) trunk.largest = std::max(trunk.largest, made.out.size());
+    if (normalized || trunk.layers.size() >= static_cast<size_t>(trunk.stems)) trunk.largest = std::max(trunk.largest, made.out.size());
     trunk.layers.push_back(made);
     return made.normalized;
   }
@@ -108,9 +117,10 @@ Dims dims_of(const int64_t* sizes) { return {sizes[0], sizes[1], sizes[2], sizes
 
 // Counts the layers and squeezes of a program, which the reader checks afterwards.
 Counts counted(const int* program, int64_t length) {
-  Counts found{1, 0};
-  for (int64_t at = 3; at + 2 < length;) {
-    const int layers = program[at] + (program[at + 1] == convolved);
+  require(length > 1 && program[1] > 0, "no stem");
+  Counts found{program[1], 0};
+  for (int64_t at = 2 + 2 * found.layers; at + 2 < length;) {
+    const int layers = program[at] + (program[at + 1] == convolved || program[at + 1] == averaged);
     require(layers > 0, "an unknown block");
     found.layers += layers;
     found.squeezes += program[at + 2] != 0;

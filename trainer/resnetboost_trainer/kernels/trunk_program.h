@@ -1,7 +1,8 @@
 // What the trunk's operators read from a program and the shapes of the tensors.
 //
-// `program` is int32 [1 if pooled, the stem's stride and padding, then for each block: convolutions of its branch, kind
-// of its shortcut, 1 if it squeezes and excites, and the stride and padding of each convolution, the shortcut's last].
+// `program` is int32 [1 if pooled, convolutions of the stem, the stride and padding of each, then for each block:
+// convolutions of its branch, kind of its shortcut, 1 if it squeezes and excites, and the stride and padding of each
+// convolution, the shortcut's last].
 //
 // A layer is a convolution with its normalization. Layers, and squeezes and excitations, are numbered in the program's
 // order; a call has the weights of all layers, then what comes next for all layers, and so on.
@@ -13,7 +14,8 @@
 #include "convolution.h"
 #include "operators.h"
 
-enum ShortcutKind { identity, convolved, subsampled };
+// `averaged` is a convolution of the means of 2x2 pixels.
+enum ShortcutKind { identity, convolved, subsampled, averaged };
 
 // A convolution and its normalization. Places are offsets of float32 in what a forward pass saves for the backward one.
 struct Layer {
@@ -39,6 +41,8 @@ struct Block {
   ShortcutKind shortcut;
   int squeeze;  // -1: none
   int64_t input;  // place of its input
+  Blocked means{};  // of 2x2 pixels of its input, for its shortcut
+  int64_t means_place = 0;
 };
 
 struct Counts {
@@ -59,6 +63,7 @@ struct Places {
 
 struct Trunk {
   bool pooled = false;
+  int stems = 1;  // layers of the stem
   Blocked pool{};
   int64_t pooled_place = 0, chosen_place = 0;
   std::vector<Layer> layers;
@@ -66,7 +71,8 @@ struct Trunk {
   std::vector<Block> blocks;
   int64_t saved = 0, largest = 0;  // the largest images but those that are pooled
 
-  int64_t before_pool() const { return pooled ? layers[0].out.size() : 0; }
+  const Layer& stem() const { return layers[stems - 1]; }
+  int64_t before_pool() const { return pooled ? stem().out.size() : 0; }
   const Layer& last(const Block& block) const { return layers[block.first + block.count - 1]; }
 };
 

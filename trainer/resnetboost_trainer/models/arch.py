@@ -1,8 +1,10 @@
 """Table of ResNet architectures: blocks, widths, strides, parameter names and shapes; imports no framework.
 
-The trained network, the ONNX graph and THOR's cost model are all built from `large` and `small`.
-resnet18/34/50/101/152 are torchvision's and seresnet50 is timm's, name by name; resnet20/32/44/56 are those of He et
-al. (2015), §4.2. The part of a parameter is what `model.freeze` calls it: the stem, a group of blocks, or the head.
+The trained network, the ONNX graph and THOR's cost model are all built from `large` and `small`. Name by name,
+resnet18/34/50/101/152, resnext* (Xie et al. 2017) and wide_resnet* (Zagoruyko and Komodakis 2016) are torchvision's;
+seresnet50 and resnet*d (ResNet-D of He et al. 2019, "Bag of Tricks", §4.2) are timm's. resnet20/32/44/56 are those of
+He et al. (2015), §4.2. The part of a parameter is what `model.freeze` calls it: the stem, a group of blocks, or the
+head.
 """
 
 from collections.abc import Iterator
@@ -12,11 +14,19 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Large(NamedTuple):
-    """Number of blocks in each of four groups; whether they are bottlenecks and have squeeze and excitation."""
+    """Number of blocks in each of four groups; whether they are bottlenecks and have squeeze and excitation.
+
+    The 3x3 convolutions of bottlenecks have `cardinality` groups, of `width` channels each in the first group of blocks.
+    `deep` is ResNet-D: a stem of three 3x3 convolutions, and shortcuts that average 2x2 pixels instead of leaving three
+    out.
+    """
 
     blocks: tuple[int, int, int, int]
     bottleneck: bool
     squeezes: bool = False
+    cardinality: int = 1
+    width: int = 64
+    deep: bool = False
 
 
 LARGE = {
@@ -26,6 +36,16 @@ LARGE = {
     "resnet101": Large((3, 4, 23, 3), True),
     "resnet152": Large((3, 8, 36, 3), True),
     "seresnet50": Large((3, 4, 6, 3), True, squeezes=True),
+    "resnet18d": Large((2, 2, 2, 2), False, deep=True),
+    "resnet34d": Large((3, 4, 6, 3), False, deep=True),
+    "resnet50d": Large((3, 4, 6, 3), True, deep=True),
+    "resnet101d": Large((3, 4, 23, 3), True, deep=True),
+    "resnet152d": Large((3, 8, 36, 3), True, deep=True),
+    "resnext50_32x4d": Large((3, 4, 6, 3), True, cardinality=32, width=4),
+    "resnext101_32x8d": Large((3, 4, 23, 3), True, cardinality=32, width=8),
+    "resnext101_64x4d": Large((3, 4, 23, 3), True, cardinality=64, width=4),
+    "wide_resnet50_2": Large((3, 4, 6, 3), True, width=128),
+    "wide_resnet101_2": Large((3, 4, 23, 3), True, width=128),
 }
 # Blocks in each of the three groups: n for 6n + 2 layers.
 SMALL = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
@@ -40,7 +60,10 @@ def squeezed(channels: int) -> int:
 
 
 class Convolution(NamedTuple):
-    """A square convolution, padded by half its kernel; `norm` is the batch normalisation after it."""
+    """A square convolution, padded by half its kernel; `norm` is the batch normalisation after it.
+
+    Each of `groups` equal parts of the outputs sees its own part of the inputs.
+    """
 
     name: str
     norm: str
@@ -48,6 +71,12 @@ class Convolution(NamedTuple):
     outputs: int
     kernel: int
     stride: int = 1
+    groups: int = 1
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape of the weight."""
+        return self.outputs, self.inputs // self.groups, self.kernel, self.kernel
 
     @property
     def padding(self) -> int:
@@ -56,7 +85,11 @@ class Convolution(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A residual block; its shortcut is the identity, a 1x1 convolution, or subsampling and padding (option A)."""
+    """A residual block; `inner` are the channels between its convolutions, the 3x3 ones of bottlenecks have groups.
+
+    Its shortcut is the identity, a 1x1 convolution, the mean of 2x2 pixels at stride 2 and a 1x1 convolution
+    (ResNet-D), or subsampling and padding (option A).
+    """
 
     path: str
     inputs: int
@@ -64,7 +97,9 @@ class Block(NamedTuple):
     stride: int
     bottleneck: bool
     squeezes: bool
-    shortcut: Literal["identity", "convolution", "subsampled"]
+    shortcut: Literal["identity", "convolution", "averaged", "subsampled"]
+    inner: int
+    groups: int = 1
 
     @property
     def outputs(self) -> int:
@@ -74,10 +109,10 @@ class Block(NamedTuple):
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
         """The residual branch's convolutions in order; a bottleneck's stride is on its 3x3."""
-        width = self.width
-        sizes = [(self.inputs, width, 3, self.stride), (width, width, 3, 1)]
+        inner, groups = self.inner, self.groups
+        sizes: list[tuple[int, ...]] = [(self.inputs, inner, 3, self.stride), (inner, inner, 3)]
         if self.bottleneck:
-            sizes = [(self.inputs, width, 1, 1), (width, width, 3, self.stride), (width, self.outputs, 1, 1)]
+            sizes = [(self.inputs, inner, 1), (inner, inner, 3, self.stride, groups), (inner, self.outputs, 1)]
         return tuple(
             Convolution(f"{self.path}.conv{place}", f"{self.path}.bn{place}", *size)
             for place, size in enumerate(sizes, start=1)
@@ -86,16 +121,22 @@ class Block(NamedTuple):
     @property
     def downsample(self) -> Convolution | None:
         """The shortcut's convolution, if it has one."""
-        if self.shortcut != "convolution":
+        if self.shortcut not in ("convolution", "averaged"):
             return None
-        path = f"{self.path}.downsample"
-        return Convolution(f"{path}.0", f"{path}.1", self.inputs, self.outputs, 1, self.stride)
+        path, averaged = f"{self.path}.downsample", self.shortcut == "averaged"
+        names = f"{path}.{int(averaged)}", f"{path}.{1 + averaged}"  # timm's first layer is the mean, at any stride
+        return Convolution(*names, self.inputs, self.outputs, 1, 1 if averaged else self.stride)
+
+    @property
+    def averages(self) -> bool:
+        """True if the shortcut takes the mean of 2x2 pixels; at stride 1 there is nothing to leave out."""
+        return self.shortcut == "averaged" and self.stride != 1
 
 
 class Topology(NamedTuple):
-    """A network: the stem's convolution, a 3x3 max pooling at stride 2 if `pooled`, groups of blocks, mean, head."""
+    """A network: the stem's convolutions, a 3x3 max pooling at stride 2 if `pooled`, groups of blocks, mean, head."""
 
-    stem: Convolution
+    stem: tuple[Convolution, ...]
     pooled: bool
     groups: tuple[tuple[Block, ...], ...]
 
@@ -107,7 +148,7 @@ class Topology(NamedTuple):
     @property
     def convolutions(self) -> Iterator[Convolution]:
         """All convolutions: the stem's, then for each block those of its branch and that of its shortcut."""
-        yield self.stem
+        yield from self.stem
         for block in self.blocks:
             yield from block.convolutions
             if block.downsample is not None:
@@ -130,16 +171,28 @@ def large(form: Large, channels: int) -> Topology:
     for group, count in enumerate(form.blocks):
         blocks = []
         for place in range(count):
-            stride = 2 if group and not place else 1
+            width, stride = 64 << group, 2 if group and not place else 1
+            inner = form.cardinality * (form.width << group) if form.bottleneck else width
+            path = f"layer{group + 1}.{place}"
             block = Block(
-                f"layer{group + 1}.{place}", inputs, 64 << group, stride, form.bottleneck, form.squeezes, "identity"
+                path, inputs, width, stride, form.bottleneck, form.squeezes, "identity", inner, form.cardinality
             )
             if stride != 1 or inputs != block.outputs:
-                block = block._replace(shortcut="convolution")
+                block = block._replace(shortcut="averaged" if form.deep else "convolution")
             blocks.append(block)
             inputs = block.outputs
         groups.append(tuple(blocks))
-    return Topology(Convolution("conv1", "bn1", channels, 64, 7, 2), True, tuple(groups))
+    return Topology(
+        _deep_stem(channels) if form.deep else (Convolution("conv1", "bn1", channels, 64, 7, 2),), True, tuple(groups)
+    )
+
+
+def _deep_stem(channels: int) -> tuple[Convolution, ...]:
+    return (
+        Convolution("conv1.0", "conv1.1", channels, 32, 3, 2),
+        Convolution("conv1.3", "conv1.4", 32, 32, 3),
+        Convolution("conv1.6", "bn1", 32, 64, 3),
+    )
 
 
 def small(count: int, channels: int) -> Topology:
@@ -150,10 +203,11 @@ def small(count: int, channels: int) -> Topology:
         for place in range(count):
             stride = 2 if group and not place else 1
             shortcut: Literal["identity", "subsampled"] = "identity" if stride == 1 else "subsampled"
-            blocks.append(Block(f"layer{group + 1}.{place}", inputs, 16 << group, stride, False, False, shortcut))
-            inputs = 16 << group
+            width = 16 << group
+            blocks.append(Block(f"layer{group + 1}.{place}", inputs, width, stride, False, False, shortcut, width))
+            inputs = width
         groups.append(tuple(blocks))
-    return Topology(Convolution("conv1", "bn1", channels, 16, 3), False, tuple(groups))
+    return Topology((Convolution("conv1", "bn1", channels, 16, 3),), False, tuple(groups))
 
 
 def parameters(name: str, classes: int, channels: int) -> Shapes:
@@ -173,7 +227,8 @@ def parts(name: str) -> tuple[str, ...]:
 
 
 def _parameters(network: Topology, classes: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield from _normalised(network.stem)
+    for convolution in network.stem:
+        yield from _normalised(convolution)
     for block in network.blocks:
         for convolution in block.convolutions:
             yield from _normalised(convolution)
@@ -193,6 +248,6 @@ def _squeeze(path: str, channels: int) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _normalised(convolution: Convolution) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{convolution.name}.weight", (convolution.outputs, convolution.inputs, *[convolution.kernel] * 2)
+    yield f"{convolution.name}.weight", convolution.shape
     for last in ("gamma", "beta", *STATISTICS):
         yield f"{convolution.norm}.{last}", (convolution.outputs,)

@@ -1,11 +1,13 @@
-"""ResNets of torchvision and of He et al. (2015) as MindSpore cells; independent of data, loss and ranks.
+"""ResNets of torchvision, timm and He et al. (2015) as MindSpore cells; independent of data, loss and ranks.
 
-resnet18/34/50/101/152 are torchvision's, layer by layer and name by name ("v1.5": a bottleneck's stride is on
-its 3x3); BN's parameters keep MindSpore's names gamma, beta, moving_mean, moving_variance.
+resnet18/34/50/101/152, resnext* and wide_resnet* are torchvision's, layer by layer and name by name ("v1.5": a
+bottleneck's stride is on its 3x3); BN's parameters keep MindSpore's names gamma, beta, moving_mean, moving_variance.
 seresnet50 is resnet50 with squeeze and excitation (Hu et al. 2018) in timm's form: 1x1 convolutions with biases.
+resnet18d/34d/50d/101d/152d are timm's ResNet-D (He et al. 2019, "Bag of Tricks", §4.2).
 resnet20/32/44/56 are those of "Deep Residual Learning for Image Recognition" §4.2 with option A shortcuts.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,12 +60,60 @@ def identity(settings: config.Model, in_channels: int) -> str:
     return "/".join([settings.name, str(settings.num_classes), str(in_channels), *(f"-{part}" for part in frozen)])
 
 
+def synchronize(network: nn.Cell, ranks: int) -> None:
+    """Make the network normalize by the statistics over all ranks in training; call it before compiling."""
+    for _, cell in network.cells_and_names():
+        if isinstance(cell, BatchNorm):
+            cell.synchronize(ranks)
+    network.train_by_layer()
+
+
 def convolution_forms(network: nn.Cell) -> str:
     """Return the forms of the network's convolutions for logs and metrics: `onednn`, `native`, `gemm` or several."""
     return "+".join(sorted({cell.form for _, cell in network.cells_and_names() if isinstance(cell, Conv2d)}))
 
 
-class BasicBlock(nn.Cell):
+class ResidualBlock(nn.Cell):
+    """What blocks have in common: the addition of the shortcut, with stochastic depth and synchronized normalization.
+
+    A subclass has its branch up to the last convolution, `last`, the normalization after that, and `downsample`.
+    """
+
+    last: BatchNorm
+    downsample: nn.Cell | None
+    se: nn.Cell | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drops, self.place = False, 0
+        object.__setattr__(self, "factors", ())
+
+    def drop(self, factors: Parameter, place: int) -> None:
+        """Multiply the branch by row `place` of the factors (blocks, n) in training."""
+        self.drops, self.place = True, place
+        # MindSpore would register the parameter once more, under other names.
+        object.__setattr__(self, "factors", (factors,))
+
+    def joined(self, y: Tensor, x: Tensor) -> Tensor:
+        """Return relu(branch + shortcut) from what the branch's last convolution returns and the block's input."""
+        if self.training and self.last.synchronized:
+            y, token = self.last.across(y, self.last.begin)
+            shortcut = x if self.downsample is None else self.downsample.after(x, token)
+            return ops.relu(self.kept(y if self.se is None else self.se(y)) + shortcut)
+        shortcut = x if self.downsample is None else self.downsample(x)
+        if self.se is None and not (self.training and self.drops):
+            return self.last.added(y, shortcut)
+        y = self.last(y)
+        return ops.relu(self.kept(y if self.se is None else self.se(y)) + shortcut)
+
+    def kept(self, y: Tensor) -> Tensor:
+        """Return the branch with its images' factors."""
+        if self.training and self.drops:
+            return y * self.factors[0][self.place].reshape(-1, 1, 1, 1).astype(y.dtype)
+        return y
+
+
+class BasicBlock(ResidualBlock):
     """Two 3x3 convolutions and a shortcut: (n, c, h, w) -> (n, width, h / stride, w / stride)."""
 
     def __init__(self, block: Block) -> None:
@@ -73,14 +123,15 @@ class BasicBlock(nn.Cell):
         self.bn1 = BatchNorm(first.outputs)
         self.conv2 = _convolution(second)
         self.bn2 = BatchNorm(second.outputs)
+        self.se = None
         self.downsample = _shortcut(block)
+        object.__setattr__(self, "last", self.bn2)  # MindSpore would register it once more, under another name
 
     def construct(self, x: Tensor) -> Tensor:
-        y = self.bn1.rectified(self.conv1(x))
-        return self.bn2.added(self.conv2(y), x if self.downsample is None else self.downsample(x))
+        return self.joined(self.conv2(self.bn1.rectified(self.conv1(x))), x)
 
 
-class Bottleneck(nn.Cell):
+class Bottleneck(ResidualBlock):
     """1x1, 3x3, 1x1 convolutions and a shortcut: (n, c, h, w) -> (n, 4 width, h / stride, w / stride).
 
     Squeeze and excitation, if any, comes before the addition of the shortcut.
@@ -97,15 +148,12 @@ class Bottleneck(nn.Cell):
         self.bn3 = BatchNorm(third.outputs)
         self.se = SqueezeExcitation(block.outputs) if block.squeezes else None
         self.downsample = _shortcut(block)
+        object.__setattr__(self, "last", self.bn3)  # MindSpore would register it once more, under another name
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.bn1.rectified(self.conv1(x))
         y = self.bn2.rectified(self.conv2(y))
-        y = self.conv3(y)
-        shortcut = x if self.downsample is None else self.downsample(x)
-        if self.se is not None:
-            return ops.relu(self.se(self.bn3(y)) + shortcut)
-        return self.bn3.added(y, shortcut)
+        return self.joined(self.conv3(y), x)
 
 
 class SqueezeExcitation(nn.Cell):
@@ -139,6 +187,8 @@ class BiasedPointwise(Conv2d):
 class _Network(nn.Cell):
     """A network whose trunk, all layers up to the head, may run as one operator instead of layer by layer."""
 
+    trains_by_layer = False
+
     def __init__(self, precision: config.Precision) -> None:
         super().__init__()
         self.precision, self.type = precision, TYPES[precision]
@@ -150,6 +200,10 @@ class _Network(nn.Cell):
         named = dict(self.parameters_and_names())
         # MindSpore would register the parameters once more, under other names.
         object.__setattr__(self, "tensors", tuple(named[name] for name in trunk.names(network)))
+
+    def train_by_layer(self) -> None:
+        """Run layer by layer in training, for what the operator does not do."""
+        self.trains_by_layer = True
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features (n, channels) of the images (n, c, h, w), by the operator."""
@@ -163,15 +217,15 @@ class ResNet(_Network):
     def __init__(self, form: Large, num_classes: int, in_channels: int, precision: config.Precision) -> None:
         super().__init__(precision)
         network = arch.large(form, in_channels)
-        self.conv1 = _convolution(network.stem, stem=True)
-        self.bn1 = BatchNorm(network.stem.outputs)
+        self.conv1 = _stem(network.stem)
+        self.bn1 = BatchNorm(network.stem[-1].outputs)
         self.maxpool = nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
         self.layer1, self.layer2, self.layer3, self.layer4 = (_group(blocks) for blocks in network.groups)
         self.fc = nn.Dense(network.features, num_classes)
         self.fuse(network)
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.fuses_layers:
+        if self.fuses_layers and not (self.training and self.trains_by_layer):
             return self.fc(self.features(x))
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.maxpool(operable(y)).astype(self.type)
@@ -185,14 +239,14 @@ class SmallResNet(_Network):
     def __init__(self, blocks: int, num_classes: int, in_channels: int, precision: config.Precision) -> None:
         super().__init__(precision)
         network = arch.small(blocks, in_channels)
-        self.conv1 = _convolution(network.stem, stem=True)
-        self.bn1 = BatchNorm(network.stem.outputs)
+        self.conv1 = _stem(network.stem)
+        self.bn1 = BatchNorm(network.stem[-1].outputs)
         self.layer1, self.layer2, self.layer3 = (_group(blocks) for blocks in network.groups)
         self.fc = nn.Dense(network.features, num_classes)
         self.fuse(network)
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.fuses_layers:
+        if self.fuses_layers and not (self.training and self.trains_by_layer):
             return self.fc(self.features(x))
         y = self.bn1.rectified(self.conv1(x.astype(self.type)))
         y = self.layer3(self.layer2(self.layer1(y)))
@@ -204,7 +258,18 @@ def _group(blocks: Sequence[Block]) -> nn.Cell:
 
 
 def _convolution(row: Convolution, stem: bool = False) -> Conv2d:
-    return Conv2d(row.inputs, row.outputs, row.kernel, row.stride, row.padding, stem=stem)
+    return Conv2d(row.inputs, row.outputs, row.kernel, row.stride, row.padding, stem=stem, group=row.groups)
+
+
+def _stem(rows: Sequence[Convolution]) -> nn.Cell:
+    """Build the stem up to its last convolution, whose normalization is the network's own; timm's places as names."""
+    first = _convolution(rows[0], stem=True)
+    if len(rows) == 1:
+        return first
+    cells: list[nn.Cell] = [first]
+    for before, row in itertools.pairwise(rows):
+        cells += [BatchNorm(before.outputs, rectifies=True), nn.Identity(), _convolution(row)]
+    return nn.SequentialCell(cells)
 
 
 def _shortcut(block: Block) -> nn.Cell | None:
@@ -212,7 +277,40 @@ def _shortcut(block: Block) -> nn.Cell | None:
     if block.shortcut == "subsampled":
         return SubsampleAndPad(block.outputs - block.inputs)
     row = block.downsample
-    return None if row is None else nn.SequentialCell([_convolution(row), BatchNorm(row.outputs)])
+    if row is None:
+        return None
+    before = [Averaged() if block.averages else nn.Identity()] if block.shortcut == "averaged" else []
+    return Downsample([*before, _convolution(row), BatchNorm(row.outputs)])
+
+
+class Downsample(nn.SequentialCell):
+    """A shortcut's convolution and normalization, [after a pooling]."""
+
+    def after(self, x: Tensor, token: Tensor) -> Tensor:
+        """Return the same with statistics over all ranks, gathered after those that gave the token."""
+        for cell in self.cell_list[:-1]:
+            x = cell(x)
+        y, _ = self.cell_list[-1].across(x, token)
+        return y
+
+
+class Averaged(nn.Cell):
+    """Mean of 2x2 pixels at stride 2: (n, c, h, w) -> (n, c, ceil(h / 2), ceil(w / 2)).
+
+    At an odd border it is the mean of the pixels inside: as if the last row or column stood there twice.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = ops.AvgPool(kernel_size=2, strides=2, pad_mode="valid")
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = operable(x)
+        if y.shape[2] % 2:
+            y = ops.concat((y, y[:, :, -1:]), 2)
+        if y.shape[3] % 2:
+            y = ops.concat((y, y[:, :, :, -1:]), 3)
+        return self.pool(y).astype(x.dtype)
 
 
 class SubsampleAndPad(nn.Cell):

@@ -25,7 +25,7 @@ from resnetboost_trainer.models.layers.norm import EPSILON, KEPT
 
 _NORM = ("gamma", "beta", *STATISTICS)
 _SQUEEZE = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
-SHORTCUTS = ("identity", "convolution", "subsampled")
+SHORTCUTS = ("identity", "convolution", "subsampled", "averaged")
 
 
 class Trunk(nn.Cell):
@@ -76,15 +76,17 @@ def of(topology: Topology) -> Trunk | None:
 
 def _supports(operators: Path, topology: Topology) -> bool:
     """True if the operator runs this network on this CPU: it needs AVX2."""
-    images = (1, topology.stem.inputs, 32, 32)
+    images = (1, topology.stem[0].inputs, 32, 32)
     return _saved(operators, tuple(program(topology)), images, _weights(topology)) > 0
 
 
 def program(topology: Topology) -> Sequence[int]:
     """Encode a network for the operator, as kernels/trunk.cpp says."""
-    code = [int(topology.pooled), topology.stem.stride, topology.stem.padding]
+    code = [int(topology.pooled), len(topology.stem)]
+    code += [number for row in topology.stem for number in (row.stride, row.padding)]
     for block in topology.blocks:
-        code += [len(block.convolutions), SHORTCUTS.index(block.shortcut), int(block.squeezes)]
+        shortcut = "convolution" if block.shortcut == "averaged" and not block.averages else block.shortcut
+        code += [len(block.convolutions), SHORTCUTS.index(shortcut), int(block.squeezes)]
         code += [number for row in _rows(block) for number in (row.stride, row.padding)]
     return code
 
@@ -98,7 +100,7 @@ def names(topology: Topology) -> Sequence[str]:
 
 def _weights(topology: Topology) -> Sequence[Sequence[int]]:
     """The shapes of the layers' weights and of the squeezes' first ones."""
-    layers = [(row.outputs, row.inputs, row.kernel, row.kernel) for row in topology.convolutions]
+    layers = [row.shape for row in topology.convolutions]
     return [*layers, *((squeezed(block.outputs), block.outputs, 1, 1) for block in topology.blocks if block.squeezes)]
 
 

@@ -63,8 +63,11 @@ class _Graph:
     def normalised(self, x: str, row: Convolution) -> str:
         """Add a convolution and its batch normalisation."""
         kernel, stride, pads = [row.kernel] * 2, [row.stride] * 2, [row.padding] * 4
-        inputs = [x, self.weight(f"{row.name}.weight")]
-        return self.norm(self.add("Conv", inputs, row.name, kernel_shape=kernel, strides=stride, pads=pads), row.norm)
+        inputs, window = (
+            [x, self.weight(f"{row.name}.weight")],
+            {"kernel_shape": kernel, "strides": stride, "pads": pads},
+        )
+        return self.norm(self.add("Conv", inputs, row.name, **window, group=row.groups), row.norm)
 
     def biased(self, x: str, path: str) -> str:
         """Add a 1x1 convolution with bias."""
@@ -85,7 +88,9 @@ class _Graph:
 
 
 def _network(graph: _Graph, network: Topology) -> str:
-    y = graph.relu(graph.normalised(IMAGES, network.stem))
+    y = IMAGES
+    for row in network.stem:
+        y = graph.relu(graph.normalised(y, row))
     if network.pooled:
         y = graph.add("MaxPool", [y], "maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     for block in network.blocks:
@@ -103,6 +108,9 @@ def _residual(graph: _Graph, x: str, block: Block) -> str:
 
 
 def _shortcut(graph: _Graph, x: str, block: Block) -> str:
+    if block.averages:  # windows at an odd border are the means of what is inside
+        pool = {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1, "count_include_pad": 0}
+        x = graph.add("AveragePool", [x], f"{block.path}.averaged", **pool)
     if block.downsample is not None:
         return graph.normalised(x, block.downsample)
     return _subsampled(graph, x, block.path, block.outputs - block.inputs) if block.shortcut == "subsampled" else x

@@ -57,11 +57,14 @@ def native_is_fast() -> bool:
     return not isa & _AVX512_CORE_BIT
 
 
-def pick(device_target: str, kernel: int, stride: int, padding: int, fast: bool) -> Form:
-    """Select the form to run; `fast` is the result of `native_is_fast` and matters on CPUs only."""
+def pick(device_target: str, kernel: int, stride: int, padding: int, fast: bool, groups: int = 1) -> Form:
+    """Select the form to run; `fast` is the result of `native_is_fast` and matters on CPUs only.
+
+    With groups there is no explicit GEMM: small ones would not gain from it.
+    """
     # oneDNN maps a plain 1x1 to its matmul whatever the instruction set
     pointwise = (kernel, stride, padding) == (1, 1, 0)
-    return "native" if device_target != "CPU" or fast or pointwise else "gemm"
+    return "native" if device_target != "CPU" or fast or pointwise or groups > 1 else "gemm"
 
 
 class _OneDNN(nn.Cell):
@@ -150,12 +153,14 @@ class _Gemm(nn.Cell):
 class Conv2d(nn.Cell):
     """Square convolution without bias: (N, I, H, W) to (N, O, H', W'), H' = (H + 2p - k) // s + 1.
 
+    Each of `group` equal parts of the outputs sees its own part of the inputs.
+
     It computes in the input's type. CPUs have no fast half precision: there, images and weights rounded to it are
     multiplied in float32 and the result is rounded, like on a device that accumulates half products in float32.
 
-    `weight` is (O, I, k, k) as in `mindspore.nn.Conv2d`, so a checkpoint fits every device and form. It is initialized
-    He normal over fan-out (He et al. 2015, eq. 14). `form` is the selected form; if it is not `onednn`, build the first
-    convolution before any CPU operator runs, or AVX-512 disables the native form.
+    `weight` is (O, I / group, k, k) as in `mindspore.nn.Conv2d`, so a checkpoint fits every device and form. It is
+    initialized He normal over fan-out (He et al. 2015, eq. 14). `form` is the selected form; if it is not `onednn`,
+    build the first convolution before any CPU operator runs, or AVX-512 disables the native form.
     """
 
     def __init__(
@@ -167,25 +172,26 @@ class Conv2d(nn.Cell):
         padding: int = 0,
         weight_init: Initializer | Tensor | str | None = None,
         stem: bool = False,
+        group: int = 1,
     ) -> None:
         super().__init__()
-        shape = (out_channels, in_channels, kernel_size, kernel_size)
+        shape = (out_channels, in_channels // group, kernel_size, kernel_size)
         init = HeNormal(mode="fan_out", nonlinearity="relu") if weight_init is None else weight_init
         self.weight = Parameter(initializer(init, shape, ms.float32), name="weight")
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.dilation, self.group = 1, 1
+        self.dilation, self.group = 1, group
         target = str(ms.get_context("device_target"))
         operators = library.usable() if target == "CPU" else None
         if target == "CPU" and operators is None:
             hold_to_avx2()
         self.widens = target == "CPU"
         fast = target == "CPU" and operators is None and native_is_fast()
-        plain = pick(target, kernel_size, stride, padding, fast)
+        plain = pick(target, kernel_size, stride, padding, fast, group)
         self.form: Form = plain if operators is None else "onednn"
         self.convolution = (
             _Gemm(kernel_size, stride, padding)
             if plain == "gemm"
-            else ops.Conv2D(out_channels, kernel_size, pad_mode="pad", pad=padding, stride=stride)
+            else ops.Conv2D(out_channels, kernel_size, pad_mode="pad", pad=padding, stride=stride, group=group)
         )
         self.fastest = None if operators is None else _OneDNN(operators, kernel_size, stride, padding, stem)
 

@@ -15,6 +15,7 @@ from mindspore.ops import signature as sig
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.kernels.primitive import primitive
 from resnetboost_trainer.models.amp import operable, single
+from resnetboost_trainer.models.layers.sync_norm import Synchronized
 
 EPSILON = 1e-5
 KEPT = 0.9  # share of the running statistics kept at each step: torchvision's momentum of 0.1
@@ -26,8 +27,11 @@ class BatchNorm(nn.BatchNorm2d):
     Parameters are MindSpore's: gamma, beta, moving_mean, moving_variance; float32, even if x has half precision.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, rectifies: bool = False) -> None:
+        """`rectifies`: relu follows where it is called as a cell, as one of a sequence."""
         super().__init__(channels, eps=EPSILON, momentum=KEPT)
+        self.rectifies, self.synchronized = rectifies, False
+        self.begin, self.gathered = Tensor([0.0], ms.float32), Synchronized(1, EPSILON)
         operators = library.usable() if ms.get_context("device_target") == "CPU" else None
         self.fused = operators is not None
         if operators is not None:
@@ -37,12 +41,22 @@ class BatchNorm(nn.BatchNorm2d):
 
     def construct(self, x: Tensor) -> Tensor:
         """Return the normalized x."""
+        if self.rectifies:
+            return self.rectified(x)
+        if self.synchronized and self.of_batch():
+            return self.across(x, self.begin)[0]
+        return self.alone(x)
+
+    def alone(self, x: Tensor) -> Tensor:
+        """Return x normalized on this rank alone."""
         if self.fused:
             return self.plain(x, x, self.gamma, self.beta, self.moving_mean, self.moving_variance, self.of_batch())
         return super().construct(operable(x)).astype(x.dtype)
 
     def rectified(self, x: Tensor) -> Tensor:
         """Return relu(normalized x)."""
+        if self.synchronized and self.of_batch():
+            return ops.relu(self.across(x, self.begin)[0])
         if self.fused:
             return self.rectifying(x, x, self.gamma, self.beta, self.moving_mean, self.moving_variance, self.of_batch())
         return ops.relu(super().construct(operable(x))).astype(x.dtype)
@@ -53,6 +67,19 @@ class BatchNorm(nn.BatchNorm2d):
             statistics = self.moving_mean, self.moving_variance
             return self.adding(x, shortcut, self.gamma, self.beta, *statistics, self.of_batch())
         return ops.relu(super().construct(operable(x)) + operable(shortcut)).astype(x.dtype)
+
+    def synchronize(self, ranks: int) -> None:
+        """Take the statistics of a batch over that many ranks from now on, all of them; call it before compiling."""
+        self.synchronized, self.gathered = True, Synchronized(ranks, EPSILON)
+
+    def across(self, x: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x normalized over all ranks, and a token: what is given it gathers later. A collective in training."""
+        if not self.of_batch():
+            return self.alone(x), token
+        y, token, mean, _, variance = self.gathered(single(x), self.gamma, self.beta, token)
+        ops.assign(self.moving_mean, KEPT * self.moving_mean + (1 - KEPT) * mean)
+        ops.assign(self.moving_variance, KEPT * self.moving_variance + (1 - KEPT) * variance)
+        return y.astype(x.dtype), token
 
     def of_batch(self) -> bool:
         """True if the batch's statistics are used: in training, unless `use_batch_statistics` overrides it."""

@@ -106,7 +106,7 @@ def speedup(shapes: Sequence[Shape], cut: Cut, ranks: int, by_factor: bool = Fal
 def resnet50(classes: int) -> list[Shape]:
     """Return the 54 layers with weight matrices, for images of 224 x 224."""
     network = arch.topology("resnet50", 3)
-    shapes = [_shape(network.stem, 112)]
+    shapes = [_shape(convolution, 112) for convolution in network.stem]
     size = 56  # after the stem's stride and the pooling's
     for block in network.blocks:
         before = size
@@ -121,7 +121,8 @@ def resnet50(classes: int) -> list[Shape]:
 def _shape(convolution: arch.Convolution, size: int) -> Shape:
     """Return the matrix of a convolution whose output is `size` pixels wide."""
     pixels = convolution.kernel**2
-    return Shape(convolution.name, convolution.outputs, convolution.inputs, pixels, size**2)
+    outputs, channels = convolution.outputs // convolution.groups, convolution.inputs // convolution.groups
+    return Shape(convolution.name, outputs, channels, pixels, size**2, convolution.groups)
 
 
 def table(shapes: Sequence[Shape], samples: int, block_size: int) -> str:
