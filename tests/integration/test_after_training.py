@@ -121,7 +121,7 @@ def small(name: str, classes: int, channels: int) -> Trained:
     return Trained(path=Path(name), network=Network(name, classes, channels), arrays=arrays, sha256="")
 
 
-@pytest.mark.parametrize("name", ["resnet20", "resnet18", "seresnet50"])
+@pytest.mark.parametrize("name", ["resnet20", "resnet18", "resnet18d", "resnext50_32x4d", "seresnet50"])
 def test_onnx_gives_the_networks_outputs_for_any_batch(name: str, tmp_path: Path) -> None:
     network, file = small(name, 7, 3), tmp_path / "network.onnx"
     onnx_file.write(file, network.network, network.arrays, (37, 51), {"job": "one", "classes": "\udcff"})
