@@ -91,5 +91,7 @@ def test_evaluation_leaves_nothing_out() -> None:
 
 def test_the_factors_are_no_part_of_the_network() -> None:
     """Checkpoints, exports and optimizers see the same parameters as without."""
-    plain, dropped = (dict(cell.parameters_and_names()) for cell in (familygradients.network("basic"), dropping("basic")))
+    plain, dropped = (
+        dict(cell.parameters_and_names()) for cell in (familygradients.network("basic"), dropping("basic"))
+    )
     assert plain.keys() == dropped.keys()

@@ -21,7 +21,9 @@ CLASSES, SAMPLES, STEPS, FREQUENCY = 3, 4, 4, 2
 # Other variants combine the same parts.
 NETWORKS: dict[str, Callable[[], nn.Cell]] = {
     "as resnet20": lambda: resnet.SmallResNet(1, CLASSES, 3, "Float32"),
-    "as resnext50_32x4d": lambda: resnet.ResNet(Large((1, 1, 1, 1), True, cardinality=32, width=4), CLASSES, 3, "Float32"),
+    "as resnext50_32x4d": lambda: resnet.ResNet(
+        Large((1, 1, 1, 1), True, cardinality=32, width=4), CLASSES, 3, "Float32"
+    ),
     "as seresnet50": lambda: resnet.ResNet(Large((1, 1, 1, 1), True, squeezes=True), CLASSES, 3, "Float32"),
 }
 State = dict[str, NDArray[Any]]

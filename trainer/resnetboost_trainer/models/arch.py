@@ -16,7 +16,7 @@ Shapes = dict[str, tuple[int, ...]]
 class Large(NamedTuple):
     """Number of blocks in each of four groups; whether they are bottlenecks and have squeeze and excitation.
 
-    The 3x3 convolutions of bottlenecks have `cardinality` groups, of `width` channels each in the first group of blocks.
+    The 3x3 convolutions of bottlenecks have `cardinality` groups of `width` channels in the first group of blocks.
     `deep` is ResNet-D: a stem of three 3x3 convolutions, and shortcuts that average 2x2 pixels instead of leaving three
     out.
     """
