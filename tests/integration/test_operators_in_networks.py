@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operators")]
 DEEP = set(familygradients.NAMES) - set(familygradients.SHALLOW)
 PARTS = ("stem", "layer1", "layer2", "layer3", "layer4", "head")
 # What distinguishes these from the others is in the stem, in shortcuts and within convolutions.
-VARIANTS = {"deep": ("stem", "layer2"), "grouped": ("layer1",)}
+VARIANTS = {"deep": ("stem", "layer2"), "deepbasic": (), "grouped": ("layer1",)}
 TABLE = [
     *((name, ()) for name in (*familygradients.NAMES, *VARIANTS)),
     *((kind, (part,)) for kind in familygradients.KINDS for part in VARIANTS.get(kind, PARTS)),

@@ -31,6 +31,7 @@ KINDS: dict[str, Large | int] = {
     "bottleneck": Large((2, 1, 1, 1), bottleneck=True),
     "squeezing": Large((2, 1, 1, 1), bottleneck=True, squeezes=True),
     "deep": Large((1, 2, 1, 1), bottleneck=True, deep=True),
+    "deepbasic": Large((1, 1, 1, 1), bottleneck=False, deep=True),
     "grouped": Large((1, 1, 1, 1), bottleneck=True, cardinality=32, width=4),
 }
 

@@ -31,7 +31,7 @@ class Reader {
       from = {from[0], from[1], trunk.pool.h, trunk.pool.w};
       place = trunk.pooled_place = reserve(trunk.pool.size());
       trunk.chosen_place = reserve((trunk.pool.size() + 3) / 4);
-      trunk.largest = trunk.pool.size();
+      trunk.largest = std::max(trunk.largest, trunk.pool.size());
     }
     while (at_ < length_) place = read_block(from, place);
     require(trunk.layers.size() == weights.layers.size(), "weights without a layer");
