@@ -17,7 +17,7 @@ from support import familygradients
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operators")]
 
-KINDS = ("small", "basic", "bottleneck", "squeezing", "deep", "deepbasic", "grouped")
+KINDS = ("small", "basic", "bottleneck", "squeezing", "deepbasic", "grouped")
 # (n, pixels): odd sizes, planes of one pixel, one image whose last planes are one pixel.
 SIZES = ((8, 32), (3, 33), (2, 9), (1, 9))
 
