@@ -198,3 +198,16 @@ def test_a_job_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
     cluster.space.delete(JOB, "mine-0")
     code, output = ended(process)
     assert code == 1 and "its job was deleted" in output
+
+
+def test_trials_are_compared_by_what_their_status_has(cluster: Cluster) -> None:
+    process = cluster.start("--trials", "2", "--parallel", "2")
+    cluster.until_jobs("digits-0", "digits-1")
+    cluster.finish("digits-0", 0.9)
+    cluster.finish("digits-1", 0.8)
+    assert ended(process)[0] == 0
+    output = cluster.asks("compare", "job/digits-0", "job/digits-1")
+    assert "job/digits-1: stage base has no curve: no pod of its rank 0 is left" in output
+    lines = [line.split() for line in output.splitlines()]
+    assert ["last", "top-1", "90.0", "%", "80.0", "%"] in lines
+    assert any(line[:2] == ["stages[0].learningRate.peak", "0.1"] for line in lines)

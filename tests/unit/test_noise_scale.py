@@ -13,7 +13,9 @@ from support.trainerconfig import GOOD
 SMALL, PARTS = 8, 4
 
 
-def gradients(rng: np.random.Generator, mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+def gradients(
+    rng: np.random.Generator, mean: NDArray[np.float64], deviation: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Of each small batch, (parts, weights): means over images whose gradients vary by `deviation`."""
     images = mean + deviation * rng.standard_normal((PARTS, SMALL, len(mean)))
     return images.mean(axis=1)

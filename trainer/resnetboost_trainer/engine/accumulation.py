@@ -7,7 +7,8 @@ from mindspore import Tensor, nn, ops
 class Accumulation:
     """Mean of the first `values` numbers of `count` flat buffers [values ..., tail ...], with the last buffer's tail.
 
-    With `norms` the last number of the tail is averaged too. Buffers are summed in order, so that the result is bit-identical.
+    With `norms` the last number of the tail is averaged too. Buffers are summed in order, so that the result is
+    bit-identical.
     """
 
     def __init__(self, values: int, count: int, norms: bool = False) -> None:

@@ -1,5 +1,6 @@
-"""Gradient noise scale: how large a batch is worth its images (McCandlish et al. 2018, "An Empirical Model of Large-Batch
-Training", arXiv 1812.06162, appendix A.1).
+"""Gradient noise scale: how large a batch is worth its images.
+
+McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", arXiv 1812.06162, appendix A.1.
 
 The gradient of a batch of B images is the true one G with noise of covariance Sigma / B. So the mean squared norm is
 E|g_B|^2 = |G|^2 + tr(Sigma) / B, and the norms of a small and a large batch give both unknowns. Each is averaged over

@@ -71,7 +71,8 @@ class Metrics:
         self.noise_scale = None
         if config.gradient_noise:
             self.noise_scale = series.gauge(
-                "gradient_noise_scale_images", "Gradient noise scale: the global batch from which images are worth less."
+                "gradient_noise_scale_images",
+                "Gradient noise scale: the global batch from which images are worth less.",
             )
         if config.ema is not None:
             self._ema()

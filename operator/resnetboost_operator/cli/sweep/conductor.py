@@ -92,7 +92,7 @@ class Conductor:
                 job = self._job_of(trial.number, trial.values)
             except JobError as error:
                 self._end(trial, Ended("failed", why=error.problems[0]))
-                continue
+                continue  # says nothing about the next ones
             self._audience.begins(trial, resumes)
             return trial, job
         return None
@@ -108,8 +108,13 @@ class Conductor:
         return report
 
     def _record(self, trial: Trial, ended: Ended) -> None:
-        if ended.how != "stopped":
-            self._end(trial, ended)
+        if ended.how == "stopped":
+            return
+        self._end(trial, ended)
+        if ended.how == "failed":
+            self._failures += 1
+        elif ended.how == "complete":
+            self._failures = -self._trials  # the job is sound
 
     def _end(self, trial: Trial, ended: Ended) -> None:
         """Record how the trial ended. One that diverged counts as worse than all others, one that failed not at all."""
@@ -123,8 +128,4 @@ class Conductor:
                 self._study.prune(trial, f"diverged: {ended.why}")
             case _:
                 self._study.fail(trial, ended.why)
-        if ended.how == "failed":
-            self._failures += 1
-        elif ended.how == "complete":
-            self._failures = -self._trials  # the job is sound
         self._audience.ends(trial, ended)

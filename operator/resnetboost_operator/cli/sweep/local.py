@@ -1,5 +1,6 @@
 """Runs the trials of a sweep on this machine, each in a run folder of its own."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from resnetboost_api.evaluations import Metric
@@ -91,9 +92,7 @@ class _Watch:
         self._seen: object = None
         self._reported = 0
         self.pruned = False
-
-    def ends(self) -> None:
-        """End the run; set once there is one."""
+        self.ends: Callable[[], None] = lambda: None
 
     def show(self, status: Status) -> None:
         """Look for evaluations whenever the progress may have one more."""
