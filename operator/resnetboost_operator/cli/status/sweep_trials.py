@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 
 from resnetboost_api import names
 from resnetboost_api.status import Status
+from resnetboost_operator import readable
 from resnetboost_operator import status as statuses
 from resnetboost_operator.cli import interruptible
 from resnetboost_operator.cli.output import console, standard_output
@@ -42,7 +44,13 @@ def run(request: StatusRequest, *, in_cluster: bool) -> int:
         if not _NAME.fullmatch(name):
             raise UserError(f"--sweep: {name!r} can be no sweep's name; use a-z, 0-9 and '-'")
         listed = list[Listed]()
-        code = asyncio.run(interruptible.until_interrupted(_read(request, listed)))
+        try:
+            code = asyncio.run(interruptible.until_interrupted(_read(request, listed)))
+        except UserError as error:
+            if found is None:
+                raise
+            print(f"resnetboost: {readable.printable(str(error))}", file=sys.stderr, flush=True)
+            code = 0
         if code:
             return code
         found = next((one for one in listed if one.trials), found)  # jobs say more than the list of who made them

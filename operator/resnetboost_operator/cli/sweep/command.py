@@ -67,16 +67,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def job_of(self, uid: str, number: int, values: Mapping[str, Value]) -> Manifest:
         """The job of a trial, as a file would have it. Raises `JobError` if its values exclude each other."""
-        made = spaces.applied(self.written, values)
-        metadata = made["metadata"]
+        changed = spaces.applied(self.written, values)
+        metadata = changed["metadata"]
         tried = trial_table.annotation(Tried(uid, self.space.metric, dict(values)))
         labels = {names.LABEL_SWEEP: self.name, names.LABEL_TRIAL: str(number)}
-        made["metadata"] = {
-            **metadata,
+        own = {
             "name": f"{self.name}-{number}",
             "labels": {**(metadata.get("labels") or {}), **labels},
             "annotations": {**(metadata.get("annotations") or {}), names.ANNOTATION_TRIAL: tried},
         }
+        made = {**changed, "metadata": {**metadata, **own}}
         checked = job_file.checked(made, f"{self.place} of trial {number}")
         return job_file.with_absolute_paths(checked) if self.on == "here" else made
 
@@ -163,6 +163,7 @@ def sweep(
         prunes=not no_prune,
         place=str(file),
     )
+    request.job_of("", trials - 1, {})  # its name must not be too long
     folder = SweepFolder(out or SWEEPS / name)
     try:
         with folder.locked():
