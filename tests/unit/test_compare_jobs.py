@@ -83,7 +83,9 @@ def written(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -
 def test_the_log_of_the_trainer_has_the_curves(written: Any) -> None:
     points = log_curves.read([written(1, 20)])
     assert [point.step for point in points] == list(range(1, 21))
-    assert [point.loss for point in points] == pytest.approx([1 / step for step in range(1, 21)], abs=1e-4)
+    windows = [range(max(1, step - PER_EPOCH + 1), step + 1) for step in range(1, 21)]
+    means = [sum(1 / step for step in window) / len(window) for window in windows]
+    assert [point.loss for point in points] == pytest.approx(means, abs=1e-4), "the log has the mean of recent steps"
     assert {point.step: point.top1 for point in points if point.top1 is not None} == {10: 0.6, 20: 0.7}
     assert math.isnan(points[0].speed) and points[1].speed == BATCH / 0.5
 
@@ -98,7 +100,8 @@ def test_an_evaluation_between_two_lines_keeps_its_step(written: Any) -> None:
 def test_a_later_attempt_replaces_the_steps_that_it_makes_again(written: Any) -> None:
     points = log_curves.read([written(1, 15), written(11, 20)])
     assert [point.step for point in points] == list(range(1, 21))
-    assert log_curves.read([written(1, 15) + written(11, 20)]) == points, "restarted in place: one log"
+    again = log_curves.read([written(1, 15) + written(11, 20)])
+    assert list(map(repr, again)) == list(map(repr, points)), "restarted in place: one log"
 
 
 @pytest.mark.parametrize(
