@@ -4,10 +4,18 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from prometheus_client import generate_latest
 
+from resnetboost_api.status import Status
+from resnetboost_operator.runs import curves, metricsfile, noise, report
+from resnetboost_operator.runs.noise import Noise
+from resnetboost_operator.validation import notes, schema
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.engine import noise_scale
 from resnetboost_trainer.engine.noise_scale import NoiseRecord, NoiseScale
+from resnetboost_trainer.metrics.prometheus import Metrics
+from resnetboost_trainer.metrics.record import StepRecord
+from support import clusterjobs
 from support.trainerconfig import GOOD
 
 SMALL, PARTS = 8, 4
@@ -80,3 +88,68 @@ def test_it_is_measured_where_a_step_has_two_small_batches(
 ) -> None:
     found = noise_scale.of(msgspec.convert(GOOD | {"localBatchSize": 32} | changes, Config), ranks)
     assert (None if found is None else (found.small, found.large)) == batches
+
+
+def record(noise: NoiseRecord | None, left_out: bool = False) -> StepRecord:
+    return StepRecord(
+        step=1,
+        learning_rate=0.1,
+        loss=1.0,
+        accuracy=0.5,
+        gradient_norm=1.0,
+        loss_scale=1.0,
+        step_seconds=0.5,
+        data_wait_seconds=0.0,
+        gradient_seconds=0.4,
+        collective_seconds=0.0,
+        update_seconds=0.1,
+        update_collective_seconds=0.0,
+        slowest_rank=None,
+        slowest_compute_seconds=None,
+        compiled=False,
+        left_out=left_out,
+        stop=False,
+        curvature=None,
+        update=None,
+        noise=noise,
+    )
+
+
+def test_the_gauge_has_the_scale_once_there_is_one_and_keeps_it() -> None:
+    metrics = Metrics(msgspec.convert(GOOD | {"gradientNoise": True}, Config), 0, "GEMM")
+
+    def shown() -> list[str]:
+        lines = generate_latest(metrics.registry).decode().splitlines()
+        return [
+            line.rpartition(" ")[2] for line in lines if line.startswith("resnetboost_gradient_noise_scale_images{")
+        ]
+
+    metrics.observe_step(record(NoiseRecord(2.0, -1.0, None)), 2)
+    assert shown() == [], "a scale of 0 would be wrong"
+    metrics.observe_step(record(NoiseRecord(2.0, 0.01, 200.0)), 2)
+    metrics.observe_step(record(None, left_out=True), 2)
+    metrics.observe_step(record(NoiseRecord(2.0, -1.0, None)), 2)
+    assert shown() == ["200.0"]
+
+
+def test_the_report_has_the_scale_beside_the_global_batch() -> None:
+    job = schema.defaulted(clusterjobs.job())
+    job["spec"]["stages"][0]["accumulationSteps"] = 3
+    scales = ["", "50", "100", "300"]
+    rows = [{"stage": "base", "attempt": "0", "step": str(k), "noise_scale": text} for k, text in enumerate(scales)]
+    measured = metricsfile.measured(rows)
+    assert noise.by_stage(measured, job) == [Noise("base", 100, 300, 2 * 32 * 3)]
+    page = report.page(job, Status(), {}, b"", curves.Did(), noises=noise.by_stage(measured, job))
+    assert "Gradient noise" in page and "<td>192</td>" in page and "<td>300</td>" in page
+    assert noise.by_stage(metricsfile.measured(rows[:1]), job) == []
+    assert "Gradient noise" not in report.page(job, Status(), {}, b"", curves.Did())
+
+
+def test_a_step_of_one_batch_is_noted() -> None:
+    job = schema.defaulted(clusterjobs.job())
+    stage = job["spec"]["stages"][0]
+    stage |= {"gradientNoise": True, "deviceCount": 1}
+    (found,) = notes.notes(job["spec"])
+    assert found.startswith("spec.stages[0].gradientNoise: ") and "use more devices or accumulationSteps" in found
+    stage["accumulationSteps"] = 2
+    assert list(notes.notes(job["spec"])) == []
