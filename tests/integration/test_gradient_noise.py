@@ -61,7 +61,9 @@ class Trainee:
         weights = self.network.trainable_params()
         graph = Gradient(self.network, entropy, weights).set_train(True)
         flat = [graph(*batch, Tensor(np.zeros(1, np.float32)))[0].asnumpy() for batch in self.batches(step)]
-        return np.stack(flat)[:, : sum(weight.size for weight in weights)].astype(np.float64)
+        size = sum(weight.size for weight in weights)
+        found: NDArray[np.float64] = np.stack(flat)[:, :size].astype(np.float64)
+        return found
 
     def weights(self) -> dict[str, NDArray[Any]]:
         return {parameter.name: parameter.asnumpy().copy() for parameter in self.network.trainable_params()}

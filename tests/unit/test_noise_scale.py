@@ -26,7 +26,8 @@ def gradients(
 ) -> NDArray[np.float64]:
     """Of each small batch, (parts, weights): means over images whose gradients vary by `deviation`."""
     images = mean + deviation * rng.standard_normal((PARTS, SMALL, len(mean)))
-    return images.mean(axis=1)
+    found: NDArray[np.float64] = images.mean(axis=1)
+    return found
 
 
 def taken(scale: NoiseScale, found: NDArray[np.float64]) -> NoiseRecord:
