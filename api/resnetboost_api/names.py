@@ -31,6 +31,13 @@ ANNOTATION_RANK_TABLE = f"{GROUP}/rank-table"
 TAINT_FAILING = f"{GROUP}/failing"
 ANNOTATION_FAILING_UNTIL = f"{GROUP}/failing-until"
 
+# On the jobs of a sweep: its name and the number of the trial, what the trial is of and has set, and why it was ended
+# before its end.
+LABEL_SWEEP = f"{GROUP}/sweep"
+LABEL_TRIAL = f"{GROUP}/trial"
+ANNOTATION_TRIAL = f"{GROUP}/sweep-trial"
+ANNOTATION_PRUNED = f"{GROUP}/sweep-pruned"
+
 NODE_TOPOLOGY = "kubernetes.io/hostname"
 
 # Kueue's label and annotation on jobs (kueue/pkg/controller/constants).

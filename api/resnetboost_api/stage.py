@@ -233,6 +233,12 @@ class Training(Block, frozen=True, kw_only=True):
     """
     dynamic_loss_scale: DynamicLossScale | None = None
     all_reduce_fusion: AllReduceFusion | None = None
+    gradient_noise: bool = False
+    """Measure the gradient noise scale: the global batch up to which more images in a step are worth almost as many
+    steps less. It comes from the gradients of the ranks' batches of localBatchSize and that of the whole step, so a
+    step must have two of them at least. It takes a reduction of each rank's gradient more. Not with Adasum, PCA or
+    allReduceFusion, which have no mean of whole gradients.
+    """
     evaluate_every_epochs: Annotated[int, Meta(ge=1, le=100000)] = 1
     """Measure the accuracy on the test data after every this many epochs. It is always measured after the last one."""
     stop_when: StopWhen | None = None
@@ -489,6 +495,14 @@ class Stage(Training, frozen=True, kw_only=True):
             leave syncBatchNorm out, or use another algorithm
             """,
             field_path=".syncBatchNorm",
+        ),
+        Rule(
+            "!self.gradientNoise || !(has(self.allReduceFusion) || self.algorithm in ['Adasum', 'PCA'])",
+            """
+            gradientNoise compares the gradient of each device with their mean, which Adasum, PCA and
+            allReduceFusion do not have; leave it out, or them
+            """,
+            field_path=".gradientNoise",
         ),
         only_for("adasum", "Adasum"),
         Rule(

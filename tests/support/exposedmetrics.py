@@ -42,6 +42,7 @@ _ALGORITHMS: dict[str, Any] = {
     "snapshots": {"everyEpochs": 1, "from": 0, "keep": 5},
     "preflight": {},
     "checkpoint": {"best": {}},
+    "gradientNoise": True,
 }
 
 

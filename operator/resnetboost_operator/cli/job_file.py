@@ -26,11 +26,16 @@ class JobError(UserError):
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Manifest:
     """Load the job of a file: checked and defaulted, with the assignments of `--set`."""
+    return checked(written(path, assignments), path)
+
+
+def written(path: Path, assignments: Sequence[str] = ()) -> Manifest:
+    """The job as its file has it, with the assignments of `--set`; not checked yet."""
     try:
-        written = jobfile.load(path)
+        found = jobfile.load(path)
     except jobfile.JobFileError as error:
         raise JobError([str(error)]) from None
-    return checked(overrides.apply(written, [_decoded(assignment) for assignment in assignments]), path)
+    return overrides.apply(found, [_decoded(assignment) for assignment in assignments])
 
 
 def checked(job: Manifest, place: Path | str) -> Manifest:
@@ -53,9 +58,9 @@ def load_all(path: Path) -> Iterator[tuple[str, Manifest | JobError]]:
     jobs = [(place, found) for place, found in documents if len(documents) == 1 or found.get("kind") == names.KIND]
     if not jobs:
         raise JobError([f"{path}: none of its {len(documents)} documents is a {names.KIND}; add one"])
-    for place, written in jobs:
+    for place, found in jobs:
         try:
-            yield place, checked(written, place)
+            yield place, checked(found, place)
         except JobError as error:
             yield place, error
 

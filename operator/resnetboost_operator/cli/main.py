@@ -22,6 +22,7 @@ COMMANDS = {
     "report": Entry(f"{_CLI}.report:report", "Redraw the report of a run folder."),
     "run": Entry(f"{_CLI}.run.command:run", "Run a job on this machine, one process per rank."),
     "status": Entry(f"{_CLI}.status.command:status", "Show the status of local runs and of the jobs in a cluster."),
+    "sweep": Entry(f"{_CLI}.sweep.command:sweep", "Try values of a job's fields, here or on a cluster."),
     "validate": Entry(f"{_CLI}.validate:validate", "Check job files against the API, without a cluster."),
 }
 

@@ -37,11 +37,16 @@ def apply(job: Manifest, assignments: Sequence[str]) -> Manifest:
 
 def assign(job: Manifest, path: str, value: Any) -> Manifest:
     """Return a copy of the job with the value at a path such as `stages[0].epochs`. Raises `OverrideError`."""
+    changed = copy.deepcopy(job)
+    _set(changed, parts(path), value, path)
+    return changed
+
+
+def parts(path: str) -> list[str | int]:
+    """Names and indexes from a job to the field at a path such as `stages[0].epochs`. Raises `OverrideError`."""
     if not path or _path_end(path) != len(path):
         raise OverrideError(path, "write it as a path, for example stages[0].epochs")
-    changed = copy.deepcopy(job)
-    _set(changed, _parse_path(path, path), value, path)
-    return changed
+    return _parse_path(path, path)
 
 
 def _split(assignment: str) -> tuple[str, str]:

@@ -54,9 +54,10 @@ class Reader:
         self._client = client
         self.namespace = namespace
 
-    def jobs(self, cache: Cache[View], namespace: str, name: str = "") -> Reflector:
-        """A reflector, not started yet, of the jobs of a namespace ('' for all) or of one job."""
-        return Reflector(self._client, JOBS, cache, namespace, fields=f"metadata.name={name}" if name else "")
+    def jobs(self, cache: Cache[View], namespace: str, name: str = "", labels: str = "") -> Reflector:
+        """A reflector, not started yet, of the jobs of a namespace ('' for all), those with labels, or one job."""
+        fields = f"metadata.name={name}" if name else ""
+        return Reflector(self._client, JOBS, cache, namespace, labels=labels, fields=fields)
 
     async def fill(self, jobs: Reflector) -> None:
         """List once, into the reflector's cache. Raises `UserError`, which names the problem and the remedy."""

@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 FIELD_MANAGER = "resnetboost"
 # A user waits for the response; both writes may be repeated.
 _RETRIES = RetryPolicy(tries=3, timeout_seconds=30.0)
-_APPLIED = Resource(JOBS.group, JOBS.version, JOBS.plural, frozenset({"apply", "delete"}))
+_APPLIED = Resource(JOBS.group, JOBS.version, JOBS.plural, frozenset({"apply", "create", "delete", "patch"}))
 
 
 class Writer:
@@ -45,6 +45,27 @@ class Writer:
             except errors.Invalid as error:
                 raise UserError(error.words) from None
             return msgspec.json.decode(answer, type=dict[str, Any])
+
+    async def create(self, job: Manifest, namespace: str) -> Manifest | None:
+        """Create the job and return it; None if one of its name is there already. Raises `UserError`."""
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        body = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
+        with as_user_errors(self._client.host, "create"):
+            try:
+                answer = await self._client.request(
+                    "create", _APPLIED, namespace, query=query, body=body, retries=_RETRIES
+                )
+            except errors.AlreadyExists:
+                return None
+            except errors.Invalid as error:
+                raise UserError(error.words) from None
+            return msgspec.json.decode(answer, type=dict[str, Any])
+
+    async def patch(self, namespace: str, name: str, change: Manifest) -> None:
+        """Merge a change into the job; does nothing if it is gone. Raises `UserError`."""
+        with as_user_errors(self._client.host, "patch"), contextlib.suppress(errors.NotFound):
+            query = {"fieldManager": FIELD_MANAGER}
+            await self._client.request("patch", _APPLIED, namespace, name, query=query, body=change, retries=_RETRIES)
 
     async def delete(self, namespace: str, name: str, uid: str) -> None:
         """Delete the job with that uid; another one of its name stays. Raises `UserError`."""

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -41,12 +42,13 @@ class Audience(Protocol):
 class RunLoop:
     """One run of one job. Each pass observes everything, so additional passes do no harm."""
 
-    def __init__(self, job: Job, folder: RunFolder, audience: Audience) -> None:
+    def __init__(self, job: Job, folder: RunFolder, audience: Audience, cores: Sequence[int] | None = None) -> None:
+        """`cores` are this run's, where others run beside it; all of the machine's otherwise."""
         self._job = _without_scheduling(job)
         self._folder = folder
         self._audience = audience
         self._changed = asyncio.Event()
-        self._cluster = LocalCluster(folder.path, self._changed.set)
+        self._cluster = LocalCluster(folder.path, self._changed.set, cores)
         stages = [stage.name for stage in job.spec.stages]
         self._status = resumption.reopened(folder.read_status(), stages, folder.attempts_on_disk())
         self._progress: Progress | None = None

@@ -24,14 +24,16 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run to compare. `epochs` and `seconds` count over all stages, one value per step.
+    """A run to compare. `steps`, `epochs` and `seconds` count over all stages, one value per known step.
 
-    Seconds are those of steps: starts, compiling and evaluations, which depend on the machine's mood, are left out.
+    Of a run that is known by its log alone, some steps are; what is not known is nan. Seconds are those of steps:
+    starts, compiling and evaluations, which depend on the machine's mood, are left out.
     `tests` are the steps with an evaluation, as places in these lists, with their top-1 accuracy.
     """
 
     name: str
     algorithms: tuple[str, ...]
+    steps: Sequence[float]
     loss: Sequence[float]
     epochs: Sequence[float]
     seconds: Sequence[float]
@@ -74,16 +76,22 @@ def of(name: str, spec: Mapping[str, Any], measured: Measured) -> Run:
     return Run(
         name=name,
         algorithms=tuple(dict.fromkeys(stage["algorithm"] for stage in stages)),
+        steps=[float(step) for step in measured.steps],
         loss=measured.column("loss"),
-        epochs=_over_stages(measured),
+        epochs=over_stages(measured),
         seconds=list(accumulate(usual if place in compiled else or_zero(time) for place, time in enumerate(times))),
         tests=[(place, value) for place, value in enumerate(top1) if value == value],
         step_seconds=usual,
-        settings=dict(_flat(spec, "")),
+        settings=settings(spec),
     )
 
 
-def _over_stages(measured: Measured) -> list[float]:
+def settings(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of a spec by path, such as stages[0].epochs."""
+    return dict(_flat(spec, ""))
+
+
+def over_stages(measured: Measured) -> list[float]:
     """Epochs at each step: every stage counts its own from 0."""
     before, last, stage = 0.0, 0.0, ""
     result = []

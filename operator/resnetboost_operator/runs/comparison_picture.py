@@ -42,7 +42,7 @@ def draw(runs: Sequence[Run], form: str) -> bytes:
 
 
 def _positions(run: Run) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
-    return [float(step + 1) for step in range(len(run.loss))], run.epochs, run.seconds
+    return run.steps, run.epochs, run.seconds
 
 
 def _draw(loss: "Axes", accuracy: "Axes", run: Run, positions: Sequence[float], style: Style) -> None:

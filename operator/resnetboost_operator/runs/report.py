@@ -12,18 +12,19 @@ from resnetboost_operator import lost_time, readable, yamltext
 from resnetboost_operator import status as statuses
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.observed import pods
-from resnetboost_operator.runs import adasum, cost, curves, details, losses, metricsfile, pca, thor
+from resnetboost_operator.runs import adasum, cost, curves, details, losses, metricsfile, noise, pca, thor
 from resnetboost_operator.runs.adasum import Sums
 from resnetboost_operator.runs.cost import Cost
 from resnetboost_operator.runs.curves import Did
 from resnetboost_operator.runs.losses import Loss
+from resnetboost_operator.runs.noise import Noise
 from resnetboost_operator.runs.pca import Descent
 from resnetboost_operator.runs.runfolder import RunFolder, write
 from resnetboost_operator.runs.thor import Updates
 
 Manifest = Mapping[str, Any]
 Cells = Sequence[object]
-_Found = TypeVar("_Found", bound=Cost | Loss)
+_Found = TypeVar("_Found", bound=Cost | Loss | Noise)
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -74,6 +75,7 @@ _EVALUATION_COLUMNS = ("Stage", "Best checkpoint", "By", "Value", "Ended early")
 _CLASS_COLUMNS = ("Class", "Images", "Recall", "Precision")
 MOST_CLASSES = 100  # with a row in the report
 _LOSS_ROWS = ("Label smoothing", "Precision", "Loss scale", "Steps left out, as gradients overflowed")
+_NOISE_ROWS = ("Global batch, images", "Noise scale in the middle of the steps, images", "At their end, images")
 _CURVATURE_ROWS = (
     "Updates",
     "Time in updates",
@@ -130,7 +132,8 @@ def write_report(folder: RunFolder) -> None:
         write(folder.report_png, png)
     loss = losses.by_stage(measured, job)
     found = details.newest(folder)
-    write(folder.report_html, page(job, status, folder.read_environment(), png, did, loss, found))
+    noises = noise.by_stage(measured, job)
+    write(folder.report_html, page(job, status, folder.read_environment(), png, did, loss, found, noises))
 
 
 def _drawn(measured: metricsfile.Measured, heading: str, did: Did) -> bytes:
@@ -156,12 +159,14 @@ def page(
     did: Did,
     loss: Sequence[Loss] = (),
     by_class: EvaluationDetails | None = None,
+    noises: Sequence[Noise] = (),
 ) -> str:
     """The HTML document. All text of jobs, messages and logs is escaped: it is untrusted."""
     sections = (
         _section("Stages", _table(_STAGE_COLUMNS, map(_stage_cells, status.stages))),
         _section("Best checkpoints and early ends", _table(_EVALUATION_COLUMNS, _evaluations(status.stages))),
         _section("Loss", _by_stage(_LOSS_ROWS, loss, _loss_cells)),
+        _section("Gradient noise", _by_stage(_NOISE_ROWS, noises, _noise_cells)),
         _section("Updates of the curvature", _by_stage(_CURVATURE_ROWS, did.updates, _curvature_cells)),
         _section("Adaptive sums", _by_stage(_SUMS_ROWS, did.sums, _sums_cells)),
         _section("Descent in a subspace", _by_stage(_DESCENT_ROWS, did.descents, _descent_cells)),
@@ -266,6 +271,10 @@ def _loss_cells(loss: Loss) -> Sequence[object]:
     scale = f"{least:g}" if least == greatest else f"{least:g} to {greatest:g}"
     left_out = f"{loss.left_out} of {loss.steps}"
     return (loss.smoothing, loss.precision, scale if least == least else None, left_out)
+
+
+def _noise_cells(found: Noise) -> Sequence[object]:
+    return found.batch, readable.quantity(found.middle), readable.quantity(found.last)
 
 
 def _curvature_cells(updates: Updates) -> Sequence[object]:

@@ -75,3 +75,6 @@ def _of_stage(stage: Manifest, devices: int, field: str) -> Iterator[str]:
     yield from _of_milestones(stage, field)
     if devices == 1 and "allReduceFusion" in stage:
         yield f"{field}.allReduceFusion: one device has no gradients to sum; leave it out, or use more devices"
+    if stage.get("gradientNoise") and devices == 1 and stage.get("accumulationSteps", 1) == 1:
+        problem = "a step of one device and one batch has no second gradient to compare, so nothing is measured"
+        yield f"{field}.gradientNoise: {problem}; use more devices or accumulationSteps, or leave it out"

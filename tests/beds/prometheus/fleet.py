@@ -47,7 +47,7 @@ def jobs() -> Iterator[Manifest]:
     """The manifests, longest first; jobs to be killed run longer than the interval of progress reports."""
     kept = {"everySteps": 10, "claimName": CLAIM}
     snapshots = {"everyEpochs": 8, "from": 70, "keep": 10}
-    base = _stage("Momentum", 150, learningRate={"peak": 0.1}, snapshots=snapshots)
+    base = _stage("Momentum", 150, learningRate={"peak": 0.1}, snapshots=snapshots, gradientNoise=True)
     fine = _stage("PCA", 2, name="fine", pca={"components": 6})
     yield _job("digits", [base, fine], {"straggler": {"forSeconds": 1}}, checkpoint=kept)
     thor = _stage("THOR", 4, learningRate={"peak": 0.02}, thor={"frequency": 5}, ema={"decay": 0.9})

@@ -1,9 +1,11 @@
 """Stub trainer for tests of the runner: same interface, no computation, a step every 20 ms.
 
 STUB=rank,attempt,step,exit code: that rank exits so at that step of that attempt (137: by SIGKILL).
+STUB_LEARNS=1: evaluates after each epoch; the nearer the learning rate is to 0.1, the higher is the accuracy.
 """
 
 import json
+import math
 import os
 import signal
 import sys
@@ -20,7 +22,14 @@ RANK = int(os.environ["RESNETBOOST_RANK"])
 STEPS = 10 * CONFIG["epochs"]
 STEP_SECONDS = float(os.environ.get("STUB_STEP_SECONDS", "0.02"))
 COLUMNS = "step,epoch,time,loss,accuracy,learning_rate,step_seconds,data_wait_seconds,compute_seconds"
+LEARNS = bool(os.environ.get("STUB_LEARNS"))
+PEAK = CONFIG.get("learningRate", {}).get("peak", 0.1)  # the default is left out
 EXIT_CODES = {0: "Succeeded", 11: "DataError", 15: "StorageError", 16: "Interrupted"}
+
+
+def accuracy(step: int) -> float:
+    """Top-1 accuracy of the last evaluation."""
+    return 0.8 + 0.001 * (step // 10) - 0.2 * abs(math.log10(PEAK / 0.1))
 
 
 class Trainer:
@@ -43,7 +52,7 @@ class Trainer:
         self.first = self.step
         if RANK == 0:
             own.mkdir(parents=True)
-            (own / "metrics.csv").write_text(COLUMNS + "\n")
+            (own / "metrics.csv").write_text(COLUMNS + (",top1" if LEARNS else "") + "\n")
             self.serve()
         while self.step < STEPS and not self.stopping:
             self.die_if_told()
@@ -55,7 +64,8 @@ class Trainer:
 
     def record(self, own: Path) -> None:
         with (own / "metrics.csv").open("a") as file:
-            file.write(f"{self.step},{self.step / 10},{time.time()},{1 / self.step},0.5,0.1,0.02,0.001,0.01\n")
+            top1 = f",{accuracy(self.step) if self.step % 10 == 0 else ''}" if LEARNS else ""
+            file.write(f"{self.step},{self.step / 10},{time.time()},{1 / self.step},0.5,0.1,0.02,0.001,0.01{top1}\n")
         if self.step % 10 == 0 or self.stopping:
             checkpoint = own / f"step-{self.step:08}"
             checkpoint.mkdir()
@@ -76,13 +86,15 @@ class Trainer:
             "step": self.step,
         }
         if code == 0:
-            words |= {"top1": 0.978, "top5": 1.0, "testLoss": 0.7}
+            words |= {"top1": accuracy(self.step) if LEARNS else 0.978, "top5": 1.0, "testLoss": 0.7}
         Path(os.environ["RESNETBOOST_TERMINATION_LOG"]).write_text(json.dumps(words))
         sys.stdout.flush()
         os._exit(code)
 
     def progress(self) -> dict[str, Any]:
+        known = {"top1": accuracy(self.step)} if LEARNS and self.step >= 10 else {}
         return {
+            **known,
             "state": "Training",
             "stage": CONFIG["stage"],
             "attempt": CONFIG["attempt"],

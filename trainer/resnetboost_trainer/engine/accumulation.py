@@ -7,11 +7,12 @@ from mindspore import Tensor, nn, ops
 class Accumulation:
     """Mean of the first `values` numbers of `count` flat buffers [values ..., tail ...], with the last buffer's tail.
 
-    Buffers are summed in order, so that the result is bit-identical.
+    With `norms` the last number of the tail is averaged too. Buffers are summed in order, so that the result is
+    bit-identical.
     """
 
-    def __init__(self, values: int, count: int) -> None:
-        self._add, self._mean = _Sum(), _Mean(values, 1.0 / count)
+    def __init__(self, values: int, count: int, norms: bool = False) -> None:
+        self._add, self._mean = _Sum(), _Mean(values, 1.0 / count, norms)
         self._sum: Tensor | None = None
 
     @property
@@ -37,12 +38,15 @@ class _Sum(nn.Cell):
 
 
 class _Mean(nn.Cell):
-    """A sum of buffers and the last one -> the mean of all, with the last one's tail."""
+    """A sum of buffers and the last one -> the mean of all, with the last one's tail, but its mean norm."""
 
-    def __init__(self, values: int, scale: float) -> None:
+    def __init__(self, values: int, scale: float, norms: bool) -> None:
         super().__init__()
+        self.norms = norms
         self.values, self.scale = values, Tensor(scale, mindspore.float32)
 
     def construct(self, total: Tensor, flat: Tensor) -> Tensor:
         mean = (total[: self.values] + flat[: self.values]) * self.scale
+        if self.norms:
+            return ops.concat([mean, flat[self.values : -1], (total[-1:] + flat[-1:]) * self.scale])
         return ops.concat([mean, flat[self.values :]])

@@ -5,6 +5,7 @@ collective time can be measured separately; a flat buffer connects them. With bu
 gradient's graph, which then returns the buffer summed over the ranks.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import mindspore
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from resnetboost_trainer.distributed.buckets import Buckets
+from resnetboost_trainer.optim.norms import squared_norm
 
 
 class Gradient(nn.Cell):
@@ -29,8 +31,12 @@ class Gradient(nn.Cell):
         loss_scale: float | Parameter = 1.0,
         probes: Sequence[Parameter] = (),
         buckets: Buckets | None = None,
+        norm: bool = False,
     ) -> None:
-        """If the loss scale is a Parameter, it may change between steps. `buckets` sum the buffer over the ranks."""
+        """If the loss scale is a Parameter, it may change between steps. `buckets` sum the buffer over the ranks.
+
+        `norm`: the squared norm of the gradient, unscaled, comes after the tail; not with buckets.
+        """
         super().__init__()
         self.varies = isinstance(loss_scale, Parameter)
         self.network = network
@@ -38,6 +44,7 @@ class Gradient(nn.Cell):
         self.loss_scale = loss_scale
         self.buckets = buckets
         self.count = len(parameters)
+        self.norm, self.size = norm, sum(math.prod(parameter.shape) for parameter in parameters)
         self.gradient = ops.value_and_grad(self.forward, None, ParameterTuple([*parameters, *probes]), has_aux=True)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
@@ -50,7 +57,7 @@ class Gradient(nn.Cell):
 
     def construct(self, images: Tensor, labels: Tensor, tail: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Shapes: images (n, c, h, w), labels (n,) or shares (n, K), tail (t,) -> (parameters + 2 + t,), one tensor per
-        probe.
+        probe; with the norm one number more.
         """
         if self.varies:
             (_, logits, loss), gradients = self.gradient(images, labels)
@@ -67,7 +74,13 @@ class Gradient(nn.Cell):
             return self.buckets(pieces, scalars), gradients[self.count :]
         if self.varies:  # the unscaled loss: if it is not finite, no scale helps
             unscaled = ops.concat([ops.concat(pieces) / self.loss_scale, loss.reshape(1)])
-            return ops.concat([unscaled, correct.reshape(1), tail]), gradients[self.count :]
+            return self.buffer(unscaled, correct, tail), gradients[self.count :]
         scaled = ops.concat([*pieces, loss.reshape(1)])
         unscaled = scaled if self.loss_scale == 1 else scaled / self.loss_scale
-        return ops.concat([unscaled, correct.reshape(1), tail]), gradients[self.count :]
+        return self.buffer(unscaled, correct, tail), gradients[self.count :]
+
+    def buffer(self, unscaled: Tensor, correct: Tensor, tail: Tensor) -> Tensor:
+        """Gradients and loss (parameters + 1,), what comes after them -> the flat buffer."""
+        if self.norm:
+            return ops.concat([unscaled, correct.reshape(1), tail, squared_norm(unscaled[: self.size]).reshape(1)])
+        return ops.concat([unscaled, correct.reshape(1), tail])

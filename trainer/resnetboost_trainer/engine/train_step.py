@@ -12,7 +12,7 @@ from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.buckets import Buckets
 from resnetboost_trainer.distributed.communicator import Communicator, Floats, lost, of_collective
 from resnetboost_trainer.distributed.reduction import ACCURACY, LOSS, NORM_SQUARED, TAIL
-from resnetboost_trainer.engine import loss
+from resnetboost_trainer.engine import loss, noise_scale
 from resnetboost_trainer.engine.accumulation import Accumulation
 from resnetboost_trainer.engine.divergence import LossWatch
 from resnetboost_trainer.engine.gradient import Gradient
@@ -29,7 +29,8 @@ from resnetboost_trainer.optim.update_rule import Batch
 
 log = logging.getLogger(__name__)
 
-# The tail of a flat buffer: whether a rank was asked to stop, then one compute time per rank.
+# The tail of a flat buffer: whether a rank was asked to stop, then one compute time per rank, and where the gradient's
+# noise is measured the squared norm of the rank's own gradient.
 STOP, SECONDS = TAIL, TAIL + 1
 
 # Limit of the loss as a multiple of ln(classes), the loss of an untrained network; above it training cannot recover.
@@ -75,13 +76,15 @@ class Program:
         probes = self.curvature.capture.probes if self.curvature is not None else ()
         sizes = [parameter.size for parameter in parts.parameters]
         buckets = _buckets(config, sizes, scale) if context.summed and communicator.size > 1 else None
-        self.gradient = Gradient(network, entropy, parts.parameters, scale, buckets=buckets)
-        self.capturing = Gradient(network, entropy, parts.parameters, scale, probes)
+        self.noise = noise_scale.of(config, self.virtual.count)
+        measured = self.noise is not None
+        self.gradient = Gradient(network, entropy, parts.parameters, scale, buckets=buckets, norm=measured)
+        self.capturing = Gradient(network, entropy, parts.parameters, scale, probes, norm=measured)
         for graph in (self.gradient, self.capturing):
             # Compiled graphs that are kept find only parameters of their own cell.
             graph.branch_factors = None if self.drop_path is None else self.drop_path.factors
         self.micro_batches = config.accumulation_steps  # of each virtual rank
-        self.accumulation = Accumulation(sum(sizes) + 2, self.micro_batches * self.virtual.each)
+        self.accumulation = Accumulation(sum(sizes) + 2, self.micro_batches * self.virtual.each, measured)
         self._place = 0  # of the next micro batch in its step
         self._evaluates_again = parts.evaluates_again
         self._batches: list[tuple[Tensor, Tensor]] = []  # of the virtual ranks before this one
@@ -150,7 +153,7 @@ class Program:
         self._accumulated_seconds, self._seconds = 0.0, computed - begun
         compiled, self._compiling = self._first_use(due) or self._compiling, False
         slowest_rank, slowest_seconds = self._slowest(scalars)
-        by_rank = scalars[SECONDS:] if self._sampled and slowest_rank is not None else None
+        by_rank = self._seconds_of(scalars) if self._sampled and slowest_rank is not None else None
         self._sampled = not compiled
         return StepRecord(
             step=now.step + 1,
@@ -173,6 +176,7 @@ class Program:
             stop=bool(scalars[STOP] > 0),
             curvature=curvature,
             update=update,
+            noise=None if left_out else self._noise(scalars),
         )
 
     def _is_due(self, now: StepSchedule) -> bool:
@@ -237,8 +241,19 @@ class Program:
         """Return the slowest rank and its seconds, or None with buckets: all ranks wait within their gradient."""
         if self.gradient.buckets is not None:
             return None, None
-        rank = int(scalars[SECONDS:].argmax())
+        rank = int(self._seconds_of(scalars).argmax())
         return rank, float(scalars[SECONDS + rank])
+
+    def _seconds_of(self, scalars: Floats) -> Floats:
+        """Compute times of the ranks."""
+        return scalars[SECONDS : SECONDS + self.communicator.size]
+
+    def _noise(self, scalars: Floats) -> noise_scale.NoiseRecord | None:
+        """What the step says about the gradient's noise; the ranks' squared norms stand behind their times."""
+        if self.noise is None:
+            return None
+        size = self.communicator.size
+        return self.noise.add(float(scalars[SECONDS + size]) / size, float(scalars[NORM_SQUARED]))
 
     def _leaves_out(self, scalars: Floats, scale: float) -> bool:
         """True if this step is left out because its gradient overflowed; equal on all ranks."""

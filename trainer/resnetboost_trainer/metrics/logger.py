@@ -101,7 +101,8 @@ class MetricLogger:
         self.metrics.observe_evaluation(result, seconds)
         self.progress.update(top1=result.top1, top5=result.top5, test_loss=result.loss)
         self._row |= result.row()
-        log.info("test: top-1 %.2f %%, top-5 %.2f %%, loss %.4f", result.top1 * 100, result.top5 * 100, result.loss)
+        text, step = "test of step %d: top-1 %.2f %%, top-5 %.2f %%, loss %.4f", self.progress.read().step
+        log.info(text, step, result.top1 * 100, result.top5 * 100, result.loss)
 
     def evaluated_average(self, result: EvaluationRecord) -> None:
         """Report an evaluation of the averaged weights after the last step."""

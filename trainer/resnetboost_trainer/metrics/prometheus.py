@@ -68,6 +68,12 @@ class Metrics:
             "Steps left out because the gradient overflowed at the loss scale they had, the same on every rank.",
         )
         self._algorithms = {each.REPORT: each(series) for each in algorithms if each.applies(config)}
+        self.noise_scale = None
+        if config.gradient_noise:
+            self.noise_scale = series.gauge(
+                "gradient_noise_scale_images",
+                "Gradient noise scale: the global batch from which images are worth less.",
+            )
         if config.ema is not None:
             self._ema()
         if config.checkpoint.best is not None:
@@ -139,6 +145,8 @@ class Metrics:
             self.steps_left_out.inc()
         else:
             self.gradient_norm.set(record.gradient_norm)
+        if self.noise_scale is not None and record.noise is not None and record.noise.scale is not None:
+            self.noise_scale.set(record.noise.scale)
         self.learning_rate.set(record.learning_rate)
         self.step.set(record.step)
 

@@ -23,7 +23,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     ranks wait for each other while they compute.
     `stop`: some rank was asked to stop. `compiled`: a graph ran for the first time, so that times are no samples.
     `left_out`: the gradient overflowed at `loss_scale` and nothing was updated; the norm is then 0. `curvature` is the
-    report of a curvature update, `update` that of the update rule.
+    report of a curvature update, `update` that of the update rule. `noise` are the gradient's noise and signal, where
+    they are measured.
     """
 
     step: int
@@ -46,6 +47,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     stop: bool
     curvature: Report | None
     update: Report | None
+    noise: Report | None = None
 
     @property
     def compute_seconds(self) -> float:
@@ -70,6 +72,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
             "collective_seconds": self.collective_seconds,
             "loss_scale": self.loss_scale,
             "left_out": self.left_out,
+            "noise_trace": self.noise.trace if self.noise is not None else None,
+            "noise_signal": self.noise.signal if self.noise is not None else None,
+            "noise_scale": self.noise.scale if self.noise is not None else None,
         }
 
 

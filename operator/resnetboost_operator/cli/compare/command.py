@@ -1,12 +1,15 @@
 """`resnetboost compare`: reads run folders, prints a table and draws the picture."""
 
+import asyncio
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
+from resnetboost_operator import readable
 from resnetboost_operator.cli.compare import text
 from resnetboost_operator.cli.output import console, standard_output
 from resnetboost_operator.errors import UserError
@@ -35,21 +38,24 @@ _RUNS = Path("runs")
     metavar="FILE",
     help="Picture: .png, .svg or .pdf.",
 )
+@click.option("-n", "--namespace", metavar="NAME", default="", help="Namespace of job/NAME.  [default: the context's]")
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def compare(folders: tuple[Path, ...], targets: tuple[float, ...], out: Path, form: str) -> None:
-    """Compare the runs of local run folders: accuracy, epochs and seconds to accuracies, time of a step, settings.
+def compare(folders: tuple[Path, ...], targets: tuple[float, ...], out: Path, namespace: str, form: str) -> None:
+    """Compare local runs and jobs of a cluster: accuracy, epochs and seconds to accuracies, time of a step, settings.
 
-    RUN is a run folder, or the name of one in ./runs. The picture has loss and test accuracy by step, by epoch and
+    RUN is a run folder, the name of one in ./runs, or job/NAME for a job of the cluster, whose curves come from the
+    log of its rank 0. The picture has loss and test accuracy by step, by epoch and
     by second. Seconds are those of training steps, without starts, compiling and evaluations. A run may be training
     still.
 
     \b
     Examples:
       resnetboost compare digits digits-thor
+      resnetboost compare job/digits job/digits-thor digits -n team-a
       resnetboost compare runs/momentum runs/thor --target 0.9 --target 0.95 --out compare.svg
     """
     picture = _format(out)
-    runs = [comparison.read(runfolder.open_existing(path), name) for name, path in _named(folders)]
+    runs = _read(_named(folders), namespace)
     _check_measured(runs)
     chosen = comparison.targets(runs, targets)
     if form == "json":
@@ -59,6 +65,36 @@ def compare(folders: tuple[Path, ...], targets: tuple[float, ...], out: Path, fo
     runfolder.write(out, _drawn(runs, picture))
     if form == "text":
         click.echo(out)
+
+
+def _read(named: Sequence[tuple[str, Path]], namespace: str) -> list[Run]:
+    """The runs, in their order; what is missing of jobs goes to standard error."""
+    from resnetboost_operator.cli.compare import cluster
+
+    targets = [str(path) for _, path in named if _is_job(path)]
+    if namespace and not targets:
+        raise UserError(f"-n: {namespace} is for jobs of a cluster; write job/NAME for one, or leave it out")
+    jobs: dict[str, cluster.Found] = {}
+
+    async def read_jobs() -> None:
+        async with cluster.connected(namespace) as found:
+            for target in targets:
+                jobs[target] = await found.read(target)
+
+    if targets:
+        asyncio.run(read_jobs())
+    for job in jobs.values():
+        for sentence in job.missing:
+            print(f"resnetboost: {readable.printable(sentence)}", file=sys.stderr, flush=True)
+    return [
+        jobs[str(path)].run if _is_job(path) else comparison.read(runfolder.open_existing(path), name)
+        for name, path in named
+    ]
+
+
+def _is_job(path: Path) -> bool:
+    """True for job/NAME, unless a run folder has this path."""
+    return len(path.parts) == 2 and path.parts[0] == "job" and not (path / "job.yaml").is_file()
 
 
 def _format(out: Path) -> str:
@@ -74,7 +110,7 @@ def _named(folders: Sequence[Path]) -> list[tuple[str, Path]]:
     if len(folders) > MOST:
         raise UserError(f"{len(folders)} runs are more than a picture can show; compare at most {MOST}")
     paths = [_RUNS / path if _is_of_runs(path) else path for path in folders]
-    names = [path.absolute().name for path in paths]
+    names = [str(path) if _is_job(path) else path.absolute().name for path in paths]
     return [(name if names.count(name) == 1 else str(path), path) for name, path in zip(names, paths, strict=True)]
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from resnetboost_operator import readable
 from resnetboost_operator.runs import comparison
-from resnetboost_operator.runs.comparison import NOTHING, Run
+from resnetboost_operator.runs.comparison import NOTHING, Reached, Run
 
 SHOWN_SETTINGS = 30
 _LONGEST = 40  # of a setting's value
@@ -22,12 +22,12 @@ def show(screen: Console, runs: Sequence[Run], targets: Sequence[float]) -> None
     table.add_row("last top-1", *(_share(run.last) for run in runs))
     table.add_row("best top-1", *(_share(run.best) for run in runs))
     table.add_row("epochs", *(readable.quantity(run.epochs[-1]) for run in runs))
-    table.add_row("ms a step, median", *(readable.quantity(1000 * run.step_seconds) for run in runs))
+    table.add_row("ms a step, median", *(_quantity(1000 * run.step_seconds) for run in runs))
     for target in targets:
         reached = [run.reached(target) for run in runs]
         cells = [NOTHING if one is None else readable.quantity(one.epochs) for one in reached]
         table.add_row(f"epochs to {readable.share(target)}", *cells)
-        cells = [NOTHING if one is None else readable.quantity(one.seconds) for one in reached]
+        cells = [NOTHING if one is None else _quantity(one.seconds) for one in reached]
         table.add_row(f"seconds to {readable.share(target)}", *cells)
     screen.print(table)
     _settings(screen, runs)
@@ -58,6 +58,18 @@ def _share(value: float | None) -> str:
     return NOTHING if value is None else readable.share(value)
 
 
+def _quantity(value: float) -> str:
+    return readable.quantity(value) if value == value else NOTHING
+
+
+def _reached(found: Reached | None) -> dict[str, float | None] | None:
+    return None if found is None else {"epochs": found.epochs, "seconds": _known(found.seconds)}
+
+
+def _known(value: float) -> float | None:
+    return value if value == value else None
+
+
 def summary(runs: Sequence[Run], targets: Sequence[float]) -> dict[str, Any]:
     """The same as one object, without the curves."""
     return {
@@ -68,8 +80,8 @@ def summary(runs: Sequence[Run], targets: Sequence[float]) -> dict[str, Any]:
                 "lastTop1": run.last,
                 "bestTop1": run.best,
                 "epochs": run.epochs[-1],
-                "stepSeconds": run.step_seconds,
-                "reached": {f"{target:g}": run.reached(target) for target in targets},
+                "stepSeconds": _known(run.step_seconds),
+                "reached": {f"{target:g}": _reached(run.reached(target)) for target in targets},
             }
             for run in runs
         ],

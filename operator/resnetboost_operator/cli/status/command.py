@@ -27,8 +27,11 @@ RUNS = Path("runs")  # where `resnetboost run` writes run folders
     type=click.Choice(["json", "yaml"]),
     help="Print the objects like kubectl; with -w, one after another.",
 )
+@click.option("--sweep", metavar="NAME", default="", help="The trials of a sweep, with value and parameters.")
 @click.pass_context
-def status(ctx: click.Context, target: str, follow: bool, namespace: str, everywhere: bool, form: Form | None) -> None:
+def status(
+    ctx: click.Context, target: str, follow: bool, namespace: str, everywhere: bool, form: Form | None, sweep: str
+) -> None:
     """Show the status of a local RUN or of a JOB in the cluster; without a name, list all.
 
     A job that does not train has the reason under it. A Queued one waits for Kueue: in which queue, and for how long.
@@ -52,14 +55,17 @@ def status(ctx: click.Context, target: str, follow: bool, namespace: str, everyw
       resnetboost status runs/digits -w
       resnetboost status digits -n team-a
       resnetboost status digits -n team-a -w && kubectl delete rbj digits -n team-a
+      resnetboost status --sweep digits
       resnetboost status -A -o json | jq '.items[].status.phase'
     """
-    ctx.exit(show(StatusRequest(target, namespace, everywhere, follow, form or "text")))
+    ctx.exit(show(StatusRequest(target, namespace, everywhere, follow, form or "text", sweep)))
 
 
 def show(request: StatusRequest) -> int:
     """Show what is requested and return the exit code. Raises `UserError`."""
     target = request.target
+    if request.sweep:
+        return _show_sweep(request)
     if os.sep in target or target in (".", ".."):
         if request.of_a_cluster:
             raise UserError(f"{target} is a folder, and -n, -A and -o are for jobs of a cluster; leave them out")
@@ -67,6 +73,15 @@ def show(request: StatusRequest) -> int:
     if request.of_a_cluster:
         return _show_cluster(request)
     return _show_by_name(request) if target else _show_all(request)
+
+
+def _show_sweep(request: StatusRequest) -> int:
+    """Show the trials of a sweep: those that its folder lists, or its jobs in the cluster."""
+    if request.target or request.follow or request.everywhere or request.form == "yaml":
+        raise UserError(f"--sweep {request.sweep} shows all trials once, as text or json; leave JOB, -w and -A out")
+    from resnetboost_operator.cli.status import sweep_trials
+
+    return sweep_trials.run(request, in_cluster=_has_cluster())
 
 
 def _show_by_name(request: StatusRequest) -> int:

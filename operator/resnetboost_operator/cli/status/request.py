@@ -18,6 +18,8 @@ class StatusRequest(msgspec.Struct, frozen=True):
     everywhere: bool
     follow: bool
     form: Form
+    sweep: str = ""
+    """Name of a sweep whose trials are shown; '' for none."""
 
     @property
     def of_a_cluster(self) -> bool:

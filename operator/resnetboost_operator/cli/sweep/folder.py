@@ -1,0 +1,98 @@
+"""The folder of a sweep: what it is about, the study's journal, a list of its trials, and the best job."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from resnetboost_api.evaluations import Metric
+from resnetboost_operator import yamltext
+from resnetboost_operator.cli.view.trial_table import LIST, Listed, TrialRow
+from resnetboost_operator.errors import UserError
+from resnetboost_operator.runs.runfolder import write
+
+Manifest = dict[str, Any]
+
+_OURS = ("sweep.yaml", "study.journal", LIST, "best.yaml", "sweep.png", "trials")
+
+
+class SweepFolder:
+    """Paths and files of one sweep."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.record_file = path / "sweep.yaml"
+        self.journal = path / "study.journal"
+        self.trials_file = path / LIST
+        self.best_file = path / "best.yaml"
+        self.picture = path / "sweep.png"
+        self.trials = path / "trials"
+
+    def run(self, number: int) -> Path:
+        """The run folder of a trial on this machine."""
+        return self.trials / f"{number:03}"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder and lock it against other sweeps. Raises `UserError` if one uses it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise UserError(
+                    f"{self.path} is in use by another resnetboost sweep (process {file.read(20).strip()}); "
+                    "wait for it or choose another folder with --out"
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+
+    def clear(self) -> None:
+        """Remove all files of an earlier sweep, and nothing else."""
+        for name in _OURS:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def enter(self, record: Manifest) -> str:
+        """Begin a sweep about this, or go on with the one that the folder has; return its uid.
+
+        Raises `UserError` if that is about another job, space or place.
+        """
+        if not self.record_file.exists():
+            uid = str(uuid.uuid4())
+            write(self.record_file, yamltext.dump({"uid": uid, **record}))
+            return uid
+        kept = self._record()
+        for field, value in record.items():
+            if kept.get(field) != value:
+                raise UserError(
+                    f"{self.path} has a sweep with another {field}; give it the same one to go on, choose another "
+                    "folder with --out, or start over with --fresh"
+                )
+        return str(kept["uid"])
+
+    def _record(self) -> Manifest:
+        try:
+            found = yaml.safe_load(self.record_file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or "uid" not in found:
+            raise UserError(f"{self.record_file} is damaged; start over with --fresh")
+        return found
+
+    def list_trials(self, name: str, metric: Metric, rows: Sequence[TrialRow], best: int | None) -> None:
+        """Write the list of the trials."""
+        write(self.trials_file, msgspec.json.format(msgspec.json.encode(Listed(name, metric, tuple(rows), best))))
