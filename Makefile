@@ -9,7 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 OPERATORS := .venv/.operators
 SOURCES = $(wildcard api/resnetboost_api operator/resnetboost operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
-OPERATOR_TESTS = $(wildcard tests/integration/test_operator_*.py tests/integration/test_gang_*.py)
+OPERATOR_TESTS = $(wildcard tests/integration/test_operator_*.py tests/integration/test_gang_*.py tests/chart/test_*.py)
 # The longest files first: a worker that begins with one last would be waited for.
 FAST_TESTS = $(wildcard tests/contract tests/golden tests/unit)
 # uv shows its progress bars to a person and is silent in a log.
@@ -51,14 +51,14 @@ test-fast: setup  ## Run the quick ones of the unit, golden and contract tests (
 	@$(PYTEST) -m "not slow and not long" --hypothesis-profile=quick $(FAST_TESTS)
 
 .PHONY: test-all
-test-all: test test-long test-chaos  ## Run all tests: also on a real node, with 16 ranks, and with every crash (about an hour)
+test-all: test test-long test-chaos audit  ## Run all tests: also on a real node, with 16 ranks, and with every crash (about an hour)
 
 .PHONY: test-long
 test-long: test-cluster  ## Run what `make test` leaves out, without the chaos tests
 	@$(PYTEST) -m "long and not chaos" --ignore=tests/kubelet $(addprefix --ignore=,$(OPERATOR_TESTS))
 
 .PHONY: test-cluster
-test-cluster: setup  ## Run the long tests of the operator: on a real node, with a gang scheduler, with Kueue's writes
+test-cluster: setup  ## Run the long tests of the operator: on a real node, with gang schedulers and Kueue's writes, upgrades
 	@# Alone: gangs of 16 ranks beside them starve a node's containers until they look hung.
 	@$(BIN)/python -m pytest -m "long and not chaos" tests/kubelet
 	@$(PYTEST) -m "long and not chaos" $(OPERATOR_TESTS)
@@ -66,6 +66,14 @@ test-cluster: setup  ## Run the long tests of the operator: on a real node, with
 .PHONY: test-chaos
 test-chaos: setup  ## Kill the operator around each of its writes, in every scenario (about 10 minutes)
 	@$(PYTEST) -m chaos tests/integration
+
+.PHONY: fuzz
+fuzz: setup  ## Feed mutated input to whoever reads foreign input: CASES=100000 TARGETS="job progress" SEED=0
+	@PYTHONPATH=tests $(BIN)/python -m fuzz --cases=$(or $(CASES),2000) --seed=$(or $(SEED),0) $(TARGETS)
+
+.PHONY: audit
+audit: setup  ## Look for known vulnerabilities of the locked packages; says so loudly where no index can be asked
+	@$(BIN)/python scripts/audit.py
 
 .PHONY: mutation
 mutation: setup  ## Change single expressions and list which changes no unit test notices: AREAS="planning" (about 20 minutes)
@@ -108,6 +116,11 @@ docs: setup  ## Build the documentation site into build/site and check every lin
 chart: setup  ## Write the table of values in the chart's README anew
 	@$(BIN)/python scripts/chart_values.py
 
+.PHONY: rights
+rights: setup  ## Write the tables of rights in docs/security.md anew, as a real API server answers
+	@UPDATE_RIGHTS=1 $(BIN)/python -m pytest -q tests/chart/test_rights.py
+	@git diff --stat -- docs/security.md
+
 .PHONY: pictures
 pictures: setup  ## Draw docs/dashboard-*.png anew from runs on a real node (needs root, some minutes)
 	@DASHBOARD_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q -m long tests/kubelet/test_monitoring.py -k picture
@@ -122,8 +135,8 @@ version: setup  ## Set the version of programs, chart and documents: VERSION=0.2
 	@$(MAKE) setup crd reference golden
 
 .PHONY: release
-release: setup  ## Build wheels, chart, bills of materials and their sums into build/release, the same bytes each time
-	@$(BIN)/python scripts/release.py
+release: setup  ## Build wheels, chart, bills of materials and sums into build/release; with IMAGES="operator trainer-cpu" also these
+	@BASE_IMAGE="$(BASE_IMAGE)" $(BIN)/python scripts/release.py $(IMAGES)
 
 .PHONY: images
 images:  ## Build images: BASE_IMAGE=... IMAGES="operator trainer-cpu" (docs/images.md)
@@ -178,6 +191,7 @@ lock:  ## Resolve the newest allowed versions again into requirements.lock
 	@$(COMPILE) operator/pyproject.toml trainer/pyproject.toml --all-extras --group pyproject.toml:dev \
 	  --upgrade --output-file requirements.lock >/dev/null
 	@$(COMPILE) scripts/release.in --upgrade --output-file scripts/release.lock >/dev/null
+	@$(COMPILE) scripts/audit.in --upgrade --output-file scripts/audit.lock >/dev/null
 	@$(MAKE) images/locks
 
 # Of the versions in requirements.lock those an image needs.

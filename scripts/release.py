@@ -2,8 +2,10 @@
 """Builds what a release consists of into build/release: wheels, source archives, the chart, bills of materials, sums.
 
 It builds the commit that is checked out, and refuses changes that are not committed. Two builds of a commit are equal
-to the byte: every time stamp is the commit's, and files are packed in the order of their names. Images are built apart,
-by `make images`, since they need a base image.
+to the byte: every time stamp is the commit's, and files are packed in the order of their names.
+
+`release.py operator trainer-cpu` adds these images, as OCI archives. They need buildah and a base image (BASE_IMAGE),
+and two builds of one differ: they hold the times at which files were installed, which Python's bytecode depends on.
 """
 
 import gzip
@@ -47,12 +49,14 @@ def main() -> None:
             _run(UV, "build", *options, "--out-dir", OUT, tree / project)
         pack(tree / "charts" / CHART, OUT / f"{CHART}-{__version__}.tgz", stamp)
         _bills(tree)
+        _images(tree, sys.argv[1:])
     (OUT / ".gitignore").unlink(missing_ok=True)  # uv's
     files = sorted(OUT.iterdir())
     (OUT / "SHA256SUMS").write_text("".join(f"{_digest(file)}  {file.name}\n" for file in files))
     for file in files:
         print(f"{file.stat().st_size / 1024:9.0f} KiB  {file.name}")
-    print(f"written: {OUT.relative_to(ROOT)}, with SHA256SUMS; images: make images")
+    images = "" if sys.argv[1:] else '; with images: make release IMAGES="operator trainer-cpu"'
+    print(f"written: {OUT.relative_to(ROOT)}, with SHA256SUMS{images}")
 
 
 def _export(tree: Path) -> None:
@@ -91,6 +95,18 @@ def _bills(tree: Path) -> None:
         lock, project = tree / "images" / "locks" / f"{name}.lock", tree / name / "pyproject.toml"
         options = ("--pyproject", project, "--mc-type", "application", "--output-reproducible", "--output-file", target)
         _run(TOOLS / "bin" / "cyclonedx-py", "requirements", *options, lock)
+
+
+def _images(tree: Path, names: Sequence[str]) -> None:
+    """Build images of the commit and save each as an OCI archive, which `skopeo copy` and `ctr images import` read."""
+    if names and shutil.which("buildah") is None:
+        sys.exit("make release: images need buildah; scripts/install-system-packages installs it")
+    if names:
+        _run(tree / "scripts" / "build-images", *names)
+    for name in names:
+        image = f"resnetboost/{name}:{__version__}"
+        archive = OUT / f"resnetboost-{name}-{__version__}.oci.tar"
+        _run("buildah", "push", "--quiet", f"docker.io/{image}", f"oci-archive:{archive}:docker.io/{image}")
 
 
 def _digest(file: Path) -> str:

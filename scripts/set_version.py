@@ -24,6 +24,7 @@ PLACES = {
     "charts/resnetboost/README.md": _IMAGE,
     "docs/after.md": _IMAGE,
     "docs/operator.md": _IMAGE,
+    "docs/tracking.md": _IMAGE,
 }
 
 

@@ -26,7 +26,7 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}" if self.field else self.message
+        return wording.printable(f"{self.field}: {self.message}" if self.field else self.message)
 
 
 class Structure:

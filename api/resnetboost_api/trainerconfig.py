@@ -1,6 +1,7 @@
 """The config file of one attempt of one stage, which the operator writes and the trainer reads.
 
-Whatever is at its default is left out, so that an older trainer reads the file as long as nothing new is used.
+Whatever is at its default is left out, so that an older trainer reads the file as long as nothing new is used. Trainers
+of 0.1.0 have no defaults of their own: what they need is always written.
 """
 
 from typing import Annotated
@@ -18,6 +19,32 @@ from resnetboost_api.preflight import Preflight
 from resnetboost_api.stage import Training
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_api.tracking import Trackers
+
+ALGORITHMS_OF_0_1_0 = ("Momentum", "THOR", "Adasum", "PCA")
+
+_NEEDED = {
+    "": "seed device model dataset labelSmoothing lossScale evaluateEveryEpochs learningRate momentum checkpoint",
+    "device.": "type",
+    "model.": "init",
+    "model.init.": "convolution head zeroGamma",
+    "model.weights.": "head",
+    "dataset.": "augmentation maxCorruptImages",
+    "dataset.augmentation.": "minScale maxScale minRatio maxRatio padding brightness contrast saturation mixupAlpha "
+    "cutmixAlpha",
+    "learningRate.": "schedule peak final warmupEpochs gamma power",
+    "momentum.": "momentum weightDecay nesterov",
+    "thor.": "frequency blockSize damping traceRule",
+    "thor.damping.": "initial decay decayEpochs split",
+    "thor.traceRule.": "updateAbove stopBelow smoothing",
+    "adasum.": "reduce ranksPerNode",
+    "pca.": "components solver lineSearch residual",
+    "pca.lineSearch.": "contraction sufficientDecrease maxTrials",
+    "pca.residual.": "momentum learningRate",
+    "snapshots.": "everyEpochs from keep",
+    "checkpoint.": "everySteps keep resume",
+}
+NEEDED_BY_0_1_0 = frozenset(f"{block}{name}" for block, names in _NEEDED.items() for name in names.split())
+"""Fields that a trainer of 0.1.0 refuses a config without, or, as an augmentation, takes for none at all."""
 
 
 class JobReference(Block, frozen=True, kw_only=True):

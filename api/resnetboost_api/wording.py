@@ -20,6 +20,17 @@ _KINDS = {
 }
 
 
+def printable(text: str) -> str:
+    """One line of printable text: control characters, colours and line ends are escaped."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def sentence(text: str, most: int = 1000) -> str:
+    """One printable line of at most so many characters, which may quote anybody's words."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
 def shown(value: Any) -> str:
     """The value on one short line."""
     if value is None:

@@ -1,5 +1,6 @@
 """Converts structs to plain values: without defaults, or without nulls."""
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -7,13 +8,17 @@ import msgspec
 __all__ = ["without_defaults", "without_nulls"]
 
 
-def without_defaults(block: msgspec.Struct) -> dict[str, Any]:
-    """The fields of a block that are not at their default; required ones always."""
-    return {
-        field.encode_name: _shortened(getattr(block, field.name))
-        for field in msgspec.structs.fields(block)
-        if field.required or getattr(block, field.name) != _default(field)
-    }
+def without_defaults(block: msgspec.Struct, always: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
+    """The fields of a block that are not at their default; required ones always.
+
+    Also those in `always`, such as "learningRate.peak", unless they are None. `prefix` is the block's own place.
+    """
+    found = {}
+    for field in msgspec.structs.fields(block):
+        value, name = getattr(block, field.name), f"{prefix}{field.encode_name}"
+        if field.required or value != _default(field) or (value is not None and name in always):
+            found[field.encode_name] = _shortened(value, always, f"{name}.")
+    return found
 
 
 def without_nulls(value: Any) -> Any:
@@ -25,10 +30,10 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
 
 
-def _shortened(value: Any) -> Any:
+def _shortened(value: Any, always: Collection[str], prefix: str) -> Any:
     if isinstance(value, msgspec.Struct):
-        return without_defaults(value)
-    return [_shortened(item) for item in value] if isinstance(value, tuple) else value
+        return without_defaults(value, always, prefix)
+    return [_shortened(item, always, prefix) for item in value] if isinstance(value, tuple) else value
 
 
 def _pruned(value: Any) -> Any:

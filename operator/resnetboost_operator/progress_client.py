@@ -26,7 +26,7 @@ async def progress(address: str, port: int = names.PORT_METRICS) -> PolledProgre
     Raises `Unreachable` if there is no route to it.
     """
     try:
-        return msgspec.json.decode(await _get(address, port), type=PolledProgress)
+        return decoded(await _get(address, port))
     except aiohttp.ConnectionTimeoutError as error:
         raise Unreachable(f"no connection to {address} within {CONNECT_SECONDS:g} s") from error
     except aiohttp.ClientConnectorError as error:
@@ -35,7 +35,13 @@ async def progress(address: str, port: int = names.PORT_METRICS) -> PolledProgre
         return None
     except (aiohttp.ClientError, OSError, TimeoutError):
         return None
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # the reply is not in the agreed form
+
+
+def decoded(body: bytes) -> PolledProgress | None:
+    """Decode a reply; None if it is not in the agreed form."""
+    try:
+        return msgspec.json.decode(body, type=PolledProgress)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 

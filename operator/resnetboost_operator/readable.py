@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from resnetboost_api import wording
+
+printable = wording.printable
+
 # Replacements for characters that a stream's encoding lacks.
 _PLAIN = str.maketrans({"·": "-", "━": "=", "─": "-", "…": "...", "→": "->", "✓": "+", "✗": "x", "●": "*", "○": "o"})
 _AS_PLAIN = "resnetboost.plain"
@@ -96,8 +100,3 @@ def make_plain(stream: TextIO) -> None:
     """Make a stream replace characters that its encoding lacks, instead of raising."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors=_AS_PLAIN)
-
-
-def printable(text: str) -> str:
-    """One line of printable text: control characters, colours and line ends are escaped."""
-    return "".join(found if found.isprintable() else repr(found)[1:-1] for found in text)

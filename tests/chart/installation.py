@@ -18,9 +18,16 @@ DEFINITION = "resnetboostjobs.resnetboost.io"
 _COMMAND = ["python", "-m", "resnetboost_operator"]
 
 
-def install(helm: Helm, namespace: str, *options: str, release: str = "resnetboost", verb: str = "install") -> str:
+def install(
+    helm: Helm,
+    namespace: str,
+    *options: str,
+    release: str = "resnetboost",
+    verb: str = "install",
+    chart: Path = CHART,
+) -> str:
     """Install the release and wait until its pods are ready; returns helm's output."""
-    return helm(verb, release, CHART, f"--namespace={namespace}", "--wait", "--timeout=2m", *options)
+    return helm(verb, release, chart, f"--namespace={namespace}", "--wait", "--timeout=2m", *options)
 
 
 def clear(plane: ControlPlane, helm: Helm) -> None:
@@ -32,15 +39,24 @@ def clear(plane: ControlPlane, helm: Helm) -> None:
 
 @contextmanager
 def operator(
-    plane: ControlPlane, namespace: str, release: str = "resnetboost", *, awaited: bool = True
+    plane: ControlPlane,
+    namespace: str,
+    release: str = "resnetboost",
+    *,
+    awaited: bool = True,
+    packages: Path | None = None,
 ) -> Iterator[Operator]:
-    """Run the operator of a release as a process, because kwok runs no containers. awaited: wait until it is ready."""
+    """Run the operator of a release as a process, because kwok runs no containers. awaited: wait until it is ready.
+
+    packages: folder of another version's package.
+    """
     found = json.loads(plane.kubectl("get", "deployment", release, f"--namespace={namespace}", "--output=json"))
     spec = found["spec"]["template"]["spec"]
     args = spec["containers"][0]["args"]
     assert args[:3] == _COMMAND
     kubeconfig = plane.token_kubeconfig(namespace, spec["serviceAccountName"])
-    process = Operator(plane, kubeconfig, f"{release}-{namespace}", lease_namespace=namespace, options=args[3:])
+    name = f"{release}-{namespace}"
+    process = Operator(plane, kubeconfig, name, lease_namespace=namespace, options=args[3:], packages=packages)
     process.launch()
     try:
         if awaited:
@@ -61,7 +77,7 @@ def next_version(folder: Path) -> Path:
     """A chart of a later version, whose CRD has one more field."""
     chart = shutil.copytree(CHART, folder / "resnetboost")
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
-    (chart / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "0.2.0"}))
+    (chart / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "99.0.0"}))
     definition = chart / "files" / "resnetboostjobs.yaml"
     content = yaml.safe_load(definition.read_text())
     (version,) = content["spec"]["versions"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from resnetboost_api import crd
-from resnetboost_api.trainerconfig import TrainerConfig
+from resnetboost_api.trainerconfig import NEEDED_BY_0_1_0, TrainerConfig
 from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests.trainer_config import trainer_config
 from resnetboost_operator.validation import jobfile, schema
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 # Fields a newer operator may add: one of a stage, one in a block, a block, and one of the whole job.
 NEW = {
     "clipNorm": ("clipNorm", {"clipNorm": 2.5}),
-    "learningRate.power": ("learningRate.power", {"learningRate": {"schedule": "Polynomial", "power": 3}}),
+    "allReduceFusion.bucketBytes": ("allReduceFusion.bucketBytes", {"allReduceFusion": {"bucketBytes": 131072}}),
     "lars": ("lars", {"lars": {}}),
 }
 
@@ -62,11 +62,14 @@ def test_a_config_with_the_new_field_is_refused_in_one_sentence(field: str, chan
     )
 
 
-def test_the_operator_writes_nothing_that_is_at_its_default() -> None:
+def test_the_operator_writes_nothing_that_is_at_its_default_but_what_the_first_trainers_need() -> None:
     """Also if a user sets the default explicitly, as in copied output of `kubectl get -o yaml`, which has them all."""
     plain = jobfile.load(ROOT / "examples" / "digits.yaml")
     configs = [
         trainer_config(job, job.spec.stages[0], 0) for job in (parse_job(plain), parse_job(schema.defaulted(plain)))
     ]
     assert configs[0] == configs[1]
-    assert not {"seed", "device", "momentum", "precision", "lossScale"} & configs[0].keys()
+    assert {"seed", "device", "momentum", "lossScale"} <= configs[0].keys() & NEEDED_BY_0_1_0
+    assert not {"precision", "accumulationSteps", "labelSmoothingOver", "stragglerFactor"} & configs[0].keys()
+    newer = written({"algorithm": "AdamW", "learningRate": {"peak": 0.001}})
+    assert not {"seed", "device", "momentum", "lossScale"} & newer.keys(), "no trainer of 0.1.0 reads it anyway"

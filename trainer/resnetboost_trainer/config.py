@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from resnetboost_api import crd, stage, structure
+from resnetboost_api import crd, stage, structure, wording
 from resnetboost_api.dataset import Augmentation, Dataset
 from resnetboost_api.device import DeviceKind as Device
 from resnetboost_api.model import Init, Model, Weights
@@ -82,6 +82,7 @@ __all__ = [
 
 # Set by whoever has started the coordinator already.
 COORDINATOR_RUNS = "RESNETBOOST_COORDINATOR_RUNS"
+MAX_BYTES = 1 << 20  # a ConfigMap has no more
 # Training images as test images are.
 PLAIN = Augmentation(crop="Central", horizontal_flip=0)
 
@@ -116,17 +117,39 @@ def load(path: Path) -> Config:
     Raises ConfigError naming the field and what is wrong. Numbers may be written as text ("1e-4" is text to YAML 1.1).
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(_text(path), _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the config file: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError) as error:  # not UTF-8, or a date or number that is none
+        raise ConfigError(f"{path}: not a YAML file: {wording.sentence(str(error))}") from error
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply; the operator writes no more than ten levels") from None
     try:
         return parse(document)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases: a few lines of aliases of aliases expand without bound, and no operator writes one."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next node. Raises ComposerError for an alias."""
+        events: Any = self  # PyYAML's parser has no types
+        if events.check_event(yaml.AliasEvent):
+            problem = "aliases (*name) are not read; write the values out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=events.peek_event().start_mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+
+def _text(path: Path) -> str:
+    """The file's text. Raises OSError, or ValueError for one that is no text or too large."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES} bytes")
+    return data.decode("utf-8")
 
 
 def parse(document: Any, schema: Schema | None = None) -> Config:
@@ -140,13 +163,15 @@ def parse(document: Any, schema: Schema | None = None) -> Config:
         raise ConfigError("a config file is a mapping with job, stage, model and so on; this one is not")
     for field in structure.unknown(given, schema):
         remedy = "use a newer trainer image or leave it out"
-        raise ConfigError(f"config field {field} is not known to this trainer version {__version__}: {remedy}")
+        raise ConfigError(
+            f"config field {wording.sentence(field, 200)} is not known to this trainer version {__version__}: {remedy}"
+        )
     for problem in structure.Structure(schema).problems(given):
-        raise ConfigError(str(problem))
+        raise ConfigError(wording.sentence(str(problem)))
     try:
         return _completed(msgspec.convert(given, Config))
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(wording.sentence(str(error))) from error
 
 
 def recorded(document: Mapping[str, Any]) -> Config:

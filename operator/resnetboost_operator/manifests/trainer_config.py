@@ -12,7 +12,15 @@ from resnetboost_api.stage import Stage, StartFrom, Training
 from resnetboost_api.status import RollBack
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_api.tracking import Trackers
-from resnetboost_api.trainerconfig import JobReference, RankAdasum, RankPreflight, RankTracking, TrainerConfig
+from resnetboost_api.trainerconfig import (
+    ALGORITHMS_OF_0_1_0,
+    NEEDED_BY_0_1_0,
+    JobReference,
+    RankAdasum,
+    RankPreflight,
+    RankTracking,
+    TrainerConfig,
+)
 from resnetboost_api.writing import without_defaults
 from resnetboost_operator.job import Job, ranks_per_summand
 
@@ -21,7 +29,9 @@ Part = TypeVar("Part", bound=Block)
 
 
 def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[RollBack] = ()) -> Manifest:
-    """The stage's configuration without defaults, with the job's field names and without anything of Kubernetes.
+    """The stage's configuration, with the job's field names and without anything of Kubernetes.
+
+    Defaults are left out, but for those that a trainer of 0.1.0 needs.
 
     Of nodes the trainer knows only how many ranks share one, for Adasum and the preflight. Its rank comes from the
     environment. `roll_backs` are those of the job's status: an attempt never sees another list than the one it was
@@ -60,7 +70,8 @@ def trainer_config(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[Ro
         tracking=tracking,
         **{**_fields(Training, stage), "start_from": start_from},
     )
-    found, of_stage = without_defaults(config), _encoded(Training)
+    needed = NEEDED_BY_0_1_0 if config.algorithm in ALGORITHMS_OF_0_1_0 else frozenset()
+    found, of_stage = without_defaults(config, needed), _encoded(Training)
     return {name: found[name] for name in sorted(found, key=lambda name: name in of_stage)}  # the job's fields first
 
 

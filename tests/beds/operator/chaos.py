@@ -157,8 +157,9 @@ class _Life:
 def _operator(plane: ControlPlane, account: Account, namespace: str, options: Sequence[str], url: str) -> Operator:
     name = f"operator-{namespace}"
     kubeconfig = account.kubeconfig_via(url, name)
-    own = {"namespace": namespace, "lease_namespace": namespace}
-    return Operator(plane, kubeconfig, name, **own, options=options, forked=True)
+    return Operator(
+        plane, kubeconfig, name, namespace=namespace, lease_namespace=namespace, options=options, forked=True
+    )
 
 
 def _namespace(plane: ControlPlane, account: Account) -> str:

@@ -29,6 +29,7 @@ class Operator:
     lease_namespace: operators with their leases in one namespace are replicas of each other.
     options: further ones, placed first.
     forked: from a process that has the imports behind it; otherwise started as in a container, which takes longer.
+    packages: folder of another release's resnetboost_operator, which knows no launchers and takes no key for them.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Operator:
         lease_namespace: str = NAMESPACE,
         options: Sequence[str] = (),
         forked: bool = False,
+        packages: Path | None = None,
     ) -> None:
         self._plane = plane
         self._kubeconfig = kubeconfig
@@ -48,6 +50,7 @@ class Operator:
         self._lease_namespace = lease_namespace
         self._options = options
         self._forked = forked
+        self._packages = packages
         self._ending = threading.Lock()
         self.name = name
         self.log_path = plane.folder / f"{name}.log"
@@ -65,7 +68,7 @@ class Operator:
             f"--listen={self._address}",
             f"--lease-namespace={self._lease_namespace}",
             f"--identity={self.name}",
-            f"--token-key-file={self._key_file()}",
+            *([] if self._packages else [f"--token-key-file={self._key_file()}"]),
             *([f"--namespace={self._namespace}"] if self._namespace else []),
         ]
         environment = {
@@ -73,6 +76,7 @@ class Operator:
             "KUBECONFIG": str(self._kubeconfig),
             "NO_PROXY": "*",
             "PYTHONFAULTHANDLER": "1",
+            **({"PYTHONPATH": str(self._packages)} if self._packages else {}),
         }
         self._process = self._start(["-m", "resnetboost_operator", *options], environment)
 

@@ -258,7 +258,7 @@ class _File:
             raise StorageError(f"{self.snapshot.path}: it does not hold {numbers} numbers")
         try:
             parsed = msgspec.json.decode(header[8:], type=_Header)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise StorageError(f"{self.snapshot.path}: its header is not a snapshot's: {error}") from error
         if parsed.weights != _Tensor("F32", [numbers], [0, 4 * numbers]):
             raise StorageError(f"{self.snapshot.path}: its header is not that of {numbers} numbers in float32")

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from resnetboost_api import wording
 from resnetboost_api.status import EarlyStop
 from resnetboost_trainer.checkpoint.evaluations import BestMark, History
 from resnetboost_trainer.data.preprocessing import Preparation
@@ -113,7 +114,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Damaged(Exception):
-    """A checkpoint is unusable; the message says why."""
+    """A checkpoint is unusable; the message says why, in one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(wording.sentence(message))
 
 
 def attempt_directory(root: Path, job_uid: str, stage: str, attempt: int) -> Path:
@@ -268,7 +272,8 @@ def check_place(path: Path, manifest: Manifest) -> None:
     """Check that a manifest names the path it was found at. Raises Damaged."""
     place = attempt_directory(path.parents[3], manifest.job_uid, manifest.stage, manifest.attempt)
     if path not in [place / f"{kind}-{manifest.step:08d}" for kind in _PLACES]:
-        raise Damaged(f"{MANIFEST}: it is of step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage}")
+        named = f"step {manifest.step}, attempt {manifest.attempt}, stage {manifest.stage[:40]!r}"
+        raise Damaged(f"{MANIFEST}: it is of {named}")
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -283,7 +288,7 @@ def decoded(encoded: bytes) -> Manifest:
     """Decode a manifest. Raises Damaged."""
     try:
         manifest = msgspec.json.decode(encoded, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # not JSON, not text, or nested beyond reason
         raise Damaged(f"{MANIFEST}: {error}") from error
     if manifest.format != FORMAT:
         raise Damaged(f"{MANIFEST}: format {manifest.format} is not {FORMAT}, the one this trainer reads")

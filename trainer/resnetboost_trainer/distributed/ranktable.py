@@ -9,7 +9,9 @@ import logging
 import os
 import tempfile
 import time
+import zlib
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -21,14 +23,15 @@ log = logging.getLogger(__name__)
 TABLE, PACKED, RANKS = "hccl.json", "hccl.json.gz", "ranks.json"
 TIMEOUT_SECONDS = 1800.0  # HCCL waits no longer for a table that is not completed
 POLL_SECONDS = 0.1
+MAX_BYTES = 64 << 20  # what a table of the most ranks that HCCL takes has
 SHARED_MEMORY = Path("/dev/shm")  # can be written where the root file system cannot
 
 
 class Ranks(msgspec.Struct, frozen=True):
     """Contents of ranks.json: the SHA-256 of the table's bytes, and the rank of each pod by its index."""
 
-    sha256: str
-    ranks: tuple[int, ...]
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    ranks: tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**31)], ...]
 
 
 def place(environment: Environment, timeout: float = TIMEOUT_SECONDS) -> Environment:
@@ -44,7 +47,7 @@ def place(environment: Environment, timeout: float = TIMEOUT_SECONDS) -> Environ
             reason = "the job's condition RankTableReady says what it waits for"
             raise CommunicationError(f"{folder}: no rank table arrived within {timeout:g} s; {reason}")
         time.sleep(POLL_SECONDS)
-    published, table = _read(folder, environment.world_size)
+    published, table = read(folder, environment.world_size)
     rank = published.ranks[environment.index]
     _set_variables(table, rank, environment.world_size)
     log.info("rank %d of rank table %s after %.1f s", rank, published.sha256[:12], time.monotonic() - started)
@@ -57,13 +60,13 @@ def _is_there(folder: Path) -> bool:
     return (folder / RANKS).exists() and ((folder / TABLE).exists() or (folder / PACKED).exists())
 
 
-def _read(folder: Path, world_size: int) -> tuple[Ranks, Path]:
-    """The ranks, and the table as a file that HCCL can read."""
+def read(folder: Path, world_size: int) -> tuple[Ranks, Path]:
+    """The ranks, and the table as a file that HCCL can read. Raises CommunicationError."""
     packed, table = folder / PACKED, folder / TABLE
     try:
         published = msgspec.json.decode((folder / RANKS).read_bytes(), type=Ranks)
-        content = gzip.decompress(packed.read_bytes()) if packed.exists() else table.read_bytes()
-    except (OSError, EOFError, msgspec.MsgspecError) as error:
+        content = _unzipped(packed) if packed.exists() else table.read_bytes()
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CommunicationError(f"{folder}: the rank table cannot be read: {error}") from error
     found = hashlib.sha256(content).hexdigest()
     if found != published.sha256:
@@ -71,6 +74,15 @@ def _read(folder: Path, world_size: int) -> tuple[Ranks, Path]:
     if sorted(published.ranks) != list(range(world_size)):
         raise CommunicationError(f"{folder}: {RANKS} has not each of the {world_size} ranks once")
     return published, _unpacked(content) if packed.exists() else table
+
+
+def _unzipped(packed: Path) -> bytes:
+    """The content of a gzip file. Raises ValueError for one that says to be larger than any table."""
+    with gzip.open(packed) as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{packed.name} unpacks to more than {MAX_BYTES} bytes")
+    return content
 
 
 def _unpacked(content: bytes) -> Path:

@@ -44,7 +44,7 @@ def decode(data: bytes) -> dict[str, Graph]:
         raise Damaged("its content has changed since it was written")
     try:
         graphs = msgspec.msgpack.decode(payload, type=dict[str, Graph])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Damaged(str(error)) from error
     if not all(_FILE_NAME.fullmatch(name) for graph in graphs.values() for name in graph):
         raise Damaged("it names files that MindSpore does not write")
