@@ -37,6 +37,7 @@ def test_a_job_without_a_claim_survives_the_loss_of_its_pods_and_their_disks(
 ) -> None:
     manifest = yaml.safe_load(EXAMPLE.read_text())
     manifest["spec"]["stages"][0] |= EPOCHS
+    manifest["spec"]["tracking"] = {"tensorboard": {"path": "s3://bucket/tensorboard"}}
     assert "claimName" not in manifest["spec"]["checkpoint"]
     secret = {"metadata": {"name": manifest["spec"]["storage"]["secretName"]}, "stringData": gateway.variables}
     bed.plane.client.send("POST", f"/api/v1/namespaces/{space.namespace}/secrets", secret)
@@ -68,6 +69,8 @@ def test_a_job_without_a_claim_survives_the_loss_of_its_pods_and_their_disks(
 
     status = space.until_phase("Complete", name)
     assert status["restarts"] <= 1
+    curves = [path.name for path in (gateway.bucket / "tensorboard").glob("*/base/events.out.tfevents.*")]
+    assert {name.split(".")[-2] for name in curves} == {"0", "1"}, "each attempt has written its own"
     assert status["stages"][0]["top1"] >= GOOD_TOP1
 
 

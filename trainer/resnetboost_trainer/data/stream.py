@@ -102,6 +102,7 @@ class Stream:
             if not entry.uses and self._coming.get(index) is entry:
                 del self._coming[index]
                 self._held -= int(self._sizes[index])
+                self._start_thread()  # they ended if there was no room for long
                 self._changed.notify_all()
 
     def _start_thread(self) -> None:
