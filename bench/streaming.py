@@ -11,10 +11,10 @@ from pathlib import Path
 from beds.objectstorage import Gateway
 from bench import gateways
 from bench.entries import Entry, ratio
+from resnetboost_api.dataset import DatasetName
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer import config
 from resnetboost_trainer.cli import to_mindrecord
-from resnetboost_trainer.config import DatasetName
 from resnetboost_trainer.data import registry
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import DataLoader

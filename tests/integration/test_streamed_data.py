@@ -22,7 +22,6 @@ from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import BatchRequest, DataLoader
 from resnetboost_trainer.data.sampler import DistributedSampler
-from resnetboost_trainer.data.sources import streamed
 from resnetboost_trainer.failures import ConfigError, DataError, StorageError
 from resnetboost_trainer.storage import address, cache
 from resnetboost_trainer.storage.bucket import Bucket
@@ -188,7 +187,7 @@ def test_an_outage_is_waited_for_and_then_ends_the_attempt(name: Name, data: Gat
     again.start()
     assert list(steps(found)) == whole
     again.join()
-    shutil.rmtree(Path(streamed.cache.of(ObjectStorage()).root))
+    shutil.rmtree(cache.of(ObjectStorage()).root)
     found = load(name, "s3://bucket/deep", retry_seconds=1)
     data.stop()
     with pytest.raises(StorageError, match=r"s3://bucket/deep/.*: the storage does not answer; check AWS_ENDPOINT_URL"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer.checkpoint import lineage, store, which
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
-from resnetboost_trainer.checkpoint.store import Damaged, Kind
+from resnetboost_trainer.checkpoint.store import Damaged, Kind, Manifest
 from resnetboost_trainer.checkpoint.which import Place
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.scratch import Scratch
@@ -31,6 +31,31 @@ def local(source: str, field: str, settings: ObjectStorage = DEFAULTS, chosen: s
     that which was written last, or which `chosen` selects as --which does. Raises ConfigError, StorageError.
     """
     return _fetched(source, field, settings, chosen) if address.is_address(source) else Path(source)
+
+
+def metrics(source: str, field: str, root: Path) -> list[Manifest]:
+    """Fetch the metrics of the job below an address that saved last, into a folder of checkpoints.
+
+    Return the last manifest of each of its stages, the earliest first. Raises ConfigError, StorageError, OSError.
+    """
+    bucket = Bucket(address.parse(source, field), DEFAULTS.retry_seconds)
+    bucket.check()
+    objects = {item.key: item for item in _objects(bucket, source)}
+    places = _manifests(bucket, objects, "step")
+    if not places:
+        raise ConfigError(f"{field}: there is no checkpoint below {bucket.address}; correct the address")
+    newest, stages = places[0][0], dict[str, Manifest]()
+    for manifest, folder in places:
+        names = (manifest.job_uid, manifest.stage)
+        if manifest.job_uid != newest.job_uid or any(Path(name).name != name for name in names):
+            continue
+        stages.setdefault(manifest.stage, manifest)
+        path = store.attempt_directory(root, *names, manifest.attempt) / lineage.METRICS
+        found = objects.get(_joined(folder, f"../{lineage.METRICS}"))
+        if found is not None and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bucket.read(found.key, lineage.MAX_BYTES))
+    return sorted(stages.values(), key=lambda manifest: manifest.written)
 
 
 @functools.cache

@@ -14,8 +14,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from io import BufferedRandom, FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer.failures import ConfigError
@@ -118,7 +118,7 @@ class Cache:
             self._full = True
 
     @contextlib.contextmanager
-    def _making(self, path: Path, size: int) -> Iterator[BinaryIO]:
+    def _making(self, path: Path, size: int) -> Iterator[BufferedRandom]:
         """Write a copy: it is there as a whole, and only if nothing is raised."""
         path.parent.mkdir(exist_ok=True)
         self._make_room(size)
@@ -157,12 +157,12 @@ class Cache:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[BinaryIO]:
+def _locked(path: Path) -> Iterator[FileIO]:
     """Open a file for this process alone."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0) as file:
         with contextlib.suppress(OSError):  # a network's file system without locks: the count is nearly right then
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield file  # type: ignore[misc]  # a raw file is all that is used
+        yield file
 
 
 def _number(text: bytes) -> int | None:

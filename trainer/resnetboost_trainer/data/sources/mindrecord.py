@@ -7,6 +7,7 @@ length in 8 more bytes, high byte first. tests/integration compares this with Mi
 """
 
 import errno
+import functools
 import hashlib
 import os
 import sqlite3
@@ -102,7 +103,7 @@ class MindRecordContents:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Open all files and read their labels. Raises DataError."""
-        self._set([shard(os.fspath(path), lambda path=path: _LocalFile(path)) for path in paths])
+        self._set([shard(os.fspath(path), functools.partial(_LocalFile, path)) for path in paths])
 
     def _set(self, shards: "Sequence[Shard]") -> None:
         self._shards = shards

@@ -135,6 +135,8 @@ def records(dataset: config.Dataset, num_classes: int, settings: ObjectStorage) 
 class _Records(MindRecordContents):
     """The rows of one part; their images are fetched by ranges of their files."""
 
+    stream: Stream
+
     def __init__(self, place: _Place, objects: Mapping[str, Object], names: Sequence[str]) -> None:
         """Read headers, indexes and labels. Raises DataError, StorageError."""
         self._files = [_RemoteFile(place, objects[name], objects.get(f"{name}.db")) for name in names]
