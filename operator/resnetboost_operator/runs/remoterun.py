@@ -90,7 +90,9 @@ def status(saved: Sequence[Saved], measured: Measured) -> Status:
             state="Complete" if each.is_complete else "Running",
             attempts=each.attempt + 1,
             checkpoint_step=each.step,
-            **{name: _last(measured, each.stage, name) for name in ("top1", "top5", "test_loss")},
+            top1=_last(measured, each.stage, "top1"),
+            top5=_last(measured, each.stage, "top5"),
+            test_loss=_last(measured, each.stage, "test_loss"),
         )
         for each in saved
     )

@@ -33,7 +33,7 @@ _THREADS = 16
 _BLOCK_BYTES = 1 << 20
 _BLOCKS_HELD = 4
 # Rows that begin within that many bytes are fetched with one request, as it takes as long as one of them.
-_GROUP_BYTES = 64 << 10
+_GROUP_BYTES = 16 << 10
 
 
 class _Place:
@@ -163,7 +163,7 @@ class _Records(MindRecordContents):
 def _groups(spans: NDArray[np.int64]) -> NDArray[np.int64]:
     """Start and end (rows, 2) of what is fetched for each row, whose own are `spans` (rows, 2).
 
-    Rows that begin in the same 64 KiB are fetched together; one that is larger is fetched alone.
+    Rows that begin in the same 16 KiB are fetched together; one that is larger is fetched alone.
     """
     start, end = spans.T
     large = end - start >= _GROUP_BYTES
