@@ -21,7 +21,7 @@ from resnetboost_trainer.data.loader import DataLoader
 from resnetboost_trainer.data.sampler import DistributedSampler
 from support import photographs
 
-ROUNDS, IMAGES, BATCH, WORKERS = 7, 512, 32, 2
+ROUNDS, IMAGES, BATCH, WORKERS = 5, 1536, 32, 2
 NAMES: tuple[DatasetName, ...] = ("ImageFolder", "MindRecord")
 
 

@@ -94,7 +94,7 @@ class Stream:
                     self._queued += int(self._sizes[index])
                     self._start_thread()
                 entry.uses += 1
-            self._changed.notify_all()
+            self._changed.notify(len(indices))
 
     def _used(self, index: int, entry: _Coming) -> None:
         with self._changed:
@@ -102,8 +102,9 @@ class Stream:
             if not entry.uses and self._coming.get(index) is entry:
                 del self._coming[index]
                 self._held -= int(self._sizes[index])
-                self._start_thread()  # they ended if there was no room for long
-                self._changed.notify_all()
+                if self._has_work():
+                    self._start_thread()  # they ended if there was no room for long
+                    self._changed.notify()
 
     def _start_thread(self) -> None:
         if self._threads < min(_THREADS, len(self._queue) + len(self._urgent)):
