@@ -1,30 +1,54 @@
-"""Time that training stalls for a checkpoint (fsync included), every 20 steps of resnet20 on this machine's disk."""
+"""Time that training stalls for a checkpoint (fsync included), every 20 steps of resnet20 on this machine's disk.
+
+Beside it the same with a copy of each checkpoint in object storage, whose gateway runs on the same cores.
+"""
 
 import tempfile
 import time
 from pathlib import Path
 
-from bench import trainer
+from bench import gateways, trainer
 from bench.entries import Entry, share
 from resnetboost_trainer.checkpoint import store
+from resnetboost_trainer.checkpoint.remote import Remote
 from resnetboost_trainer.checkpoint.saver import Keeping, Saver
+from resnetboost_trainer.checkpoint.store import Kind
+from resnetboost_trainer.checkpoint.uploader import Uploader
 from resnetboost_trainer.engine.train_step import Program
+from resnetboost_trainer.storage import address
+from resnetboost_trainer.storage.bucket import Bucket
 
 ROUNDS, STEPS = 12, 20
 
 
 def measure() -> list[Entry]:
-    """Stall as the share of training time at one checkpoint a minute; goal below 0.005."""
+    """Stall as the share of training time at one checkpoint a minute; goal below 0.005, with copies too."""
     program = trainer.program(channels=1)
-    with tempfile.TemporaryDirectory(dir=".") as folder:  # the tree's disk: /tmp is often memory
-        saver = Saver(Path(folder), {"step": Keeping(keep=3, saved=lambda *_: None)})
+    with tempfile.TemporaryDirectory(dir=".") as folder, gateways.running():  # the tree's disk: /tmp is often memory
+        keeping: dict[Kind, Keeping] = {"step": Keeping(keep=3, saved=lambda *_: None)}
+        root = Path(folder)
+        bucket = Bucket(address.parse("s3://bucket/checkpoints", "bench"))
+        savers = {
+            "": Saver(root / "local", keeping),
+            "_with_upload": Saver(root / "both", keeping, Uploader(Remote(bucket, root / "both"), keeping)),
+        }
         _steps(program)
-        stalls = [_save(program, saver, round_) for round_ in range(ROUNDS)]
-        saver.wait()
-        slowed = [_slowed(program, saver, round_) for round_ in range(ROUNDS)]
+        stalls: dict[str, list[float]] = {name: [] for name in savers}
+        slowed: dict[str, list[float]] = {name: [] for name in savers}
+        for round_ in range(ROUNDS):
+            for name, saver in savers.items():
+                stalls[name].append(_save(program, saver, round_) / 60)
+                saver.wait()
+        for round_ in range(ROUNDS):
+            for name, saver in savers.items():
+                slowed[name].append(_slowed(program, saver, round_) / 60)
     return [
-        share("checkpoint_stall_share", [seconds / 60 for seconds in stalls], "60 s of training"),
-        share("checkpoint_slowdown_share", [seconds / 60 for seconds in slowed], "60 s, with steps beside the writer"),
+        entry
+        for name in savers
+        for entry in (
+            share(f"checkpoint_stall_share{name}", stalls[name], "60 s of training"),
+            share(f"checkpoint_slowdown_share{name}", slowed[name], "60 s, with steps beside the writer"),
+        )
     ]
 
 

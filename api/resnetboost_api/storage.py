@@ -7,14 +7,14 @@ from msgspec import Meta
 from resnetboost_api.fields import Block, ObjectName, Rule, rules
 
 # A bucket's name by S3's rules, then a path.
-_ADDRESS = r"^s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9](/[^\x00]*)?$"
+ADDRESS = r"^s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9](/[^\x00]*)?$"
 
 StorageAddress = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=1024,
-        pattern=_ADDRESS,
+        pattern=ADDRESS,
         title="an address in object storage such as s3://bucket/path",
     ),
 ]
@@ -27,7 +27,7 @@ Location = Annotated[
         title="the path of a file or folder, without the character NUL, or an address such as s3://bucket/path",
         extra_json_schema=rules(
             Rule(
-                f"!self.contains('://') || self.matches(r'{_ADDRESS}')",
+                f"!self.contains('://') || self.matches(r'{ADDRESS}')",
                 """
                 a path is a file or folder that the pod mounts, or an address in object storage such as
                 s3://bucket/path; mount it by template.volumes and give the path there, or correct the address

@@ -95,12 +95,13 @@ NodeSelector = Annotated[
 HostName = Annotated[
     str, Meta(min_length=1, max_length=253, pattern="^[A-Za-z0-9.:-]+$", title="a host name or an IP address")
 ]
+MOUNT_PATH = r"^(/\.?[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
 MountPath = Annotated[
     str,
     Meta(
         min_length=2,
         max_length=1024,
-        pattern=r"^(/\.?[A-Za-z0-9_-][A-Za-z0-9._-]*)+$",
+        pattern=MOUNT_PATH,
         title="an absolute path such as /data, without '.', '..' or a '/' at its end",
     ),
 ]

@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from resnetboost_api.fields import Block, ObjectName, Rule, keyed, rules
-from resnetboost_api.template import MountPath
+from resnetboost_api.storage import ADDRESS
+from resnetboost_api.template import MOUNT_PATH
 
 TrackerName = Annotated[
     str,
@@ -23,6 +24,15 @@ Address = Annotated[
         max_length=1024,
         pattern=r"^https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~%/-]*)?$",
         title="an address such as http://mlflow.example:5000, without user name, password and query",
+    ),
+]
+FolderOrAddress = Annotated[
+    str,
+    Meta(
+        min_length=2,
+        max_length=1024,
+        pattern=f"{MOUNT_PATH}|{ADDRESS}",
+        title="an absolute path such as /data, without '.', '..' or a '/' at its end, or an address such as s3://bucket/path",
     ),
 ]
 ClassName = Annotated[
@@ -50,9 +60,9 @@ Options = Annotated[
 class TensorBoard(Block, frozen=True, kw_only=True):
     """Event files for TensorBoard."""
 
-    path: MountPath | None = None
-    """Folder for the event files, with a folder for each job and stage in it. Left out, it is the folder tensorboard
-    beside the checkpoints.
+    path: FolderOrAddress | None = None
+    """Folder for the event files, or an address in object storage such as s3://bucket/tensorboard, with a folder for
+    each job and stage in it. Left out, it is the folder tensorboard beside the checkpoints.
     """
 
 

@@ -11,13 +11,14 @@ from PIL import Image
 from beds.objectstorage import Gateway
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer import config
-from resnetboost_trainer.checkpoint import fetched
+from resnetboost_trainer.checkpoint import fetched, store, trained, which
+from resnetboost_trainer.checkpoint.evaluations import BestMark, evaluated
 from resnetboost_trainer.data import registry
 from resnetboost_trainer.failures import ConfigError, DataError, StorageError
 from resnetboost_trainer.storage import address, cache
 from resnetboost_trainer.storage.bucket import Bucket, Object
 from resnetboost_trainer.storage.cache import Cache
-from support.smallcheckpoints import MODEL, keep, save, tree
+from support.smallcheckpoints import CONTENTS, MODEL, keep, manifest, save, tree
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,49 @@ def test_a_torn_checkpoint_means_the_one_before(storage: Gateway) -> None:
     (attempt / "step-00000030" / MODEL).write_bytes(b"torn")
     (attempt / "step-00000020" / MODEL).unlink()
     assert fetched.local("s3://bucket/run", "SOURCE").name == "step-00000010"
+
+
+def run_with_bests(gateway: Gateway) -> Path:
+    """A run with checkpoints of the steps 20, 40 and 60, the best ones of 22 and 44, and an earlier stage."""
+    root = gateway.bucket / "run"
+    for step, top1, stage in ((99, 0.99, "early"), (22, 0.9, "base"), (44, 0.8, "base")):
+        mark = BestMark(metric="top1", evaluation=evaluated(step, top1, 0.99, 0.5, averaged=False))
+        ours = manifest(step, stage=stage, best=mark)
+        store.write(store.attempt_directory(root, "uid", stage, 0), ours, CONTENTS, "best")
+    for step in (20, 40, 60):
+        save(root, step)
+    return root / "uid/base/attempt-0"
+
+
+@pytest.mark.parametrize("chosen", ["last", "averaged", "best", "40", "00000040", "44"])
+def test_which_selects_below_an_address_what_it_selects_in_a_folder(chosen: str, storage: Gateway) -> None:
+    attempt = run_with_bests(storage)
+    _, expected = next(which.checkpoints(storage.bucket / "run", chosen))
+    for above in ("run", "run/uid", "run/uid/base", "run/uid/base/attempt-0"):
+        found = fetched.local(f"s3://bucket/{above}", "SOURCE", chosen=chosen)
+        assert (found.name, tree(found)) == (expected.name, tree(attempt / expected.name))
+    assert fetched.local("s3://bucket/run/uid/early", "SOURCE", chosen="best").name == "best-00000099"
+
+
+def test_a_torn_best_checkpoint_means_the_next_best(storage: Gateway) -> None:
+    (run_with_bests(storage) / "best-00000022" / MODEL).unlink()
+    assert fetched.local("s3://bucket/run", "SOURCE", chosen="best").name == "best-00000044"
+
+
+@pytest.mark.parametrize(
+    ("source", "chosen", "message"),
+    [
+        ("run", "30", "--which 30: stage base in s3://bucket/run has no checkpoint of that step; there are those of"),
+        ("plain", "best", "--which best: stage base in s3://bucket/plain kept no best checkpoint; train with"),
+        ("run/uid/base/attempt-0/step-00000040", "best", "--which best: it selects a checkpoint of a folder, and s3:"),
+    ],
+)
+def test_a_choice_that_is_not_there_is_one_sentence(source: str, chosen: str, message: str, storage: Gateway) -> None:
+    run_with_bests(storage)
+    save(storage.bucket / "plain", 10)
+    with pytest.raises(ConfigError) as raised:
+        trained.read(f"s3://bucket/{source}", chosen=chosen)
+    assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +166,7 @@ def test_what_is_in_the_cache_is_not_fetched_again(storage: Gateway, tmp_path: P
     bucket = Bucket(address.parse("s3://bucket", "x"))
     (found,) = bucket.objects()
     copies = cache.of(settings)
-    assert copies.bytes(bucket, found) == copies.bytes(bucket, found) == (storage.bucket / "images.npz").read_bytes()
+    assert copies.read(bucket, found) == copies.read(bucket, found) == (storage.bucket / "images.npz").read_bytes()
     assert (copies.hits, copies.misses) == (1, 1)
 
 
@@ -142,22 +186,25 @@ def test_a_data_set_that_is_not_there_or_too_large_is_one_sentence(path: str, me
 
 
 class Kept:
-    """A cache of a hundred bytes and a bucket with objects of thirty."""
+    """A bucket with objects of thirty bytes, and a cache for three of them, each with its hash."""
 
     def __init__(self, gateway: Gateway, root: Path) -> None:
         for name in "abcd":
             stored(gateway, name, name.encode() * 30)
         self.bucket = Bucket(address.parse("s3://bucket", "x"), 1)
         self.objects = {found.key: found for found in self.bucket.objects()}
-        self.cache, self.root = Cache(root, 100), root
+        self.cache, self.root = Cache(root, 160), root
 
     def read(self, *names: str) -> None:
         for number, name in enumerate(names):
-            assert self.cache.bytes(self.bucket, self.objects[name]) == name.encode() * 30
-            os.utime(self.cache._path(self.bucket, self.objects[name]), (number, number))
+            assert self.cache.read(self.bucket, self.objects[name]) == name.encode() * 30
+            os.utime(self.path(name), (number, number))
+
+    def path(self, name: str, part: str = "0-30") -> Path:
+        return self.cache._path(self.bucket, self.objects[name], part)
 
     def kept(self) -> set[str]:
-        return {name for name, found in self.objects.items() if self.cache._path(self.bucket, found).exists()}
+        return {name for name in self.objects if self.path(name).exists()}
 
 
 def test_the_copies_used_longest_ago_are_deleted(storage: Gateway, tmp_path: Path) -> None:
@@ -170,8 +217,9 @@ def test_the_copies_used_longest_ago_are_deleted(storage: Gateway, tmp_path: Pat
 def test_a_copy_in_use_outlives_its_deletion(storage: Gateway, tmp_path: Path) -> None:
     kept = Kept(storage, tmp_path / "cache")
     kept.cache.link(kept.bucket, kept.objects["a"], tmp_path / "used")
-    kept.read("a", "b", "c", "d")
-    assert "a" not in kept.kept() and (tmp_path / "used").read_bytes() == b"a" * 30
+    os.utime(kept.path("a", ""), (0, 0))
+    kept.read("b", "c", "d")
+    assert not kept.path("a", "").exists() and (tmp_path / "used").read_bytes() == b"a" * 30
 
 
 def test_a_damaged_copy_is_fetched_again_and_a_changed_object_too(storage: Gateway, tmp_path: Path) -> None:
@@ -184,7 +232,7 @@ def test_a_damaged_copy_is_fetched_again_and_a_changed_object_too(storage: Gatew
     assert kept.cache.misses == 3
     kept.bucket.put("a", b"A" * 30)
     (now,) = [found for found in kept.bucket.objects() if found.key == "a"]
-    assert kept.cache.bytes(kept.bucket, now) == b"A" * 30
+    assert kept.cache.read(kept.bucket, now) == b"A" * 30
 
 
 def test_an_object_that_vanishes_is_a_storage_error(storage: Gateway, tmp_path: Path) -> None:
@@ -193,4 +241,4 @@ def test_an_object_that_vanishes_is_a_storage_error(storage: Gateway, tmp_path: 
     with pytest.raises(StorageError, match="there is no such"):
         kept.read("a")
     with pytest.raises(ConfigError, match=r"it has 0.0 GiB.*; raise storage.cacheGigabytes"):
-        kept.cache.bytes(kept.bucket, Object("big", 101, ""))
+        kept.cache.link(kept.bucket, Object("big", 161, ""), tmp_path / "big")

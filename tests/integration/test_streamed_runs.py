@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from beds.objectstorage import Gateway
+from beds.operator.wait import eventually
 from resnetboost_trainer.cli import to_mindrecord
+from resnetboost_trainer.failures import StorageError
 from support import onerank, photographs
 from support.wholerun import Run
 
@@ -29,7 +32,7 @@ EVERYTHING = {
 STEPS = 6  # two epochs of three steps
 
 
-def settings(name: str, path: Path, **changes: Any) -> dict[str, Any]:
+def settings(name: str, path: Path | str, **changes: Any) -> dict[str, Any]:
     """A rank's config: small images with every augmentation, in batches of eight."""
     dataset = {"name": name, "path": str(path), "imageSize": 16, "augmentation": EVERYTHING, "maxCorruptImages": 1}
     model = {"name": "resnet20", "numClasses": 2}
@@ -71,6 +74,34 @@ def test_records_made_of_a_folder_train_to_the_bits_of_the_folder(
     to_mindrecord.convert(root, tmp_path / "records", "train", "val", shards=2, skip=0)
     attempt = train(tmp_path, 0, settings("MindRecord", tmp_path / "records", localBatchSize=8))
     assert weights(attempt) == weights(undisturbed)
+
+
+def test_a_run_from_object_storage_ends_in_the_bits_of_local_files(
+    undisturbed: Path, root: Path, storage: Gateway, tmp_path: Path
+) -> None:
+    """Image folders go on from the checkpoint of a run from local files, as another node's would."""
+    shutil.copytree(root, storage.bucket / "images")
+    to_mindrecord.convert(root, storage.bucket / "records", "train", "val", shards=2, skip=0)
+    access = {"storage": {"cachePath": str(tmp_path / "cache")}}
+    left = tmp_path / BASE / "attempt-0" / "step-00000004"
+    shutil.copytree(undisturbed / left.name, left)
+    assert weights(train(tmp_path, 1, settings("ImageFolder", "s3://bucket/images", **access))) == weights(undisturbed)
+    (tmp_path / "other").mkdir()
+    config = settings("MindRecord", "s3://bucket/records", **access)
+    assert weights(train(tmp_path / "other", 0, config)) == weights(undisturbed)
+
+
+def test_an_outage_in_the_middle_ends_the_rank_with_its_exit_code(root: Path, storage: Gateway, tmp_path: Path) -> None:
+    """The images to test with are not fetched before the end."""
+    shutil.copytree(root, storage.bucket / "images")
+    access = {"retrySeconds": 1, "cachePath": str(tmp_path / "cache")}
+    config = settings("ImageFolder", "s3://bucket/images", storage=access, epochs=40, evaluateEveryEpochs=1000)
+    rank = onerank.start(tmp_path, 0, config=config)
+    eventually(lambda: list((tmp_path / BASE).glob("attempt-0/step-*")), bool, "a checkpoint")
+    storage.stop()
+    assert rank.wait(timeout=300) == StorageError.exit_code == 15
+    said = (tmp_path / "uid-0.json").read_text()
+    assert "s3://bucket/images/val/" in said and "the storage does not answer" in said
 
 
 def job(root: Path, **stage: Any) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from beds.objectstorage import Gateway
 from beds.trackers import MLflow as Server
 from beds.trackers import scalars, unavailable
 from resnetboost_api.tracking import MLflow as Settings
 from resnetboost_api.tracking import TensorBoard as FileSettings
-from resnetboost_trainer.tracking import Outcome, Point, Run, worker
+from resnetboost_trainer.failures import StorageError
+from resnetboost_trainer.tracking import Outcome, Point, Run, tensorboard, worker
 from resnetboost_trainer.tracking.mlflow import MLflow
 from resnetboost_trainer.tracking.tensorboard import TensorBoard
 from resnetboost_trainer.tracking.tracking import Tracking
@@ -166,6 +168,28 @@ def test_an_event_file_shows_each_step_once_after_a_restart(tmp_path: Path) -> N
     assert found["loss"] == [(10, 1.5), (20, 1.5), (30, 2.5), (1 << 40, 1.5)]
     assert found["top1"] == [(30, 0.5)]
     assert found["Größe/ä"][0][1] == pytest.approx(3.4e38, rel=0.01)
+
+
+def test_event_files_in_object_storage_show_each_step_once(storage: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In several parts, over an outage after which the same points come again, and over a restart."""
+    monkeypatch.setattr(tensorboard, "_PART_BYTES", 200)
+    monkeypatch.setattr(tensorboard, "_RETRY_SECONDS", 1)
+    settings = FileSettings(path="s3://bucket/curves")
+    killed = TensorBoard(settings, None)
+    killed.start(attempt(0))
+    killed.log(points(10, 20))
+    storage.stop()
+    with pytest.raises(StorageError, match="the storage does not answer"):
+        killed.log(points(30))
+    storage.start()
+    for step in (30, 40, 50, 60):
+        killed.log(points(step))
+    resumed = TensorBoard(settings, None)
+    resumed.start(attempt(1))
+    resumed.log(points(50, 60, value=2.5))
+    folder = storage.bucket / "curves/digits-uid/base"
+    assert len(list(folder.iterdir())) > 2
+    assert scalars(folder)["loss"] == [(10, 1.5), (20, 1.5), (30, 1.5), (40, 1.5), (50, 2.5), (60, 2.5)]
 
 
 def test_a_full_disk_leaves_no_half_record(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ class Counted:
     labels = np.zeros(4096, np.int32)
     shape = (1, 2, 2)
     each = 1
+    stream = None
 
     def __init__(self, together: int = 1) -> None:
         self.barrier = threading.Barrier(together)

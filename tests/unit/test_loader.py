@@ -232,6 +232,7 @@ class Outage:
     """Files on a storage that fails while it is read."""
 
     labels = np.zeros(8, np.int32)
+    stream = None
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -25,6 +25,8 @@ _SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}  # the share of eight proc
 class Sandbox:
     """A `Place` for a control plane. Creates its folder at once; the control plane or `close` removes it."""
 
+    address = texts.GATEWAY  # where pods reach what listens inside
+
     def __init__(self) -> None:
         beds = home() / "beds"
         beds.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from beds.cluster.processes import Processes
+from beds.kubelet.sandbox import Sandbox
 from beds.ports import free_port
 from beds.trackers import packages
 
@@ -18,7 +19,13 @@ _START_SECONDS = 240
 
 
 class MLflow:
-    """MLflow's server with SQLite; it serves artifacts itself, which is its default. `stop` and `start` keep all."""
+    """MLflow's server with SQLite; it serves artifacts itself, which is its default. `stop` and `start` keep all.
+
+    With a node it runs there, and the node's pods reach it at `address_for_pods`.
+    """
+
+    def __init__(self, node: Sandbox | None = None) -> None:
+        self._node = node
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -26,7 +33,11 @@ class MLflow:
             self._processes = Processes(self.folder)
             stack.callback(self._processes.stop)
             self._port = free_port()
-            self.address = f"http://127.0.0.1:{self._port}"
+            self.address = self.address_for_pods = f"http://127.0.0.1:{self._port}"
+            if self._node is not None:
+                inside = f"{self._node.address}:{self._port}"
+                self._node.let_in(self._processes, self._port, inside)
+                self.address_for_pods = f"http://{inside}"
             self.start()
             self._resources = stack.pop_all()
         return self
@@ -41,6 +52,8 @@ class MLflow:
             *("--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"),
             *("--artifacts-destination", self.folder / "artifacts"),
         ]
+        if self._node is not None:
+            command = list(self._node.command(*command))
         self._server = self._processes.start("mlflow", *command, vital=True)
         self._processes.wait_until(self._answers, "an MLflow server that answers", seconds=_START_SECONDS)
 

@@ -36,12 +36,17 @@ class Kept(NamedTuple):
 def find(root: Path, job_uid: str, stage: str, before_attempt: float = math.inf, usable: Usable = every) -> list[Kept]:
     """List a stage's best checkpoints, the best first; reads manifests only. Raises OSError."""
     paths = store.candidates(root, job_uid, stage, before_attempt, "best", usable)
-    return ranked(itertools.islice(paths, MAX_MANIFESTS))
+    read = ((manifest, path) for path in itertools.islice(paths, MAX_MANIFESTS) if (manifest := _read(path)))
+    return ranked(read)
 
 
-def ranked(paths: Iterable[Path]) -> list[Kept]:
+def ranked(places: Iterable[tuple[Manifest, Path]]) -> list[Kept]:
     """Rank best checkpoints by the metric of the one written last; of equal ones the earliest step comes first."""
-    found = [kept for path in paths if (kept := _read(path)) is not None]
+    found = [
+        Kept(path, manifest, mark, mark.value)
+        for manifest, path in places
+        if (mark := manifest.best) is not None and mark.value is not None
+    ]
     if not found:
         return []
     metric = max(found, key=lambda kept: kept.manifest.written).mark.metric
@@ -49,16 +54,12 @@ def ranked(paths: Iterable[Path]) -> list[Kept]:
     return sorted(known, key=lambda kept: (-gain(metric, kept.value, 0), kept.manifest.step, kept.manifest.written))
 
 
-def _read(path: Path) -> Kept | None:
+def _read(path: Path) -> Manifest | None:
     try:
-        manifest = store.load_manifest(path)
+        return store.load_manifest(path)
     except Damaged as damage:
         log.warning("best checkpoint %s is damaged (%s); trying another", path, damage)
         return None
-    mark = manifest.best
-    if mark is None or mark.value is None:
-        return None
-    return Kept(path, manifest, mark, mark.value)
 
 
 def read(

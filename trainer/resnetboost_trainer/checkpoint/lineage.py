@@ -17,7 +17,7 @@ from resnetboost_trainer.checkpoint.store import Damaged, Manifest
 
 METRICS = "metrics.csv"
 MAX_STAGES = 100
-_MAX_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def _evaluation(place: Path, manifest: Manifest, which: str = "") -> tuple[float
     found = None
     try:
         with (place.parent / METRICS).open(newline="") as file:
-            if file.seek(0, 2) > _MAX_BYTES:
+            if file.seek(0, 2) > MAX_BYTES:
                 return None
             file.seek(0)
             for row in csv.DictReader(file):

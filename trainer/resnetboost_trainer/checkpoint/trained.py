@@ -71,7 +71,8 @@ def read(
     if chosen == "averaged" and weights == "trained":
         raise ConfigError("--which averaged: --weights trained asks for the other ones; leave one of them out")
     if isinstance(source, str) and address.is_address(source):
-        return read(fetched.local(source, "SOURCE"), model, _weights_at(source, chosen, weights))
+        found = fetched.local(source, "SOURCE", chosen=chosen or "last")
+        return read(found, model, "averaged" if chosen == "averaged" else weights)
     path = Path(source)
     if chosen is not None and (
         not path.is_dir() or (path / store.MANIFEST).is_file() or (path / weightfile.MODEL).is_file()
@@ -89,14 +90,6 @@ def read(
     if (path / weightfile.MODEL).is_file():
         return _of_weights(path, model, weights)
     return _first_intact(path, model, "averaged" if chosen == "averaged" else weights, chosen or "last")
-
-
-def _weights_at(source: str, chosen: str | None, weights: Weights | None) -> Weights | None:
-    """Return the weights to use of what an address names, whose newest checkpoint alone is fetched."""
-    if chosen not in (None, *which.LAST):
-        remedy = f"name the checkpoint's own address, such as {source.rstrip('/')}/base/attempt-0/best-00000132"
-        raise ConfigError(f"--which {chosen}: it selects from a folder on this machine; {remedy}")
-    return "averaged" if chosen == "averaged" else weights
 
 
 def _first_intact(folder: Path, model: str | None, weights: Weights | None, chosen: str) -> Trained:

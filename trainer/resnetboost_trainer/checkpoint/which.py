@@ -1,14 +1,14 @@
-"""Selects one of the checkpoints below a folder, by the option --which: best, last, averaged or a step.
+"""Selects one of the checkpoints below a folder or an address, by the option --which: best, last, averaged or a step.
 
 The stage is that of the checkpoint written last; another one is selected by naming its folder.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from resnetboost_trainer.checkpoint import best
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
-from resnetboost_trainer.checkpoint.store import Manifest
+from resnetboost_trainer.checkpoint.store import Kind, Manifest
 from resnetboost_trainer.data.preprocessing import readable
 from resnetboost_trainer.failures import ConfigError
 
@@ -28,10 +28,15 @@ def check(which: str) -> None:
 
 def checkpoints(folder: Path, which: str) -> Iterator[Place]:
     """List the checkpoints that --which selects, the preferred one first. Raises ConfigError if there is none."""
-    last = list(weightfile.checkpoints(folder))
+    return selected(str(folder), which, lambda kind: weightfile.checkpoints(folder, kind))
+
+
+def selected(folder: str, which: str, listed: Callable[[Kind], Iterable[Place]]) -> Iterator[Place]:
+    """Select like `checkpoints` from what is `listed` of a kind, the last written first; `folder` is its name."""
+    last = list(listed("step"))
     if which in LAST or not (last or which == "best"):
         return iter(last)
-    marked = list(weightfile.checkpoints(folder, "best"))
+    marked = list(listed("best"))
     newest = max([*last, *marked], key=lambda place: place[0].written, default=None)
     stage = newest[0] if newest is not None else None
     last, marked = ([place for place in found if _is_of(place[0], stage)] for found in (last, marked))
@@ -48,16 +53,16 @@ def _is_of(manifest: Manifest, other: Manifest | None) -> bool:
     return other is not None and (manifest.job_uid, manifest.stage) == (other.job_uid, other.stage)
 
 
-def _best(folder: Path, marked: Sequence[Place], stage: Manifest | None) -> list[Place]:
-    found = [(kept.manifest, kept.path) for kept in best.ranked(path for _, path in marked)]
+def _best(folder: str, marked: Sequence[Place], stage: Manifest | None) -> list[Place]:
+    found = [(kept.manifest, kept.path) for kept in best.ranked(marked)]
     if not found:
         remedy = "train with checkpoint.best, such as {metric: top1}, or use --which last"
         raise ConfigError(f"--which best: {_of(folder, stage)} kept no best checkpoint; {remedy}")
     return found
 
 
-def _of(folder: Path, stage: Manifest | None) -> str:
-    return f"stage {readable(stage.stage)} in {folder}" if stage is not None else str(folder)
+def _of(folder: str, stage: Manifest | None) -> str:
+    return f"stage {readable(stage.stage)} in {folder}" if stage is not None else folder
 
 
 def _listed(steps: set[int]) -> str:

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_MODULES = {"lr-find": "lr_find", "tomindrecord": "to_mindrecord", "to-mindrecord": "to_mindrecord"}
+_MODULES = {"tomindrecord": "to_mindrecord"}
 ALL = (
     "card",
     "convert",
     "doctor",
     "eval",
     "export",
+    "fetch-metrics",
     "lr-find",
     "predict",
     "profile",
@@ -28,7 +29,8 @@ ALL = (
 
 def run(command: str, words: Sequence[str]) -> int:
     """Import the module of that command, run it and return its exit code; 1 where the reader of its output has left."""
-    main = importlib.import_module(f"resnetboost_trainer.cli.{_MODULES.get(command, command)}").main
+    module = _MODULES.get(command, command.replace("-", "_"))
+    main = importlib.import_module(f"resnetboost_trainer.cli.{module}").main
     try:
         code = int(main(words))
         sys.stdout.flush()

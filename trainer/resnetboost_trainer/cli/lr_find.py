@@ -71,7 +71,7 @@ def _sweep(settings: Config, environment: Environment, rates: Sequence[float]) -
     """
     from resnetboost_trainer.distributed.communicator import Rendezvous
 
-    dataset = registry.load(settings.dataset, settings.model.num_classes)
+    dataset = registry.load(settings.dataset, settings.model.num_classes, storage=settings.storage)
     ranks = settings.virtual_ranks or 1
     mixes, accumulated = dataset.mixing is not None, settings.accumulation_steps
     checks.check_batch(len(dataset.train.labels), ranks, settings.local_batch_size, mixes, accumulated)

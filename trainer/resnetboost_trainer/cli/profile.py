@@ -86,7 +86,7 @@ def measure(settings: Config, environment: Environment, folder: Path, steps: int
     from resnetboost_trainer.distributed.communicator import Rendezvous
 
     settings = _alone(settings)
-    dataset = registry.load(settings.dataset, settings.model.num_classes)
+    dataset = registry.load(settings.dataset, settings.model.num_classes, storage=settings.storage)
     _check_batch(settings, environment, dataset)
     environment = ranktable.place(msgspec.structs.replace(environment, checkpoints=None))
     rendezvous = Rendezvous(environment)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer.data.augmentation import ArrayAugmentation
 from resnetboost_trainer.data.rng import SampleRNG
+from resnetboost_trainer.data.stream import Stream
 
 Images = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -31,6 +32,10 @@ class Split(Protocol):
     def each(self) -> int:
         """Images per task of a thread; 0 if `fill` only copies, which needs no thread."""
 
+    @property
+    def stream(self) -> Stream | None:
+        """What fetches the images ahead of `fill`; None if they are on this machine."""
+
     def name(self, index: int) -> str:
         """Origin of the sample, for messages."""
 
@@ -53,6 +58,8 @@ class ArraySplit:
 
     `blank` (c,) is a black pixel in the units of `pixels`, for borders.
     """
+
+    stream = None
 
     def __init__(
         self,

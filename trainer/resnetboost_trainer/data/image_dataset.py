@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from resnetboost_trainer.data import read_errors, transforms
 from resnetboost_trainer.data.dataset import Images, Indices, Unreadable
 from resnetboost_trainer.data.rng import SampleRNG
+from resnetboost_trainer.data.stream import Stream
 from resnetboost_trainer.data.transforms import Augmented, Evaluated
 
 
@@ -17,6 +18,10 @@ class Contents(Protocol):
     @property
     def labels(self) -> NDArray[np.int32]:
         """Class of each file (n,)."""
+
+    @property
+    def stream(self) -> Stream | None:
+        """What fetches the files ahead of `read`; None if they are on this machine."""
 
     def name(self, index: int) -> str:
         """Location of the file, for messages."""
@@ -37,6 +42,10 @@ class ImageDataset:
     @property
     def labels(self) -> NDArray[np.int32]:
         return self.contents.labels
+
+    @property
+    def stream(self) -> Stream | None:
+        return self.contents.stream
 
     def name(self, index: int) -> str:
         return self.contents.name(index)

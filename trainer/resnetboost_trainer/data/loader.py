@@ -74,7 +74,7 @@ class DataLoader:
     def batches(self, wanted: Iterable[BatchRequest]) -> Iterator[Batch]:
         """Yield a batch for each request, in their order. Raises DataError."""
         making: deque[Future[Batch]] = deque()
-        for item in wanted:
+        for item in wanted if self.split.stream is None else self.split.stream.ahead(wanted, _samples):
             making.append(_Making(self, item).begin())
             while len(making) > self.setting.ahead:
                 yield self._take(making)
@@ -96,6 +96,8 @@ class DataLoader:
 
     def close(self) -> None:
         """Stop the threads and drop the batches that were not taken."""
+        if self.split.stream is not None:
+            self.split.stream.forget()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -119,7 +121,7 @@ class _Making:
     def __init__(self, feed: DataLoader, wanted: BatchRequest) -> None:
         self.feed, self.split, self.wanted = feed, feed.split, wanted
         self.images = np.empty((wanted.size, *self.split.shape), np.float32)
-        self.chosen = wanted.whole[wanted.first : wanted.first + wanted.size].copy()
+        self.chosen = _samples(wanted).copy()
         self.usable = np.ones(wanted.size, np.float32)
         self.future: Future[Batch] = Future()
         self._lock = threading.Lock()
@@ -174,6 +176,10 @@ class _Making:
             except Unreadable as error:
                 self.feed.corrupt.add(self.split.name(int(self.chosen[place])), str(error))
         raise DataError(f"{self.split.name(int(whole[0]))}: no image of its whole global batch can be used")
+
+
+def _samples(request: BatchRequest) -> Indices:
+    return request.whole[request.first : request.first + request.size]
 
 
 def cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

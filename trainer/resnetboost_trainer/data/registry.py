@@ -16,9 +16,10 @@ from resnetboost_trainer.data.image_dataset import ImageDataset
 from resnetboost_trainer.data.mixup import Mixing
 from resnetboost_trainer.data.preprocessing import Preparation
 from resnetboost_trainer.data.recipe import Recipe
-from resnetboost_trainer.data.sources import cifar, digits, imagefolder, mindrecord, mnist, npz, synthetic
+from resnetboost_trainer.data.sources import cifar, digits, imagefolder, mindrecord, mnist, npz, streamed, synthetic
 from resnetboost_trainer.data.sources.source import Files, Source, place
 from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.storage import address
 
 _CIFAR_PATH, _DIGITS = "the folder of its .bin files", tuple("0123456789")
 SOURCES = {
@@ -33,10 +34,18 @@ SOURCES = {
         pixels=cifar.read100, path=_CIFAR_PATH, class_names=cifar.names100, crop="Padded", horizontal_flip=0.5
     ),
     "ImageFolder": Source(
-        files=imagefolder.read, path="the folder that has train and val", crop="RandomResized", horizontal_flip=0.5
+        files=imagefolder.read,
+        streamed=streamed.folder,
+        path="the folder that has train and val",
+        crop="RandomResized",
+        horizontal_flip=0.5,
     ),
     "MindRecord": Source(
-        files=mindrecord.read, path="the folder of the files", crop="RandomResized", horizontal_flip=0.5
+        files=mindrecord.read,
+        streamed=streamed.records,
+        path="the folder of the files",
+        crop="RandomResized",
+        horizontal_flip=0.5,
     ),
     "Synthetic": Source(pixels=synthetic.read),
 }
@@ -97,16 +106,19 @@ def load(
     Arrays are normalised by `known`, the preparation of a trained network, or else by their own mean and deviation.
     """
     try:
-        return _load(download.local(dataset, storage), classes, known)
+        return _load(dataset, classes, known, storage)
     except OSError as error:
         raise read_errors.failure(f"{error.filename or dataset.path}: cannot be read", error) from None
 
 
-def _load(dataset: config.Dataset, classes: int, known: Preparation | None) -> Dataset:
+def _load(dataset: config.Dataset, classes: int, known: Preparation | None, storage: ObjectStorage) -> Dataset:
     source = SOURCES[dataset.name]
     chosen = recipe.recipe(dataset, classes, source)
     if source.path is not None and dataset.path is None:
         raise ConfigError(f"dataset.path: missing; dataset.name: {dataset.name} needs {source.path}")
+    if source.streamed is not None and dataset.path is not None and address.is_address(dataset.path):
+        return _of_files(dataset, source.streamed(dataset, classes, storage), chosen, classes)
+    dataset = download.local(dataset, storage)
     if source.files is not None:
         return _of_files(dataset, source.files(dataset, classes), chosen, classes)
     read = source.arrays or source.pixels

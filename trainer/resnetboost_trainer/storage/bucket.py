@@ -9,9 +9,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from resnetboost_api import failures
@@ -20,6 +20,8 @@ from resnetboost_trainer.storage.address import Address
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Store
+
+T = TypeVar("T")
 
 # Seconds that a request is repeated for while the storage does not answer, by default.
 RETRY_SECONDS = 300
@@ -66,6 +68,11 @@ class Object(NamedTuple):
     key: str
     bytes: int
     tag: str
+
+    @property
+    def content(self) -> str:
+        """The ETag, if there is one: unlike the time of writing, listings and answers have it in the same form."""
+        return self.tag.partition(" ")[0]
 
 
 class Missing(StorageError, failure=failures.STORAGE_ERROR):
@@ -143,6 +150,25 @@ class Bucket:
         with self._failing(key):
             return bytes(obstore.get_range(self._store, self._key(key), start=start, length=length))
 
+    def read_part(self, found: Object, start: int, end: int) -> bytes:
+        """Read a part of an object of a listing. Raises Missing, and StorageError if it has changed since then."""
+        if start == end:
+            return b""
+        parts = range(start, end, PART_BYTES)
+        return b"".join(self._part(found, first, min(first + PART_BYTES, end)) for first in parts)
+
+    def _part(self, found: Object, start: int, end: int) -> bytes:
+        import obstore
+
+        def read() -> tuple[bytes, Object]:
+            answer = obstore.get(self._store, self._key(found.key), options={"range": (start, end)})
+            return bytes(answer.bytes()), Object(found.key, answer.meta["size"], _tag(answer.meta))
+
+        data, now = self._repeated(found.key, read)
+        if now.bytes != found.bytes or now.content != found.content or len(data) != end - start:
+            raise StorageError(f"{self.address.below(found.key)}: it has changed since it was listed; start again")
+        return data
+
     def download(self, key: str, to: BinaryIO, limit: float = math.inf) -> None:
         """Copy an object into a file; a large one by ranges, each repeated by itself. Raises Missing, TooLarge."""
         import obstore
@@ -164,19 +190,12 @@ class Bucket:
         """
         import obstore
 
-        until = time.monotonic() + self._retry_seconds
-        while True:
+        def write() -> None:
             if not isinstance(content, bytes):
                 content.seek(0)
-            try:
-                with self._failing(key):
-                    obstore.put(
-                        self._store, self._key(key), content, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE
-                    )
-                return
-            except Outage:
-                if time.monotonic() > until:
-                    raise
+            obstore.put(self._store, self._key(key), content, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+
+        self._repeated(key, write)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that do not exist are gone already."""
@@ -186,6 +205,19 @@ class Bucket:
             some = keys[start : start + _DELETED_AT_ONCE]
             with contextlib.suppress(Missing), self._failing(some[0]):
                 obstore.delete(self._store, [self._key(key) for key in some])
+
+    def _repeated(self, key: str, request: Callable[[], T]) -> T:
+        """Repeat a request where the library does not: after a write, or an answer that broke off."""
+        until, wait = time.monotonic() + self._retry_seconds, _FIRST_WAIT
+        while True:
+            try:
+                with self._failing(key):
+                    return request()
+            except Outage:
+                if time.monotonic() + wait.total_seconds() > until:
+                    raise
+            time.sleep(wait.total_seconds())
+            wait = min(2 * wait, _LONGEST_WAIT)
 
     def _check_size(self, key: str, size: int, limit: float) -> None:
         if size > limit:
@@ -283,4 +315,4 @@ def _first_line(text: str) -> str:
 
 def _tag(found: Mapping[str, Any]) -> str:
     """Return what tells one content of an object from another: its ETag and when it was written."""
-    return f"{found.get('e_tag')} {found.get('last_modified')}"
+    return f"{found.get('e_tag') or ''} {found.get('last_modified')}"

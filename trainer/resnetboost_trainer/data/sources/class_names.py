@@ -14,10 +14,17 @@ def read(path: Path) -> tuple[str, ...]:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_NAMES_BYTES + 1)
-        lines = data.decode().splitlines() if len(data) <= _MOST_NAMES_BYTES else []
-    except (OSError, UnicodeDecodeError) as error:
+            return parse(file.read(_MOST_NAMES_BYTES + 1))
+    except OSError as error:
         if read_errors.is_outage(error):
             raise read_errors.failure(f"{path}: cannot be read", error) from None
+        return ()
+
+
+def parse(data: bytes) -> tuple[str, ...]:
+    """Return the lines of a file of class names; none if it is too long or not text."""
+    try:
+        lines = data.decode().splitlines() if len(data) <= _MOST_NAMES_BYTES else []
+    except UnicodeDecodeError:
         return ()
     return tuple(line.strip() for line in lines if line.strip())

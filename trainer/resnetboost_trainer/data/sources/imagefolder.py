@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,41 +20,34 @@ _SAMPLED_SIZES = 1024  # number of files whose size is part of the fingerprint
 _MOST_BYTES = 256 << 20  # of a file; an image within the decoder's limits is smaller
 
 
-class FolderContents:
-    """The images below a folder that has one folder per class.
+class Names:
+    """The names and classes of the images below a folder that has one folder per class, wherever it is.
 
     Names are stored as one string and their ends: a million string objects would take a hundred megabytes.
     """
 
-    def __init__(self, root: Path, classes: Sequence[str]) -> None:
-        """List the images. Raises DataError for a class without images."""
-        self.root, self.classes = root, tuple(classes)
+    def __init__(self, root: str, classes: Sequence[str], images: Iterable[Sequence[bytes]]) -> None:
+        """`images` are those of each class, sorted. Raises DataError for a class without images."""
+        self._root, self.classes = root, tuple(classes)
         names: list[bytes] = []
         counts = []
-        for name in self.classes:
-            before = len(names)
-            names += sorted(_images(root / name))
-            counts.append(len(names) - before)
-            if len(names) == before:
-                raise DataError(f"{root / name}: no image in it; each class needs one at least ({', '.join(SUFFIXES)})")
+        for name, found in zip(self.classes, images, strict=True):
+            names += found
+            counts.append(len(found))
+            if not found:
+                problem = f"no image in it; each class needs one at least ({', '.join(SUFFIXES)})"
+                raise DataError(f"{os.path.join(root, name)}: {problem}")
         self.labels: NDArray[np.int32] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         self._names = b"".join(names)
         self._ends = np.cumsum([len(name) for name in names], dtype=np.int64)
 
     def name(self, index: int) -> str:
-        return os.fspath(self._path(index))
+        """Return the place of an image, with its folder."""
+        start = int(self._ends[index - 1]) if index else 0
+        name = os.fsdecode(self._names[start : int(self._ends[index])])
+        return os.path.join(self._root, self.classes[self.labels[index]], name)
 
-    def read(self, index: int) -> bytes:
-        """Return a file's content. Raises OSError, without `errno` if it is not a regular file or too large."""
-        with open(self._path(index), "rb", buffering=0, opener=_without_waiting) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError("it is not a regular file")
-            if status.st_size > _MOST_BYTES:
-                raise OSError(f"it has {status.st_size} bytes, and {_MOST_BYTES} are the most")
-            return file.read()
-
-    def digest(self) -> str:
+    def digest_with(self, size: Callable[[int], int]) -> str:
         """Hash all names and the sizes of up to 1024 files spread over them, but no content."""
         digest = hashlib.blake2b(digest_size=8)
         digest.update("\0".join(self.classes).encode(errors="surrogateescape"))
@@ -62,13 +55,31 @@ class FolderContents:
             digest.update(part.tobytes())
         digest.update(self._names)
         sampled = np.unique(np.linspace(0, len(self.labels) - 1, _SAMPLED_SIZES).astype(np.int64))
-        digest.update(np.array([_size(self._path(int(index))) for index in sampled]).tobytes())
+        digest.update(np.array([size(int(index)) for index in sampled]).tobytes())
         return digest.hexdigest()
 
-    def _path(self, index: int) -> str:
-        start = int(self._ends[index - 1]) if index else 0
-        name = os.fsdecode(self._names[start : int(self._ends[index])])
-        return os.path.join(self.root, self.classes[self.labels[index]], name)
+
+class FolderContents(Names):
+    """The images below a folder of this machine."""
+
+    stream = None
+
+    def __init__(self, root: Path, classes: Sequence[str]) -> None:
+        """List the images. Raises DataError for a class without images."""
+        super().__init__(os.fspath(root), classes, (sorted(_images(root / name)) for name in classes))
+        self.root = root
+
+    def read(self, index: int) -> bytes:
+        """Return a file's content. Raises OSError, without `errno` if it is not a regular file or too large."""
+        with open(self.name(index), "rb", buffering=0, opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError("it is not a regular file")
+            check_size(status.st_size)
+            return file.read()
+
+    def digest(self) -> str:
+        return self.digest_with(lambda index: _size(self.name(index)))
 
 
 def classes(root: Path, name: str, role: str) -> list[str]:
@@ -106,23 +117,30 @@ def read(dataset: config.Dataset, num_classes: int) -> Files:
 def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[FolderContents, FolderContents]:
     """Return training and test images. Raises DataError if their classes differ or are not `num_classes`."""
     names = classes(root, train, "train on")
-    if len(names) != num_classes:
-        raise DataError(
-            f"{root / train}: it has {len(names)} classes, model.numClasses says {num_classes}; use {len(names)}"
-        )
-    others = classes(root, test, "test with")
-    if unknown := sorted(set(others) - set(names)):
-        raise DataError(
-            f"{root / test}: class {unknown[0]} is none of {root / train}; both need the same folders of classes"
-        )
-    if missing := sorted(set(names) - set(others)):
-        raise DataError(f"{root / test}: class {missing[0]} is missing; both need the same folders of classes")
+    check(f"{root / train}", f"{root / test}", names, num_classes, lambda: classes(root, test, "test with"))
     return FolderContents(root / train, names), FolderContents(root / test, names)
+
+
+def check(train: str, test: str, names: Sequence[str], num_classes: int, others: Callable[[], Sequence[str]]) -> None:
+    """Raise DataError if there are not `num_classes` classes to train on, or others to test with."""
+    if len(names) != num_classes:
+        raise DataError(f"{train}: it has {len(names)} classes, model.numClasses says {num_classes}; use {len(names)}")
+    there = set(others())
+    if unknown := sorted(there - set(names)):
+        raise DataError(f"{test}: class {unknown[0]} is none of {train}; both need the same folders of classes")
+    if missing := sorted(set(names) - there):
+        raise DataError(f"{test}: class {missing[0]} is missing; both need the same folders of classes")
 
 
 def _without_waiting(path: str, flags: int) -> int:
     """Open without blocking: a pipe without a writer would block its thread for ever."""
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+def check_size(size: int) -> None:
+    """Raise OSError, without `errno`, for a file that is too large for an image."""
+    if size > _MOST_BYTES:
+        raise OSError(f"it has {size} bytes, and {_MOST_BYTES} are the most")
 
 
 def _size(path: str) -> int:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
+from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer import config
 from resnetboost_trainer.data.image_dataset import Contents
 from resnetboost_trainer.data.sources.npz import Arrays
@@ -39,13 +40,15 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     `path` describes what `dataset.path` must be; None if the source takes no path. Readers receive the job's data set
     and its number of classes. `arrays` returns values of any type and scale, which are normalised on loading; `pixels`
-    returns bytes, which are normalised when they are used; `files` leaves the images on disk. `class_names` is for
+    returns bytes, which are normalised when they are used; `files` leaves the images on disk, and `streamed` in object
+    storage; a source without it has its files copied to this machine first. `class_names` is for
     arrays and pixels; files have their own.
     """
 
     arrays: Callable[[config.Dataset, int], Arrays] | None = None
     pixels: Callable[[config.Dataset, int], Arrays] | None = None
     files: Callable[[config.Dataset, int], Files] | None = None
+    streamed: Callable[[config.Dataset, int, ObjectStorage], Files] | None = None
     path: str | None = None
     class_names: Callable[[config.Dataset], tuple[str, ...]] = unnamed
     crop: Crop = "Central"
