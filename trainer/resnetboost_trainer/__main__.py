@@ -117,7 +117,7 @@ def _tracking(settings: Config, environment: Environment) -> "Tracking":
 
 def _train(settings: Config, environment: Environment, progress: ProgressState, tracking: "Tracking") -> Verdict:
     """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
-    from resnetboost_trainer.checkpoint import pretrained, remote
+    from resnetboost_trainer.checkpoint import pretrained, remote, teacher
     from resnetboost_trainer.data import checks, registry
     from resnetboost_trainer.distributed import ranktable, virtual_ranks
     from resnetboost_trainer.distributed.communicator import Rendezvous
@@ -134,6 +134,7 @@ def _train(settings: Config, environment: Environment, progress: ProgressState, 
     checks.check_batch(samples, virtual.count, batch, mixes, accumulated)
     remote.prepare(settings, environment)
     pretrained.check(settings, environment, dataset.channels)
+    teacher.check(settings, environment, dataset)
     startup.done("data")
     environment = ranktable.place(environment)
     rendezvous = Rendezvous(environment)

@@ -79,11 +79,15 @@ class ArraySplit:
         return f"sample {index}"
 
     def fill(self, out: Images, indices: Indices, rng: SampleRNG | None) -> None:
+        augmentation = self.augmentation if rng is not None else None
+        draws = [rng.of(int(index)) for index in indices] if augmentation is not None and rng is not None else []
         chosen = self.pixels[indices]
-        if self.augmentation is not None and rng is not None:
-            chosen = self.augmentation.apply(chosen, self.blank, [rng.of(int(index)) for index in indices])
+        if augmentation is not None:
+            chosen = augmentation.apply(chosen, self.blank, draws)
         if self.channels is None:
             out[...] = chosen
-            return
-        np.subtract(chosen, self.channels.mean[:, None, None], out=out)
-        np.divide(out, self.channels.deviation[:, None, None], out=out)
+        else:
+            np.subtract(chosen, self.channels.mean[:, None, None], out=out)
+            np.divide(out, self.channels.deviation[:, None, None], out=out)
+        if augmentation is not None:
+            augmentation.erase(out, draws)

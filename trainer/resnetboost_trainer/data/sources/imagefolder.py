@@ -98,8 +98,13 @@ def _layout(root: Path) -> str:
 
 
 def read(dataset: config.Dataset, num_classes: int) -> Files:
-    """Find the images below `trainFolder` and `testFolder` of the data set's path. Raises DataError."""
-    train, test = contents(place(dataset), dataset.train_folder or "train", dataset.test_folder or "val", num_classes)
+    """Find the images below `trainFolder` and `testFolder` of the data set's path. Raises DataError.
+
+    With `validationSplit` the second is not looked at, and the first comes twice.
+    """
+    folder = dataset.train_folder or "train"
+    tested = folder if dataset.validation_split is not None else dataset.test_folder or "val"
+    train, test = contents(place(dataset), folder, tested, num_classes)
     return Files(train, test, train.classes)
 
 
@@ -110,6 +115,9 @@ def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[Folde
         raise DataError(
             f"{root / train}: it has {len(names)} classes, model.numClasses says {num_classes}; use {len(names)}"
         )
+    if train == test:
+        both = FolderContents(root / train, names)
+        return both, both
     others = classes(root, test, "test with")
     if unknown := sorted(set(others) - set(names)):
         raise DataError(

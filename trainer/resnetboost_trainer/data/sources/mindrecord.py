@@ -197,12 +197,16 @@ def _index(path: Path) -> NDArray[np.int64]:
 def read(dataset: config.Dataset, num_classes: int) -> Files:
     """Find the files below the data set's path, and the class names if they lie beside them. Raises DataError."""
     root = place(dataset)
-    return Files(*contents(root, num_classes), classes(root))
+    return Files(*contents(root, num_classes, dataset.validation_split is None), classes(root))
 
 
-def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindRecordContents]:
-    """Return training and test images: files named train... and val... or test.... Raises DataError."""
-    found = MindRecordContents(_files(root, ("train",))), MindRecordContents(_files(root, ("val", "test")))
+def contents(root: Path, num_classes: int, tested: bool = True) -> tuple[MindRecordContents, MindRecordContents]:
+    """Return training and test images: files named train... and val... or test.... Raises DataError.
+
+    If they are not `tested` with, the second are not looked at, and the first come twice.
+    """
+    train = MindRecordContents(_files(root, ("train",)))
+    found = train, MindRecordContents(_files(root, ("val", "test"))) if tested else train
     for part in found:
         wrong = np.flatnonzero(part.labels >= num_classes)
         if wrong.size:
