@@ -128,10 +128,10 @@ class Distillation(Block, frozen=True, kw_only=True):
     """
 
     teacher: Location
-    """Where rank 0 finds the teacher, in its pod or in object storage (s3://bucket/path): a run's folder or a
-    checkpoint's, or a file of torchvision's or timm's weights. Any network of this product with as many classes and
-    channels. It sees the same augmented images, in evaluation mode, and does not learn. Checkpoints have its hash: a
-    restart goes on with the same one or fails.
+    """Where rank 0 finds the teacher, in its pod (a job on the same checkpoint.claimName is at /checkpoints/UID) or in
+    object storage (s3://bucket/path): a run's folder or a checkpoint's, or a file of torchvision's or timm's weights.
+    Any network of this product with as many classes and channels. It sees the same augmented images, in evaluation
+    mode, and does not learn. Checkpoints have its hash: a restart goes on with the same one or fails.
     """
     which: Which = "Last"
     """Which checkpoint of a run's folder: Last, or Best, which checkpoint.best of that run has kept."""

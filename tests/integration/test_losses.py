@@ -124,17 +124,6 @@ def settings(**changes: Any) -> config.Config:
     return config.parse(trainerconfig.GOOD | {"learningRate": {"peak": 0.05}} | changes)
 
 
-def flat(program: Program, parts: int, whole: NDArray[np.int64], dataset: registry.Dataset) -> Floats:
-    """The gradient of a global batch in so many parts, before the update: loss and accuracy behind it."""
-    program.objective.begin(whole)
-    found = []
-    for part in np.split(whole, parts):
-        images, labels = Tensor(dataset.x_train[part]), Tensor(dataset.y_train[part])
-        labels = program.objective.labels(images, labels)
-        found.append(program.gradient(images, labels, Tensor(np.zeros(2, np.float32)))[0].asnumpy())
-    return np.mean(found, 0)
-
-
 @pytest.mark.usefixtures("any_mode")
 def test_it_makes_no_difference_which_rank_or_micro_batch_has_the_rare_classes() -> None:
     """The mean of the parts' losses is that of the whole, although their labels' weights add up to different sums."""
@@ -154,6 +143,17 @@ def test_it_makes_no_difference_which_rank_or_micro_batch_has_the_rare_classes()
     assert abs(float(plain.loss(Tensor(logits), Tensor(dataset.y_train[whole]))) - sums[0]) > 0.01
 
 
+class ByHand(nn.Cell):  # type: ignore[misc]
+    """The sum of targets times log probabilities."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, images: Tensor, target: Tensor) -> Tensor:
+        return -(target * ops.log_softmax(self.network(images), 1)).sum()
+
+
 def test_the_weighted_gradient_of_a_network_is_that_of_a_plain_formula() -> None:
     device.prepare()
     stage = settings(loss={"classWeighting": "Balanced"}, labelSmoothing=0.2)
@@ -162,26 +162,24 @@ def test_the_weighted_gradient_of_a_network_is_that_of_a_plain_formula() -> None
     network = resnet.build("resnet20", 10, 1)
     program = Program(stage, network, Communicator(0, 1), objective=goal)
     whole = sampler.order(0, 0, len(dataset.y_train))[:32]
-    found = flat(program, 1, whole, dataset)
-    weights = Tensor((len(dataset.y_train) / (10 * np.bincount(dataset.y_train))).astype(np.float32))
-    images, labels = Tensor(dataset.x_train[whole]), Tensor(dataset.y_train[whole])
-
-    def by_hand() -> Tensor:
-        target = ops.one_hot(labels, 10, Tensor(1.0), Tensor(0.0)) * 0.8 + 0.02
-        each = -(weights * target * ops.log_softmax(network(images), 1)).sum(1)
-        return each.sum() / weights[labels].sum()
-
-    network.set_train(True)
-    value, gradients = mindspore.value_and_grad(by_hand, None, network.trainable_params())()
+    labels = dataset.y_train[whole]
+    weights = len(dataset.y_train) / (10 * np.bincount(dataset.y_train))
+    target = weights * (np.eye(10)[labels] * 0.8 + 0.02) / weights[labels].sum()
+    by_hand = ByHand(network)
+    by_hand.set_train(True)
+    differentiated = mindspore.value_and_grad(by_hand, None, mindspore.ParameterTuple(network.trainable_params()))
+    value, gradients = differentiated(Tensor(dataset.x_train[whole]), Tensor(target.astype(np.float32)))
     expected = np.concatenate([gradient.asnumpy().reshape(-1) for gradient in gradients])
+    program.objective.begin(whole)
+    images, labels = Tensor(dataset.x_train[whole]), Tensor(labels)
+    found = program.gradient(images, labels, Tensor(np.zeros(2, np.float32)))[0].asnumpy()
     np.testing.assert_allclose(found[: len(expected)], expected, rtol=1e-3, atol=2e-6)
     assert found[len(expected)] == pytest.approx(float(value), rel=1e-5)
 
 
-@pytest.mark.parametrize("function", ["CrossEntropy", "BinaryCrossEntropy"])
-def test_each_loss_learns(function: str) -> None:
+def test_binary_cross_entropy_learns() -> None:
     device.prepare()
-    stage = settings(loss={"function": function, "classWeighting": "Balanced"})
+    stage = settings(loss={"function": "BinaryCrossEntropy", "classWeighting": "Balanced"})
     stage = msgspec.structs.replace(stage, learning_rate=config.LearningRate(peak=0.1))
     dataset = registry.load(stage.dataset, 10)
     program = Program(
