@@ -21,7 +21,6 @@ from resnetboost_trainer.data import registry
 from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed.communicator import Communicator
 from resnetboost_trainer.engine import device, distillation, objective
-from resnetboost_trainer.engine.distillation import Teacher
 from resnetboost_trainer.engine.objective import Objective
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.failures import ConfigError
@@ -193,6 +192,7 @@ def test_a_teacher_of_other_classes_or_channels_is_one_sentence(tmp_path: Path) 
         teacher.read(block, digits, HERE)
     with pytest.raises(ConfigError, match=r"^distillation.teacher: \S+: there is no such file or folder"):
         teacher.read(config.Distillation(teacher=str(tmp_path / "nowhere")), digits, HERE)
+    assert digits.preparation is not None
     named = msgspec.structs.replace(digits.preparation, classes=("a", "b"))
     saved(tmp_path / "named", 1, preparation=named)
     with pytest.raises(ConfigError, match="its class 0 is a, and the data set's is 0; use a teacher of the same"):
@@ -246,7 +246,7 @@ def test_a_teacher_of_images_normalised_otherwise_sees_the_same_pictures(tmp_pat
     np.testing.assert_allclose(logits, network(Tensor(expected.astype(np.float32))).asnumpy(), rtol=1e-3, atol=1e-3)
     saved(tmp_path / "same", 10, preparation=own)
     same, _ = distillation.of(settings(tmp_path / "same"), digits, ALONE)
-    assert isinstance(same, Teacher) and same.as_they_are
+    assert same.as_they_are
 
 
 def test_an_objective_without_what_it_needs_is_refused(tmp_path: Path) -> None:

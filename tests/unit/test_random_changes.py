@@ -197,12 +197,13 @@ def test_they_change_the_image_that_crop_and_flip_have_made(source: tuple[Name, 
 
 
 def test_test_images_are_not_changed(source: tuple[Name, Path | None]) -> None:
-    changes = {"rand_augment": STRONG, "random_erasing": config.RandomErasing(probability=1)}
-    found = [np.empty((4, *load(*source).test.shape), np.float32) for _ in range(2)]
-    for out, dataset in zip(found, (load(*source), load(*source, **changes)), strict=True):
+    plain = load(*source)
+    changed = load(*source, rand_augment=STRONG, random_erasing=config.RandomErasing(probability=1))
+    images, others = (np.empty((4, *plain.test.shape), np.float32) for _ in range(2))
+    for out, dataset in ((images, plain), (others, changed)):
         for place in range(4):
             dataset.test.fill(out[place : place + 1], np.array([place]), None)
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(images, others)
 
 
 def test_numbers_of_any_scale_are_erased_and_not_augmented() -> None:

@@ -7,7 +7,7 @@ every job and in later evaluations. Philox's raw numbers, unlike NumPy's permuta
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Philox
@@ -31,7 +31,7 @@ class Chosen(NamedTuple):
     test: Indices
 
 
-def stratified(labels: NDArray[np.integer], share: float, names: Sequence[str] = ()) -> Chosen:
+def stratified(labels: NDArray[np.integer[Any]], share: float, names: Sequence[str] = ()) -> Chosen:
     """Choose `share` of each class, rounded to whole images. Raises ConfigError for a class that is too small."""
     by_class = np.argsort(labels, kind="stable")
     classes, firsts = np.unique(labels[by_class], return_index=True)
