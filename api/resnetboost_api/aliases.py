@@ -55,6 +55,14 @@ MEANT = {
     "hflip": f"{_AUGMENTATION}.horizontalFlip",
     "mixup": f"{_AUGMENTATION}.mixupAlpha",
     "cutmix": f"{_AUGMENTATION}.cutmixAlpha",
+    "aa": f"{_AUGMENTATION}.randAugment.magnitude",
+    "autoaugment": f"{_AUGMENTATION}.randAugment.magnitude",
+    "reprob": f"{_AUGMENTATION}.randomErasing.probability",
+    "valsplit": "spec.dataset.validationSplit",
+    "bceloss": f"{_STAGE}.loss.function",
+    "bcetargetthresh": f"{_STAGE}.loss.targetThreshold",
+    "teacher": f"{_STAGE}.distillation.teacher",
+    "teacherpath": f"{_STAGE}.distillation.teacher",
     "randomseed": "spec.seed",
     "devicetarget": "spec.device.type",
     "devicenum": "spec.device.count",
@@ -75,12 +83,17 @@ NUMBER_OF = {
     "momentum": "momentum",
     "ema": "decay",
     "lars": "trustCoefficient",
+    "randAugment": "magnitude",
+    "randomErasing": "probability",
     "dynamicLossScale": "initial",
 }
 
 
 # Other names of values, without _, -, . and capitals, each with the field's own value.
 _VALUES = {
+    "bce": "BinaryCrossEntropy",
+    "bcewithlogits": "BinaryCrossEntropy",
+    "ce": "CrossEntropy",
     "fp16": "Float16",
     "half": "Float16",
     "amp": "Float16",

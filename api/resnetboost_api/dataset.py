@@ -11,6 +11,42 @@ DatasetName = Literal[
     "digits", "npz", "mnist_5k", "MNIST", "CIFAR10", "CIFAR100", "ImageFolder", "MindRecord", "Synthetic"
 ]
 Crop = Literal["RandomResized", "Padded", "Central"]
+Erased = Literal["Zero", "Noise"]
+
+
+class RandAugment(Block, frozen=True, kw_only=True):
+    """Change each training image by operations drawn at random (RandAugment): torchvision's fourteen, which move, turn
+    and shear it and change its colours, with torchvision's magnitudes. Left out, none is. Not for digits and npz, whose
+    images are numbers of any scale.
+    """
+
+    num_ops: Annotated[int, Meta(ge=1, le=14)] = 2
+    """How many operations are drawn for an image, one after another; one may come twice."""
+    magnitude: Annotated[int, Meta(ge=0, le=999)] = 9
+    """How strong all operations are, from 0 to below numBins."""
+    num_bins: Annotated[int, Meta(ge=2, le=1000)] = 31
+    """In how many steps each operation's range is divided; magnitude counts them."""
+
+
+class RandomErasing(Block, frozen=True, kw_only=True):
+    """Erase a rectangle of a training image at random (random erasing), after all other changes but mixup and CutMix.
+    Fields and defaults are torchvision's. Left out, none is.
+    """
+
+    probability: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """The share of images that lose a rectangle."""
+    min_scale: Annotated[float, Meta(gt=0, lt=1)] = 0.02
+    """The least share of the image's area that is erased."""
+    max_scale: Annotated[float, Meta(gt=0, lt=1)] = 0.33
+    """The largest share of the image's area that is erased."""
+    min_ratio: Annotated[float, Meta(gt=0, le=100)] = 0.3
+    """The least height of the rectangle, as a multiple of its width."""
+    max_ratio: Annotated[float, Meta(gt=0, le=100)] = 3.3
+    """The largest height of the rectangle, as a multiple of its width."""
+    fill: Erased = "Zero"
+    """What is put there. Zero: 0 after normalization, the mean colour of the data. Noise: normal noise for each pixel
+    and channel.
+    """
 
 
 class Augmentation(Block, frozen=True, kw_only=True):
@@ -51,6 +87,8 @@ class Augmentation(Block, frozen=True, kw_only=True):
     """Swaps a box between pairs of images and mixes their labels by its area, drawn from Beta(alpha, alpha); 0 does
     not. Usual is 1.
     """
+    rand_augment: RandAugment | None = None
+    random_erasing: RandomErasing | None = None
 
 
 class Dataset(Block, frozen=True, kw_only=True):
@@ -83,6 +121,13 @@ class Dataset(Block, frozen=True, kw_only=True):
     evaluation_resize: Annotated[int, Meta(ge=8, le=2048)] | None = None
     """What the shorter side of test images is resized to before the central imageSize is cut out, for ImageFolder and
     MindRecord; 8/7 of imageSize if left out, which is 256 for 224.
+    """
+    # No smaller bound: the API server rounds it to 0 for whole numbers, and takes 0.
+    validation_split: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """The share of each class's training images that is set apart and tested with, in place of the data set's own test
+    images, which are then not used: 0.1 for a tenth. The choice depends on the data set alone and is the same on all
+    ranks, after restarts, in every job, and in `resnetboost eval`. A class from which no image or each would be taken
+    is refused. Left out, the data set's own test images are tested with.
     """
     max_corrupt_images: Annotated[int, Meta(ge=0, le=1000000)] = 10
     """How many images each rank puts up with that cannot be read or decoded. They are named in its log and counted, and
@@ -167,6 +212,48 @@ class Dataset(Block, frozen=True, kw_only=True):
             """,
             "colours are changed in ImageFolder and MindRecord only; leave these changes out",
             field_path=".augmentation",
+        ),
+        Rule(
+            "!has(self.validationSplit) || !has(self.testFolder)",
+            """
+            with validationSplit a part of the training images is tested with, and testFolder is not read; leave one of
+            them out
+            """,
+            field_path=".testFolder",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            "!(self.name in ['digits', 'npz']) || !has(self.augmentation.randAugment)",
+            """
+            randAugment changes images of bytes, and those of digits and npz are numbers of any scale; leave it out, or
+            use another data set
+            """,
+            field_path=".augmentation.randAugment",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            """
+            !has(self.augmentation.randAugment) ||
+            self.augmentation.randAugment.magnitude < self.augmentation.randAugment.numBins
+            """,
+            "magnitude is one of the numBins steps, counted from 0; use magnitude < numBins",
+            field_path=".augmentation.randAugment.magnitude",
+        ),
+        Rule(
+            """
+            !has(self.augmentation.randomErasing) ||
+            self.augmentation.randomErasing.minScale <= self.augmentation.randomErasing.maxScale
+            """,
+            "the smallest erased part must not be larger than the largest; use minScale <= maxScale",
+            field_path=".augmentation.randomErasing.minScale",
+        ),
+        Rule(
+            """
+            !has(self.augmentation.randomErasing) ||
+            self.augmentation.randomErasing.minRatio <= self.augmentation.randomErasing.maxRatio
+            """,
+            "the flattest erased part must not be taller than the tallest; use minRatio <= maxRatio",
+            field_path=".augmentation.randomErasing.minRatio",
         ),
         Rule(
             "self.augmentation.minScale <= self.augmentation.maxScale",

@@ -61,6 +61,19 @@ ACROSS_PARTS = (
         field_path=".stages",
     ),
     Rule(
+        """
+        self.stages.all(s, !has(s.loss.classWeights) || size(s.loss.classWeights) == self.model.numClasses)
+        """,
+        "loss.classWeights of a stage are not as many as model.numClasses; give one weight for each class",
+        field_path=".stages",
+        message_expression="""
+        "loss.classWeights of stage '"
+        + self.stages.map(s, has(s.loss.classWeights) && size(s.loss.classWeights) != self.model.numClasses ?
+        s.name : '').filter(n, n != '')[0]
+        + "' are not as many as model.numClasses; give one weight for each class"
+        """,
+    ),
+    Rule(
         "!has(self.model.weights) || !has(self.stages[0].startFrom)",
         """
         the first stage starts from a file or from another job's stage, not from both; leave out weights, or

@@ -9,6 +9,7 @@ from msgspec import Meta
 from resnetboost_api.evaluations import StopWhen
 from resnetboost_api.fields import ATOMIC, NO_DEFAULT, Block, Rule, StageName, rules
 from resnetboost_api.optimizers import AdamW, Adasum, Lamb, Lars, Momentum, Pca, Thor
+from resnetboost_api.storage import Location
 
 Algorithm = Literal["Momentum", "AdamW", "LAMB", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant", "OneCycle", "WSD", "LinearCosine"]
@@ -16,6 +17,8 @@ Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant", "OneCyc
 FALLING = ("Cosine", "Linear", "Polynomial", "OneCycle", "WSD")
 Precision = Literal["Float32", "Float16", "BFloat16"]
 SmoothedOver = Literal["AllClasses", "OtherClasses"]
+LossFunction = Literal["CrossEntropy", "BinaryCrossEntropy"]
+Weighting = Literal["Equal", "Balanced"]
 Which = Literal["Last", "Best"]
 JobName = Annotated[
     str,
@@ -87,6 +90,55 @@ class LearningRate(Block, frozen=True, kw_only=True):
     """Epochs the schedule is laid out over when the stage is to stop before its end; at least the epochs of the stage,
     which are also taken when it is left out.
     """
+
+
+ClassWeights = Annotated[
+    tuple[Annotated[float, Meta(ge=0, le=1000000, description="Weight of one class.")], ...],
+    Meta(max_length=1000, extra_json_schema={"minItems": 1, **ATOMIC, **NO_DEFAULT}),
+]
+
+
+class Loss(Block, frozen=True, kw_only=True):
+    """What the training makes small. The loss of evaluations is the plain cross entropy in any case."""
+
+    function: LossFunction = "CrossEntropy"
+    """CrossEntropy: of the softmax over all classes. BinaryCrossEntropy: of a sigmoid for each class by itself, the
+    mean over images and classes, as in "ResNet strikes back"; its gradients are smaller by a factor of about
+    numClasses, and Momentum wants a higher learning rate.
+    """
+    # No smaller bound: the API server rounds it to 0 for whole numbers, and takes 0.
+    target_threshold: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    """Targets above it become 1 and all others 0, after label smoothing, mixup and CutMix: with 0.2 both classes of
+    most mixtures count in full. Left out, targets stay as they are. BinaryCrossEntropy only.
+    """
+    class_weights: ClassWeights = ()
+    """Weight of each class in the loss, as many as numClasses, in the order of the labels; those of PyTorch's
+    CrossEntropyLoss(weight=...). Left out, classWeighting says them.
+    """
+    class_weighting: Weighting = "Equal"
+    """Equal: each class has the weight 1. Balanced: each has the weight images / (classes x images of the class),
+    counted in the training images, so that rare classes count as much as frequent ones.
+    """
+
+
+class Distillation(Block, frozen=True, kw_only=True):
+    """Learn from another network's predictions too (knowledge distillation). The loss is (1 - alpha) times that of the
+    labels and alpha times temperature squared times the divergence (KL) of the network's predictions from the
+    teacher's, both with logits divided by the temperature. Left out, only labels are learnt.
+    """
+
+    teacher: Location
+    """Where rank 0 finds the teacher, in its pod (a job on the same checkpoint.claimName is at /checkpoints/UID) or in
+    object storage (s3://bucket/path): a run's folder or a checkpoint's, or a file of torchvision's or timm's weights.
+    Any network of this product with as many classes and channels. It sees the same augmented images, in evaluation
+    mode, and does not learn. Checkpoints have its hash: a restart goes on with the same one or fails.
+    """
+    which: Which = "Last"
+    """Which checkpoint of a run's folder: Last, or Best, which checkpoint.best of that run has kept."""
+    temperature: Annotated[float, Meta(gt=0, le=100)] = 4
+    """Above 1 the teacher's smaller probabilities count more."""
+    alpha: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """Weight of the teacher, from above 0 to 1, which leaves labels out."""
 
 
 class DynamicLossScale(Block, frozen=True, kw_only=True):
@@ -219,6 +271,8 @@ class Training(Block, frozen=True, kw_only=True):
     MindSpore's model zoo: the image's own has 1 - labelSmoothing, each other one labelSmoothing / (K - 1). Labels of
     mixup and CutMix are mixtures of these.
     """
+    loss: Loss = Loss()
+    distillation: Distillation | None = None
     precision: Precision = "Float32"
     """Type of the images and of what the layers make of them, and so of what convolutions multiply. All else is Float32
     in any case: weights, batch normalization's statistics, the head, gradients, optimizer and checkpoints, so that
@@ -450,6 +504,18 @@ class Stage(Training, frozen=True, kw_only=True):
             field_path=".dynamicLossScale",
         ),
         only_for("lars", "Momentum"),
+        Rule(
+            "self.loss.function == 'BinaryCrossEntropy' || !has(self.loss.targetThreshold)",
+            "targetThreshold is for the function BinaryCrossEntropy; leave it out, or change the function",
+            field_path=".loss.targetThreshold",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            "!has(self.loss.classWeights) || self.loss.classWeighting == 'Equal'",
+            "Balanced computes the weights of the classes and classWeights gives them; leave one of them out",
+            field_path=".loss.classWeights",
+            reason="FieldValueForbidden",
+        ),
         Rule(
             "self.algorithm != 'PCA' || self.accumulationSteps == 1",
             """

@@ -116,6 +116,34 @@ def test_it_has_label_smoothing_and_skipped_steps(stage: dict[str, Any], told: s
     assert "Steps left out, as gradients overflowed2 of 5" in lines
 
 
+@pytest.mark.parametrize(
+    ("stage", "lines"),
+    [
+        ({}, {"Functioncross entropy", "Teacher–"}),
+        ({"loss": {"classWeights": [1, 2]}}, {"Functioncross entropy, weighted classes"}),
+        (
+            {
+                "loss": {
+                    "function": "BinaryCrossEntropy",
+                    "targetThreshold": 0.2,
+                    "classWeighting": "Balanced",
+                },
+                "distillation": {"teacher": "/runs/large", "which": "Best", "alpha": 0.5, "temperature": 4},
+            },
+            {
+                "Functionbinary cross entropy, targets above 0.2 are 1, balanced classes",
+                "Teacher/runs/large, weight 0.5, temperature 4",
+            },
+        ),
+    ],
+    ids=["plain", "weighted", "all"],
+)
+def test_it_has_the_loss_and_the_teacher(stage: dict[str, Any], lines: set[str], folder: RunFolder) -> None:
+    begin(folder, COMPLETE, **stage).write_text("step,loss\n1,0.5\n2,0.4\n")
+    report.write_report(folder)
+    assert lines <= set(Page(folder.report_html.read_text()).text.splitlines())
+
+
 def test_a_run_without_a_step_has_a_page_but_no_picture(folder: RunFolder) -> None:
     begin(folder, Status(phase="Starting"), steps=0)
     report.write_report(folder)

@@ -117,10 +117,11 @@ def _tracking(settings: Config, environment: Environment) -> "Tracking":
 
 def _train(settings: Config, environment: Environment, progress: ProgressState, tracking: "Tracking") -> Verdict:
     """Train a stage. What can fail quickly comes first; MindSpore, which takes seconds to import, comes last."""
-    from resnetboost_trainer.checkpoint import pretrained, remote
+    from resnetboost_trainer.checkpoint import pretrained, remote, teacher
     from resnetboost_trainer.data import checks, registry
     from resnetboost_trainer.distributed import ranktable, virtual_ranks
     from resnetboost_trainer.distributed.communicator import Rendezvous
+    from resnetboost_trainer.engine import class_weights
     from resnetboost_trainer.metrics.server import Server
 
     startup, stop = StartupTimes(), StopRequest()
@@ -132,8 +133,10 @@ def _train(settings: Config, environment: Environment, progress: ProgressState, 
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
     virtual = virtual_ranks.of(settings, environment.world_size)
     checks.check_batch(samples, virtual.count, batch, mixes, accumulated)
+    class_weights.of(settings.loss, dataset.train.labels, settings.model.num_classes)
     remote.prepare(settings, environment)
     pretrained.check(settings, environment, dataset.channels)
+    teacher.check(settings, environment, dataset)
     startup.done("data")
     environment = ranktable.place(environment)
     rendezvous = Rendezvous(environment)

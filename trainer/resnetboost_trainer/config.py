@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from resnetboost_api import crd, stage, structure, wording
-from resnetboost_api.dataset import Augmentation, Dataset
+from resnetboost_api.dataset import Augmentation, Dataset, RandAugment, RandomErasing
 from resnetboost_api.device import DeviceKind as Device
 from resnetboost_api.model import Init, Model, Weights
 from resnetboost_api.optimizers import AdamW, Damping, Lamb, Lars, LineSearch, Momentum, Pca, Residual, Thor, TraceRule
@@ -20,9 +20,11 @@ from resnetboost_api.policies import Checkpointing as Checkpoint
 from resnetboost_api.policies import LossLimit
 from resnetboost_api.stage import (
     AllReduceFusion,
+    Distillation,
     DynamicLossScale,
     Ema,
     LearningRate,
+    Loss,
     ParameterGroup,
     Precision,
     SmoothedOver,
@@ -50,6 +52,7 @@ __all__ = [
     "Damping",
     "Dataset",
     "Device",
+    "Distillation",
     "DynamicLossScale",
     "Ema",
     "Environment",
@@ -59,6 +62,7 @@ __all__ = [
     "Lars",
     "LearningRate",
     "LineSearch",
+    "Loss",
     "LossLimit",
     "Model",
     "Momentum",
@@ -66,6 +70,8 @@ __all__ = [
     "Pca",
     "Precision",
     "Preflight",
+    "RandAugment",
+    "RandomErasing",
     "Residual",
     "RollBack",
     "SmoothedOver",

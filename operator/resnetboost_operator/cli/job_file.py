@@ -81,12 +81,20 @@ def _sentences(path: Path | str, problems: Sequence[schema.Problem]) -> list[str
 
 
 def with_absolute_paths(job: Manifest) -> Manifest:
-    """The job with absolute paths of data and weights: ranks run in folders of their own."""
+    """The job with absolute paths of data, weights and teachers: ranks run in folders of their own."""
     spec = {**job["spec"], "dataset": _absolute(job["spec"]["dataset"])}
     if "weights" in spec["model"]:
         spec["model"] = {**spec["model"], "weights": _absolute(spec["model"]["weights"])}
+    spec["stages"] = [
+        {**stage, "distillation": _absolute(stage["distillation"], "teacher")} if "distillation" in stage else stage
+        for stage in spec["stages"]
+    ]
     return {**job, "spec": spec}
 
 
-def _absolute(place: Manifest) -> Manifest:
-    return {**place, "path": str(Path(place["path"]).expanduser().absolute())} if "path" in place else place
+def _absolute(block: Manifest, field: str = "path") -> Manifest:
+    """The block with an absolute path in that field, if it has one; an address in object storage stays as it is."""
+    place = block.get(field)
+    if place is None or "://" in place:
+        return block
+    return {**block, field: str(Path(place).expanduser().absolute())}

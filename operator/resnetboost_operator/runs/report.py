@@ -74,7 +74,14 @@ _STAGE_COLUMNS = ("Stage", "State", "Attempts", "Top-1", "Top-5", "Test loss", "
 _EVALUATION_COLUMNS = ("Stage", "Best checkpoint", "By", "Value", "Ended early")
 _CLASS_COLUMNS = ("Class", "Images", "Recall", "Precision")
 MOST_CLASSES = 100  # with a row in the report
-_LOSS_ROWS = ("Label smoothing", "Precision", "Loss scale", "Steps left out, as gradients overflowed")
+_LOSS_ROWS = (
+    "Function",
+    "Teacher",
+    "Label smoothing",
+    "Precision",
+    "Loss scale",
+    "Steps left out, as gradients overflowed",
+)
 _NOISE_ROWS = ("Global batch, images", "Noise scale in the middle of the steps, images", "At their end, images")
 _CURVATURE_ROWS = (
     "Updates",
@@ -270,7 +277,7 @@ def _loss_cells(loss: Loss) -> Sequence[object]:
     least, greatest = loss.scales
     scale = f"{least:g}" if least == greatest else f"{least:g} to {greatest:g}"
     left_out = f"{loss.left_out} of {loss.steps}"
-    return (loss.smoothing, loss.precision, scale if least == least else None, left_out)
+    return (loss.function, loss.teacher, loss.smoothing, loss.precision, scale if least == least else None, left_out)
 
 
 def _noise_cells(found: Noise) -> Sequence[object]:

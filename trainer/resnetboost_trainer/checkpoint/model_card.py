@@ -102,7 +102,12 @@ def _front(facts: Facts) -> dict[str, Any]:
     if results:
         entry = {
             "task": {"type": "image-classification"},
-            "dataset": {"name": _dataset(manifest), "type": _dataset(manifest), "revision": manifest.dataset},
+            "dataset": {
+                "name": _dataset(manifest),
+                "type": _dataset(manifest),
+                "revision": manifest.dataset,
+                **({} if _validation_split(manifest) is None else {"split": "validation"}),
+            },
             "metrics": results,
         }
         front["model-index"] = [{"name": manifest.job_name, "results": [entry]}]
@@ -200,6 +205,10 @@ def _data(facts: Facts) -> str:
     lines = ["## Data"]
     if manifest is not None:
         lines.append(f"Trained on {_plain(_dataset(manifest))}, fingerprint `{_plain(manifest.dataset)}`.")
+        share = _validation_split(manifest)
+        if share is not None:
+            apart = f"{share:.3g} of each class of its training images was set apart"
+            lines.append(f"{apart}; evaluations during training used those, not a test set.")
     if prepared is None:
         return "\n\n".join(lines) if len(lines) > 1 else ""
     colours = "grey" if len(prepared.mean) == 1 else "RGB"
@@ -271,6 +280,13 @@ def _on_one_line(value: Any) -> Any:
 
 def _dataset(manifest: Manifest) -> str:
     return manifest.dataset.partition(":")[0]
+
+
+def _validation_split(manifest: Manifest) -> float | None:
+    """The share of the training images that was tested with, if the checkpoint says so."""
+    dataset = manifest.config.get("dataset")
+    share = dataset.get("validationSplit") if isinstance(dataset, dict) else None
+    return float(share) if isinstance(share, int | float) and 0 < share < 1 else None
 
 
 def _numbers(values: Sequence[float]) -> str:

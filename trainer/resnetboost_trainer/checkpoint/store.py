@@ -58,7 +58,8 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     (data/rng.py). Old checkpoints without a job namespace and name are found by uid only. `written` is in Unix seconds.
     `world_size` is the number of virtual ranks, which the training is defined by; `ranks` is that of the gang, 0 if the
     checkpoint is older than this field. `layout` describes a snapshot's flat vector; `basis` identifies the subspace of
-    a PCA state; `weights` is the fingerprint of the file that the run's first weights came from. The step after this
+    a PCA state; `weights` is the fingerprint of the file that the run's first weights came from; `teacher` is the hash
+    of the weights that it learns from, if it does. The step after this
     one takes the batch `step + skipped_batches` of the data order: roll-backs skip some. `best` is that of a best
     checkpoint; `history` has the evaluations that `stopWhen` looks at, and `stopped_early` how they ended the stage."""
 
@@ -81,6 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     layout: str = ""
     basis: str = ""
     weights: str = ""
+    teacher: str = ""
     skipped_batches: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     preparation: Preparation | None = None
     best: BestMark | None = None

@@ -37,6 +37,11 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--path", help="where it is (default: where it was in training)")
     made.add_argument("--test-folder", help="of an ImageFolder, the folder to test with")
+    made.add_argument(
+        "--test-set",
+        action="store_true",
+        help="the data set's own test images, not those that validationSplit set apart",
+    )
     made.add_argument("--image-size", type=int, help="side of the square that the network sees, in pixels")
     made.add_argument("--resize", type=int, help="length of the shorter side that it is cut out of")
     made.add_argument("--batch", type=int, default=BATCH, help=f"images at a time (default: {BATCH})")
@@ -55,7 +60,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if arguments.record and address.is_address(arguments.source):
         raise ConfigError("--record: a checkpoint in object storage is not changed; use --save DIR")
     network = trained.read(arguments.source, arguments.model, arguments.weights, arguments.which)
-    dataset = load(network, chosen(network, arguments))
+    source = chosen(network, arguments)
+    dataset = load(network, source)
     from resnetboost_trainer.checkpoint import inference
     from resnetboost_trainer.data.corrupt import Corrupt
     from resnetboost_trainer.distributed.communicator import Communicator
@@ -79,6 +85,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         "checkpoint": str(network.path),
         "dataset": dataset.fingerprint,
         "trainedOn": network.manifest.dataset if network.manifest is not None else None,
+        "validationSplit": source.validation_split,
         "images": len(dataset.test.labels) - corrupt.found,
         "skipped": corrupt.found,
         **msgspec.to_builtins(result),
@@ -115,6 +122,8 @@ def chosen(network: Trained, arguments: argparse.Namespace) -> config.Dataset:
     given = {name: value for name, value in options.items() if value is not None}
     if arguments.image_size is not None and arguments.resize is None:
         given["evaluation_resize"] = None
+    if arguments.test_set or arguments.test_folder is not None:
+        given["validation_split"] = None
     found = msgspec.structs.replace(known, **given, augmentation=config.PLAIN, max_corrupt_images=arguments.skip)
     return _alone(found) if found.name == "ImageFolder" else found
 
@@ -134,9 +143,12 @@ def _size(network: Trained) -> tuple[int | None, int | None]:
 
 
 def _alone(dataset: config.Dataset) -> config.Dataset:
-    """Use the test folder in place of a missing training folder: evaluation does not need the training images."""
+    """Use the test folder in place of a missing training folder: evaluation does not need the training images.
+
+    With validationSplit it does: they contain the images to test with.
+    """
     train = Path(dataset.path or "") / (dataset.train_folder or "train")
-    if train.is_dir():
+    if train.is_dir() or dataset.validation_split is not None:
         return dataset
     return msgspec.structs.replace(dataset, train_folder=dataset.test_folder or "val")
 
@@ -168,9 +180,10 @@ def _as_text(network: Trained, facts: dict[str, Any]) -> str:
     same = facts["trainedOn"] == facts["dataset"]
     skipped = f", {facts['skipped']} unusable skipped" if facts["skipped"] else ""
     origin = "the data set it was trained on" if same else "not known to be the one it was trained on"
+    kind = "test" if facts["validationSplit"] is None else "validation"
     rows = {
         "network": network.describe(),
-        "data": f"{facts['images']} test images of {readable(facts['dataset'])}, {origin}{skipped}",
+        "data": f"{facts['images']} {kind} images of {readable(facts['dataset'])}, {origin}{skipped}",
         "top-1": f"{facts['top1']:.2%}",
         "top-5": f"{facts['top5']:.2%}",
         "test loss": f"{facts['loss']:.4f}",

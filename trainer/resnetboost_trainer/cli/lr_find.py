@@ -97,14 +97,16 @@ def _losses(settings: Config, dataset: Dataset, rates: Sequence[float]) -> Itera
     from resnetboost_trainer.data.corrupt import Corrupt
     from resnetboost_trainer.data.loader import DataLoader
     from resnetboost_trainer.distributed.communicator import Communicator
-    from resnetboost_trainer.engine import device
+    from resnetboost_trainer.engine import device, objective
     from resnetboost_trainer.engine.train_step import Program
     from resnetboost_trainer.models import resnet
     from resnetboost_trainer.optim import schedule
 
     device.prepare(settings.device.type, settings.jit_level)
     network = resnet.configured(settings.model, dataset.channels, settings.seed, settings.precision)
-    program = Program(settings, network, Communicator(0, 1))
+    alone = Communicator(0, 1)
+    goal = objective.of(settings, dataset, alone)
+    program = Program(settings, network, alone, objective=goal)
     if settings.model.weights is not None:
         read = pretrained.read(settings.model, settings.model.weights, dataset.channels)
         program.state.warm_start(program.state.completed(read.arrays))
@@ -118,6 +120,7 @@ def _losses(settings: Config, dataset: Dataset, rates: Sequence[float]) -> Itera
         batches = feed.batches(share.steps(0, len(rates)))
         for step, rate in enumerate(rates):
             now = msgspec.structs.replace(schedule.at(settings, step, share.per_epoch), learning_rate=rate)
+            goal.begin(next(share.steps(step, step + 1)).whole)
             for _ in range(parts - 1):
                 part = next(batches)
                 program.accumulate(Tensor(part.images), Tensor(part.labels), now)

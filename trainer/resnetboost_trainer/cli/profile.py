@@ -126,7 +126,8 @@ def _measured(settings: Config, environment: Environment, dataset: Dataset, fold
     timed = TimedSteps(settings, dataset, Communicator(rank, size, leader=environment.leader), WARM_UP + 2 * steps)
     timed.take(WARM_UP)
     layers = LayerTimes(settings.model.name, dataset.channels)
-    with layers.recorded():
+    # A teacher's layers would count as the student's, and may be more.
+    with layers.recorded() if settings.distillation is None else contextlib.nullcontext():
         plain = timed.take(steps)
     with op_trace.recorded(folder / TRACE, kind) if rank == 0 else contextlib.nullcontext():
         recorded = timed.take(steps)

@@ -11,6 +11,10 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from PIL import Image
+
+from resnetboost_trainer.data.erasing import RandomErasing
+from resnetboost_trainer.data.randaugment import RandAugment
 
 _ATTEMPTS = 10
 
@@ -66,10 +70,15 @@ class Colour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayAugmentation(msgspec.Struct, frozen=True):
-    """Augmentation of images in memory: pad by `padding`, crop to the same size, flip with probability `flip`."""
+    """Augmentation of images in memory: pad by `padding`, crop to the same size, flip with probability `flip`.
+
+    RandAugment follows, for images of bytes, and random erasing of normalised images.
+    """
 
     padding: int
     flip: float
+    rand_augment: RandAugment | None = None
+    erasing: RandomErasing | None = None
 
     def apply(self, images: NDArray[Any], blank: NDArray[np.float32], draws: Sequence[Generator]) -> NDArray[Any]:
         """Augment images (n, c, h, w); `blank` (c,) is the border's colour. Returns (n, c, h, w) of the same type."""
@@ -83,4 +92,23 @@ class ArrayAugmentation(msgspec.Struct, frozen=True):
             top, left = (int(offset) for offset in draw.integers(2 * reach + 1, size=2))
             part = padded[index, :, top : top + height, left : left + width]
             out[index] = part[:, :, ::-1] if draw.random() < self.flip else part
+            if self.rand_augment is not None:
+                out[index] = _of_picture(self.rand_augment.apply(_picture(out[index]), draw))
         return out
+
+    def erase(self, images: NDArray[np.float32], draws: Sequence[Generator]) -> None:
+        """Erase parts of normalised images (n, c, h, w) in place, with the generators that `apply` has used."""
+        if self.erasing is not None:
+            for image, draw in zip(images, draws, strict=True):
+                self.erasing.apply(image, draw)
+
+
+def _picture(pixels: NDArray[Any]) -> Image.Image:
+    """The Pillow image of bytes (1 or 3, h, w)."""
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def _of_picture(image: Image.Image) -> NDArray[np.uint8]:
+    """The bytes of a Pillow image (1 or 3, h, w)."""
+    pixels = np.asarray(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

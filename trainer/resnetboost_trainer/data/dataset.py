@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from resnetboost_trainer.data.augmentation import ArrayAugmentation
 from resnetboost_trainer.data.rng import SampleRNG
-from resnetboost_trainer.data.stream import Stream
+from resnetboost_trainer.data.stream import Selection, Stream
 
 Images = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -33,7 +33,7 @@ class Split(Protocol):
         """Images per task of a thread; 0 if `fill` only copies, which needs no thread."""
 
     @property
-    def stream(self) -> Stream | None:
+    def stream(self) -> Selection | Stream | None:
         """What fetches the images ahead of `fill`; None if they are on this machine."""
 
     def name(self, index: int) -> str:
@@ -86,11 +86,15 @@ class ArraySplit:
         return f"sample {index}"
 
     def fill(self, out: Images, indices: Indices, rng: SampleRNG | None) -> None:
+        augmentation = self.augmentation if rng is not None else None
+        draws = [rng.of(int(index)) for index in indices] if augmentation is not None and rng is not None else []
         chosen = self.pixels[indices]
-        if self.augmentation is not None and rng is not None:
-            chosen = self.augmentation.apply(chosen, self.blank, [rng.of(int(index)) for index in indices])
+        if augmentation is not None:
+            chosen = augmentation.apply(chosen, self.blank, draws)
         if self.channels is None:
             out[...] = chosen
-            return
-        np.subtract(chosen, self.channels.mean[:, None, None], out=out)
-        np.divide(out, self.channels.deviation[:, None, None], out=out)
+        else:
+            np.subtract(chosen, self.channels.mean[:, None, None], out=out)
+            np.divide(out, self.channels.deviation[:, None, None], out=out)
+        if augmentation is not None:
+            augmentation.erase(out, draws)

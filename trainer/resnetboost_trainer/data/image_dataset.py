@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from resnetboost_trainer.data import read_errors, transforms
 from resnetboost_trainer.data.dataset import Images, Indices, Unreadable
 from resnetboost_trainer.data.rng import SampleRNG
-from resnetboost_trainer.data.stream import Stream
+from resnetboost_trainer.data.stream import Selection, Stream
 from resnetboost_trainer.data.transforms import Augmented, Evaluated
 
 
@@ -20,7 +20,7 @@ class Contents(Protocol):
         """Class of each file (n,)."""
 
     @property
-    def stream(self) -> Stream | None:
+    def stream(self) -> Selection | Stream | None:
         """What fetches the files ahead of `read`; None if they are on this machine."""
 
     def name(self, index: int) -> str:
@@ -44,7 +44,7 @@ class ImageDataset:
         return self.contents.labels
 
     @property
-    def stream(self) -> Stream | None:
+    def stream(self) -> Selection | Stream | None:
         return self.contents.stream
 
     def name(self, index: int) -> str:

@@ -4,7 +4,9 @@ import msgspec
 
 from resnetboost_trainer import config
 from resnetboost_trainer.data.augmentation import ArrayAugmentation, Colour, ResizedCrop
+from resnetboost_trainer.data.erasing import RandomErasing
 from resnetboost_trainer.data.mixup import Mixing
+from resnetboost_trainer.data.randaugment import RandAugment
 from resnetboost_trainer.data.sources.source import Source
 from resnetboost_trainer.data.transforms import Augmented, Evaluated
 from resnetboost_trainer.failures import ConfigError
@@ -40,11 +42,40 @@ def recipe(dataset: config.Dataset, classes: int, source: Source) -> Recipe:
         min_ratio=chosen.min_ratio,
         max_ratio=chosen.max_ratio,
     )
-    augmented = Augmented(resized if crop == "RandomResized" else evaluated, flip, _colour(chosen))
+    random, erasing = _rand_augment(dataset, source), _erasing(chosen)
+    augmented = Augmented(resized if crop == "RandomResized" else evaluated, flip, _colour(chosen), random, erasing)
     padding = chosen.padding if crop == "Padded" else 0
+    changes = padding or flip or random is not None or erasing is not None
+    arrays = ArrayAugmentation(padding, flip, random, erasing) if changes else None
     mixes = chosen.mixup_alpha or chosen.cutmix_alpha
     mixing = Mixing(chosen.mixup_alpha, chosen.cutmix_alpha, classes) if mixes else None
-    return Recipe(size, evaluated, augmented, ArrayAugmentation(padding, flip) if padding or flip else None, mixing)
+    return Recipe(size, evaluated, augmented, arrays, mixing)
+
+
+def _rand_augment(dataset: config.Dataset, source: Source) -> RandAugment | None:
+    chosen = dataset.augmentation.rand_augment
+    if chosen is None:
+        return None
+    field = "dataset.augmentation.randAugment"
+    if source.arrays is not None:
+        raise ConfigError(f"{field}: it is for images of bytes, and those of {dataset.name} are numbers; leave it out")
+    if chosen.magnitude >= chosen.num_bins:
+        raise ConfigError(f"{field}.magnitude: {chosen.magnitude} must be below numBins: {chosen.num_bins}")
+    return RandAugment(num_ops=chosen.num_ops, magnitude=chosen.magnitude, num_bins=chosen.num_bins)
+
+
+def _erasing(chosen: config.Augmentation) -> RandomErasing | None:
+    erasing = chosen.random_erasing
+    if erasing is None or erasing.probability == 0:
+        return None
+    return RandomErasing(
+        probability=erasing.probability,
+        min_scale=erasing.min_scale,
+        max_scale=erasing.max_scale,
+        min_ratio=erasing.min_ratio,
+        max_ratio=erasing.max_ratio,
+        noise=erasing.fill == "Noise",
+    )
 
 
 def _colour(chosen: config.Augmentation) -> Colour | None:

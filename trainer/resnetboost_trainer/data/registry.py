@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer import config
-from resnetboost_trainer.data import arrays, download, preprocessing, read_errors, recipe
+from resnetboost_trainer.data import arrays, download, preprocessing, read_errors, recipe, split
 from resnetboost_trainer.data.dataset import ArraySplit, Split
 from resnetboost_trainer.data.image_dataset import ImageDataset
 from resnetboost_trainer.data.mixup import Mixing
@@ -21,10 +21,18 @@ from resnetboost_trainer.data.sources.source import Files, Source, place
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.storage import address
 
+
+def _parts(dataset: config.Dataset) -> tuple[npz.Part, ...]:
+    """The parts that are read: with validationSplit the test images may be missing."""
+    return npz.PARTS if dataset.validation_split is None else npz.PARTS[:1]
+
+
 _CIFAR_PATH, _DIGITS = "the folder of its .bin files", tuple("0123456789")
 SOURCES = {
     "digits": Source(arrays=digits.read, class_names=lambda _: _DIGITS),
-    "npz": Source(arrays=lambda dataset, classes: npz.read(place(dataset), classes), path="the path of a file"),
+    "npz": Source(
+        arrays=lambda dataset, classes: npz.read(place(dataset), classes, _parts(dataset)), path="the path of a file"
+    ),
     "mnist_5k": Source(pixels=mnist.read_5k, class_names=lambda _: _DIGITS),
     "MNIST": Source(pixels=mnist.read, path="the folder of its idx files", class_names=lambda _: _DIGITS),
     "CIFAR10": Source(
@@ -116,15 +124,20 @@ def _load(dataset: config.Dataset, classes: int, known: Preparation | None, stor
     chosen = recipe.recipe(dataset, classes, source)
     if source.path is not None and dataset.path is None:
         raise ConfigError(f"dataset.path: missing; dataset.name: {dataset.name} needs {source.path}")
+    share = dataset.validation_split
     if source.streamed is not None and dataset.path is not None and address.is_address(dataset.path):
-        return _of_files(dataset, source.streamed(dataset, classes, storage), chosen, classes)
+        files = source.streamed(dataset, classes, storage)
+        return _of_files(dataset, files if share is None else split.of_files(files, share), chosen, classes)
     dataset = download.local(dataset, storage)
     if source.files is not None:
-        return _of_files(dataset, source.files(dataset, classes), chosen, classes)
+        files = source.files(dataset, classes)
+        return _of_files(dataset, files if share is None else split.of_files(files, share), chosen, classes)
     read = source.arrays or source.pixels
     assert read is not None
     found = read(dataset, classes)
     names = source.class_names(dataset)[:classes]
+    if share is not None:
+        found = split.of_arrays(found, share, names)
     if source.arrays is not None:
         origin = dataset.path if source.path is not None and dataset.path is not None else dataset.name
         parts = arrays.normalised(found, origin, chosen.arrays, names, known)

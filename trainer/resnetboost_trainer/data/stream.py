@@ -45,6 +45,10 @@ class Stream:
         self._urgent: deque[int] = deque()
         self._queued = self._held = self._threads = 0
 
+    def again(self) -> "Stream":
+        """Return a stream of the same images, with announcements of its own."""
+        return Stream(self._fetch, self._sizes)
+
     def ahead(self, requests: Iterable[T], images: Callable[[T], NDArray[np.int64]]) -> Iterator[T]:
         """Yield the requests, while the images of those to come are fetched. Forget what an earlier call announced."""
         self.forget()
@@ -146,3 +150,18 @@ class Stream:
                 entry.future.set_result(data)
             else:
                 entry.future.set_exception(error)
+
+
+class Selection:
+    """The stream of a split whose images are some of those of `whole`, by their indices there."""
+
+    def __init__(self, whole: Stream, indices: NDArray[np.int64]) -> None:
+        self._whole, self._indices = whole, indices
+
+    def ahead(self, requests: Iterable[T], images: Callable[[T], NDArray[np.int64]]) -> Iterator[T]:
+        """As `Stream.ahead`, by indices of the split."""
+        return self._whole.ahead(requests, lambda request: self._indices[images(request)])
+
+    def forget(self) -> None:
+        """As `Stream.forget`."""
+        self._whole.forget()

@@ -16,6 +16,8 @@ from PIL import Image, ImageEnhance
 from resnetboost_trainer.data import resize
 from resnetboost_trainer.data.augmentation import Box, Colour, ResizedCrop
 from resnetboost_trainer.data.dataset import Channels, Images, Unreadable
+from resnetboost_trainer.data.erasing import RandomErasing
+from resnetboost_trainer.data.randaugment import RandAugment
 from resnetboost_trainer.data.resize import Part, Pixels
 
 # The usual values of ImageNet's training images, given as fractions of 255; also used for other photographs.
@@ -55,11 +57,15 @@ class Evaluated(msgspec.Struct, frozen=True):
 
 
 class Augmented(msgspec.Struct, frozen=True):
-    """The training transform: a random or central crop, a flip with probability `flip`, and colour jitter."""
+    """The training transform: a random or central crop, a flip with probability `flip`, RandAugment, colour jitter and
+    random erasing, in this order.
+    """
 
     crop: ResizedCrop | Evaluated
     flip: float
     colour: Colour | None
+    rand_augment: RandAugment | None = None
+    erasing: RandomErasing | None = None
 
 
 def fill(
@@ -79,14 +85,24 @@ def fill(
     crop = transform.crop
     part = _central(data, crop) if isinstance(crop, Evaluated) else _cropped(data, crop, size, draw)
     mirrored = bool(draw.random() < transform.flip)
-    if transform.colour is None:
+    if transform.colour is None and transform.rand_augment is None:
         resize.fill(out, part, mirrored, channels)
-        return
-    image = resize.resized(part, size, size)
-    for name, factor in transform.colour.factors(draw):
+    else:
+        image = _changed(resize.resized(part, size, size), mirrored, transform, draw)
+        resize.normalise(out, np.asarray(image), channels)
+    if transform.erasing is not None:
+        transform.erasing.apply(out, draw)
+
+
+def _changed(image: Image.Image, mirrored: bool, transform: Augmented, draw: Generator) -> Image.Image:
+    """Mirror the image if asked for, and change it at random."""
+    if mirrored:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if transform.rand_augment is not None:
+        image = transform.rand_augment.apply(image, draw)
+    for name, factor in transform.colour.factors(draw) if transform.colour is not None else ():
         image = turned(image, factor) if name == "hue" else _ENHANCERS[name](image).enhance(factor)
-    array = np.asarray(image)
-    resize.normalise(out, array[:, ::-1] if mirrored else array, channels)
+    return image
 
 
 def whole(data: bytes, width: int, height: int, grey: bool) -> Pixels:

@@ -56,16 +56,16 @@ class Gradient(nn.Cell):
         return loss if self.loss_scale == 1 else loss * self.loss_scale, logits
 
     def construct(self, images: Tensor, labels: Tensor, tail: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Shapes: images (n, c, h, w), labels (n,) or shares (n, K), tail (t,) -> (parameters + 2 + t,), one tensor per
-        probe; with the norm one number more.
+        """Shapes: images (n, c, h, w), labels (n,) or shares (n, K) or with a teacher's logits (n, 2 K), tail (t,) ->
+        (parameters + 2 + t,), one tensor per probe; with the norm one number more.
         """
         if self.varies:
             (_, logits, loss), gradients = self.gradient(images, labels)
         else:
             (loss, logits), gradients = self.gradient(images, labels)
-        labels = (
-            labels.argmax(1).astype(mindspore.int32) if labels.ndim == 2 else labels
-        )  # mixed labels: the largest share
+        if labels.ndim == 2:  # the class of the largest share; a teacher's logits may follow the shares
+            shares = labels if labels.shape[1] == logits.shape[1] else labels[:, : logits.shape[1]]
+            labels = shares.argmax(1).astype(mindspore.int32)
         correct = ops.equal(logits.argmax(1).astype(labels.dtype), labels).astype(loss.dtype).mean()
         pieces = [gradient.reshape(-1) for gradient in gradients[: self.count]]
         if self.buckets is not None:

@@ -16,6 +16,7 @@ from resnetboost_trainer.engine import loss, noise_scale
 from resnetboost_trainer.engine.accumulation import Accumulation
 from resnetboost_trainer.engine.divergence import LossWatch
 from resnetboost_trainer.engine.gradient import Gradient
+from resnetboost_trainer.engine.objective import Objective
 from resnetboost_trainer.failures import NumericsError
 from resnetboost_trainer.metrics.record import StepRecord
 from resnetboost_trainer.models.drop_path import DropPath
@@ -43,11 +44,22 @@ class Program:
     The micro batches of a step are those of each of this rank's virtual ranks, one virtual rank after another.
     """
 
-    def __init__(self, config: Config, network: nn.Cell, communicator: Communicator, prepared: object = None) -> None:
-        """`prepared` is what `registry.prepare` returned for the stage. A collective."""
+    def __init__(
+        self,
+        config: Config,
+        network: nn.Cell,
+        communicator: Communicator,
+        prepared: object = None,
+        objective: Objective | None = None,
+    ) -> None:
+        """`prepared` is what `registry.prepare` returned for the stage. A collective.
+
+        The objective may only be left out where it needs neither the training data nor a teacher.
+        """
         self.communicator, self.classes, self.network = communicator, config.model.num_classes, network
         self.loss_scale, self.precision = config.loss_scale, config.precision
-        entropy = loss.CrossEntropy(config.label_smoothing, config.label_smoothing_over)
+        self.objective = objective or Objective(config)
+        criterion, self.teacher = self.objective.loss, self.objective.teacher
         if communicator.leads:
             log.info(loss.described(config.label_smoothing, config.label_smoothing_over, self.classes))
         self.virtual = virtual_ranks.of(config, communicator.size)
@@ -57,7 +69,7 @@ class Program:
             self.drop_path = DropPath(network, config.drop_path, batch, config.seed, config.stage)
         if config.sync_batch_norm and communicator.size > 1:
             synchronize(network, communicator.size)
-        context = BuildContext(config, network, entropy, communicator, prepared)
+        context = BuildContext(config, network, criterion, communicator, prepared)
         parts, self.state = registry.build(context)
         self.of_each = self.state.become_virtual(self.virtual.each) if self.virtual.each > 1 else None
         self.update_rule, self.curvature, self.advice = parts.update_rule, parts.curvature, parts.advice
@@ -78,8 +90,8 @@ class Program:
         buckets = _buckets(config, sizes, scale) if context.summed and communicator.size > 1 else None
         self.noise = noise_scale.of(config, self.virtual.count)
         measured = self.noise is not None
-        self.gradient = Gradient(network, entropy, parts.parameters, scale, buckets=buckets, norm=measured)
-        self.capturing = Gradient(network, entropy, parts.parameters, scale, probes, norm=measured)
+        self.gradient = Gradient(network, criterion, parts.parameters, scale, buckets=buckets, norm=measured)
+        self.capturing = Gradient(network, criterion, parts.parameters, scale, probes, norm=measured)
         for graph in (self.gradient, self.capturing):
             # Compiled graphs that are kept find only parameters of their own cell.
             graph.branch_factors = None if self.drop_path is None else self.drop_path.factors
@@ -96,6 +108,7 @@ class Program:
     def accumulate(self, images: Tensor, labels: Tensor, now: StepSchedule) -> None:
         """Add the gradient of a micro batch before the step's last one, which `step` takes. Not a collective."""
         begun = time.perf_counter()
+        labels = self.objective.labels(images, labels)
         last = (self._place + 1) % self.micro_batches == 0  # of its virtual rank
         due = last and self._is_due(now)
         tail = Tensor(np.zeros(1 + self.communicator.size, np.float32))
@@ -126,6 +139,7 @@ class Program:
         is broken.
         """
         begun = time.perf_counter() - self._accumulated_seconds
+        labels = self.objective.labels(images, labels)
         due = self._is_due(now)
         flat, captured = self._micro_batch(images, labels, Tensor(self._tail(stop)), now.step, due)
         batches, self._batches, self._place = [*self._batches, (images, labels)], [], 0

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import msgspec
+import numpy as np
 from mindspore import Tensor
+from numpy.typing import NDArray
 
 from resnetboost_api.status import EarlyStop
 from resnetboost_trainer.checkpoint import arrays, pretrained, remote, resume, snapshots, state, store, versions
@@ -23,11 +25,12 @@ from resnetboost_trainer.data.loader import DataLoader
 from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.engine import schedule_change
+from resnetboost_trainer.engine import objective, schedule_change
 from resnetboost_trainer.engine.best_weights import BestWeights
 from resnetboost_trainer.engine.compile_cache import Graphs
 from resnetboost_trainer.engine.early_stop import StopRule
 from resnetboost_trainer.engine.evaluator import Evaluation
+from resnetboost_trainer.engine.objective import Objective
 from resnetboost_trainer.engine.signals import StopRequest
 from resnetboost_trainer.engine.startup import StartupTimes
 from resnetboost_trainer.engine.train_step import Program
@@ -91,8 +94,10 @@ class Training:
         self.layout = snapshots.layout(self.weights)  # before the optimizer's cells give parameters longer names
         self.step = self.skipped = 0
         self.stop_rule = StopRule(config.stop_when, self.communicator)
+        self.teacher_sha256 = ""
         self.weights_fingerprint = self._first_weights()
-        self.program = Program(config, network, self.communicator, self._prepare())
+        self.objective = self._objective()
+        self.program = Program(config, network, self.communicator, self._prepare(), self.objective)
         corrupt = Corrupt(dataset.max_corrupt_images, self.virtual.each)
         self.feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self.evaluation = Evaluation(network, dataset, self.communicator, config.local_batch_size, corrupt)
@@ -194,6 +199,7 @@ class Training:
     def _train_step(self, batches: Iterator[tuple[Tensor, Tensor, float]]) -> StepRecord:
         started = time.perf_counter()
         now = schedule.at(self.config, self.step, self.per_epoch)
+        self.objective.begin(self._global_batch(self.step + self.skipped))
         images, labels, waited = next(batches)
         for _ in range(self.share.parts - 1):
             self.program.accumulate(images, labels, now)
@@ -209,6 +215,10 @@ class Training:
         if self.saver is not None:
             self.saver.check()
         return record
+
+    def _global_batch(self, batch: int) -> NDArray[np.int64]:
+        """The training images of a batch of the data order, over all ranks."""
+        return next(self.share.steps(batch, batch + 1)).whole
 
     def _fault(self, error: NumericsError | Diverged, step: int, learning_rate: float | None) -> TrainingError:
         """The same failure with its place: the step, and the batch that it had."""
@@ -414,6 +424,16 @@ class Training:
         pretrained.check_same(weights, before.weights, of_this_job, self.config.storage)
         return before.weights
 
+    def _objective(self) -> Objective:
+        """Build the loss, with the teacher that a resumed run began with, if there is one. A collective."""
+        before = None
+        if self.config.distillation is not None and self.communicator.leads:
+            before = resume.resumed(self._source())
+        sha256 = "" if before is None else before.teacher
+        found = objective.of(self.config, self.dataset, self.communicator, sha256)
+        self.teacher_sha256 = found.teacher_sha256
+        return found
+
     def _manifest(self) -> Manifest:
         config = self.config
         return Manifest(
@@ -434,6 +454,7 @@ class Training:
             algorithm=registry.state_of(config),
             basis=self.basis_digest,
             weights=self.weights_fingerprint,
+            teacher=self.teacher_sha256,
             skipped_batches=self.skipped,
             preparation=self.dataset.preparation,
             history=self.stop_rule.history,

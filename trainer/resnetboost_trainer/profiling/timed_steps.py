@@ -11,6 +11,7 @@ from resnetboost_trainer.data.corrupt import Corrupt
 from resnetboost_trainer.data.loader import DataLoader
 from resnetboost_trainer.distributed import virtual_ranks
 from resnetboost_trainer.distributed.communicator import Communicator
+from resnetboost_trainer.engine import objective
 from resnetboost_trainer.engine.train_step import Program
 from resnetboost_trainer.metrics.record import StepRecord
 from resnetboost_trainer.models import resnet
@@ -30,7 +31,8 @@ class TimedSteps:
         parts = virtual.each * config.accumulation_steps
         self.share = sampler.DistributedSampler(config.seed, self.global_batch, communicator.rank, size, samples, parts)
         self.network = resnet.configured(config.model, dataset.channels, config.seed, config.precision)
-        self.program = Program(config, self.network, communicator)
+        self.objective = objective.of(config, dataset, communicator)
+        self.program = Program(config, self.network, communicator, objective=self.objective)
         corrupt = Corrupt(dataset.max_corrupt_images, virtual.each)
         self._feed = DataLoader(dataset.train, corrupt, dataset.workers, dataset.mixing, dataset.autotune)
         self._batches = self._feed.batches(self.share.steps(0, total))
@@ -48,6 +50,7 @@ class TimedSteps:
         windows: list[Window] = []
         now = schedule.at(self.config, self._done, self.share.per_epoch)
         begun = time.perf_counter()
+        self.objective.begin(next(self.share.steps(self._done, self._done + 1)).whole)
         images, labels, waited = self._batch()
         for _ in range(self.share.parts - 1):
             started = time.time_ns()

@@ -14,6 +14,9 @@ from resnetboost_operator.cli.trainer import options, process
 @options.dataset("Data set to evaluate on. [default: that of the training]")
 @options.DATASET_PATH
 @click.option("--test-folder", metavar="NAME", help="For ImageFolder: folder of the test images.")
+@click.option(
+    "--test-set", is_flag=True, help="The data set's own test images, not those that validationSplit set apart."
+)
 @options.SIZE
 @options.RESIZE
 @click.option("--batch", type=click.IntRange(1), metavar="N", help="Batch size. [default: 64]")

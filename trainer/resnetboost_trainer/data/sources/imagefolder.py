@@ -109,16 +109,23 @@ def _layout(root: Path) -> str:
 
 
 def read(dataset: config.Dataset, num_classes: int) -> Files:
-    """Find the images below `trainFolder` and `testFolder` of the data set's path. Raises DataError."""
-    train, test = contents(place(dataset), dataset.train_folder or "train", dataset.test_folder or "val", num_classes)
+    """Find the images below `trainFolder` and `testFolder` of the data set's path. Raises DataError.
+
+    With `validationSplit` the second is not looked at, and the first comes twice.
+    """
+    folder = dataset.train_folder or "train"
+    tested = folder if dataset.validation_split is not None else dataset.test_folder or "val"
+    train, test = contents(place(dataset), folder, tested, num_classes)
     return Files(train, test, train.classes)
 
 
 def contents(root: Path, train: str, test: str, num_classes: int) -> tuple[FolderContents, FolderContents]:
     """Return training and test images. Raises DataError if their classes differ or are not `num_classes`."""
     names = classes(root, train, "train on")
-    check(f"{root / train}", f"{root / test}", names, num_classes, lambda: classes(root, test, "test with"))
-    return FolderContents(root / train, names), FolderContents(root / test, names)
+    others = names if train == test else None
+    check(f"{root / train}", f"{root / test}", names, num_classes, lambda: others or classes(root, test, "test with"))
+    first = FolderContents(root / train, names)
+    return first, first if train == test else FolderContents(root / test, names)
 
 
 def check(train: str, test: str, names: Sequence[str], num_classes: int, others: Callable[[], Sequence[str]]) -> None:

@@ -261,22 +261,28 @@ def rows_of(database: Path, name: str) -> NDArray[np.int64]:
 def read(dataset: config.Dataset, num_classes: int) -> Files:
     """Find the files below the data set's path, and the class names if they lie beside them. Raises DataError."""
     root = place(dataset)
-    return Files(*contents(root, num_classes), classes(root))
+    return Files(*contents(root, num_classes, dataset.validation_split is None), classes(root))
 
 
-def contents(root: Path, num_classes: int) -> tuple[MindRecordContents, MindRecordContents]:
-    """Return training and test images: files named train... and val... or test.... Raises DataError."""
+def contents(root: Path, num_classes: int, tested: bool = True) -> tuple[MindRecordContents, MindRecordContents]:
+    """Return training and test images: files named train... and val... or test.... Raises DataError.
+
+    If they are not `tested` with, the second are not looked at, and the first come twice.
+    """
     try:
         names = [entry.name for entry in os.scandir(root)]
     except OSError as error:
         raise read_errors.failure(f"{root}: the folder of MindRecord files cannot be read", error) from None
-    train, test = (
-        MindRecordContents([root / name for name in chosen(names, beginnings, os.fspath(root))]) for beginnings in PARTS
-    )
-    return check(train, num_classes), check(test, num_classes)
+
+    def part(beginnings: tuple[str, ...]) -> MindRecordContents:
+        files = [root / name for name in chosen(names, beginnings, os.fspath(root))]
+        return check(MindRecordContents(files), num_classes)
+
+    train = part(PARTS[0])
+    return train, part(PARTS[1]) if tested else train
 
 
-def check(part: Contents, num_classes: int) -> Contents:
+def check(part: MindRecordContents, num_classes: int) -> MindRecordContents:
     """Return the rows. Raise DataError if one has a label that the network lacks."""
     wrong = np.flatnonzero(part.labels >= num_classes)
     if wrong.size:

@@ -5,7 +5,7 @@ Shapes and types are checked by the arrays' headers before anything is unpacked:
 
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from resnetboost_trainer.data import read_errors
 from resnetboost_trainer.failures import DataError
 
-NAMES = ("x_train", "y_train", "x_test", "y_test")
-IMAGES = ("x_train", "x_test")
+Part = tuple[str, str]
+PARTS: tuple[Part, ...] = (("x_train", "y_train"), ("x_test", "y_test"))
+IMAGES = tuple(images for images, _ in PARTS)
 MAX_CHANNELS = 4
 # Every rank holds all images as float32; ImageNet-sized sets need another kind of data set.
 LIMIT_BYTES = 8 << 30
@@ -38,13 +39,18 @@ class _Header(NamedTuple):
     dtype: np.dtype[Any]
 
 
-def read(path: Path, num_classes: int) -> Arrays:
-    """Read and check the file's arrays, except the images' values. Raises DataError, StorageError."""
+def read(path: Path, num_classes: int, parts: Sequence[Part] = PARTS) -> Arrays:
+    """Read and check the file's arrays, except the images' values; those of a part that is left out are empty.
+
+    Raises DataError, StorageError.
+    """
+    names = [name for part in parts for name in part]
     try:
         with zipfile.ZipFile(path) as archive:
-            headers = {name: _header(archive, path, name) for name in NAMES}
-            _check(path, headers)
-            arrays = Arrays(*(_values(archive, name) for name in NAMES))
+            headers = {name: _header(archive, path, name, names) for name in names}
+            _check(path, headers, parts)
+            found = [_values(archive, name) for name in names]
+            arrays = Arrays(*found, *(array[:0] for array in found[: 4 - len(found)]))
     except (DataError, MemoryError):
         raise
     except OSError as error:
@@ -57,14 +63,14 @@ def read(path: Path, num_classes: int) -> Arrays:
     return arrays
 
 
-def _header(archive: zipfile.ZipFile, path: Path, name: str) -> _Header:
+def _header(archive: zipfile.ZipFile, path: Path, name: str, needed: Sequence[str]) -> _Header:
     """Read shape and type of an array. Raises DataError if it is missing or has another length."""
     try:
         info = archive.getinfo(f"{name}.npy")
     except KeyError:
         names = [item.removesuffix(".npy") for item in archive.namelist()[:8]]
         there = ", ".join(name[:40] if name.isprintable() else "?" for name in names) or "nothing"
-        raise DataError(f"{path}: {name}: missing; needed are {', '.join(NAMES)}, there are {there}") from None
+        raise DataError(f"{path}: {name}: missing; needed are {', '.join(needed)}, there are {there}") from None
     with archive.open(info) as stream:
         file = cast(BinaryIO, stream)
         version = _NPY.read_magic(file)
@@ -84,23 +90,25 @@ def _values(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
         return cast(NDArray[Any], _NPY.read_array(file, allow_pickle=False))
 
 
-def _check(path: Path, headers: Mapping[str, _Header]) -> None:
+def _check(path: Path, headers: Mapping[str, _Header], parts: Sequence[Part]) -> None:
+    images = [name for name, _ in parts]
     for name, header in headers.items():
-        problem = _image_problem(header) if name in IMAGES else _label_problem(header)
+        problem = _image_problem(header) if name in images else _label_problem(header)
         problem = "has no samples; at least one is needed" if 0 in header.shape[:1] else problem
         if problem:
             raise DataError(f"{path}: {name}: {problem}")
-    for images, labels in (("x_train", "y_train"), ("x_test", "y_test")):
-        samples, count = headers[images].shape[0], headers[labels].shape[0]
+    for pixels, labels in parts:
+        samples, count = headers[pixels].shape[0], headers[labels].shape[0]
         if samples != count:
             raise DataError(
-                f"{path}: {images} has {samples} samples but {labels} has {count}; one label each is needed"
+                f"{path}: {pixels} has {samples} samples but {labels} has {count}; one label each is needed"
             )
-    _check_alike(path, headers["x_train"], headers["x_test"])
-    needed = sum(4 * math.prod(headers[name].shape) for name in IMAGES)
+    if len(images) > 1:
+        _check_alike(path, *(headers[name] for name in images))
+    needed = sum(4 * math.prod(headers[name].shape) for name in images)
     if needed > LIMIT_BYTES:
         raise DataError(
-            f"{path}: x_train and x_test need {needed / 2**30:.1f} GiB as float32;"
+            f"{path}: {' and '.join(images)} need {needed / 2**30:.1f} GiB as float32;"
             f" at most {LIMIT_BYTES >> 30} GiB are held in memory, so use fewer or smaller images"
         )
 

@@ -4,6 +4,7 @@ Names, order, labels and fingerprint are those of the same files on a disk. Only
 read before the first step.
 """
 
+import copy
 import errno
 import functools
 import os
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,9 @@ _BLOCK_BYTES = 1 << 20
 _BLOCKS_HELD = 4
 # Rows that begin within that many bytes are fetched with one request, as it takes as long as one of them.
 _GROUP_BYTES = 16 << 10
+
+
+_S = TypeVar("_S", "_Folder", "_Records")
 
 
 class _Place:
@@ -59,9 +63,20 @@ def folder(dataset: config.Dataset, num_classes: int, settings: ObjectStorage) -
     place = _Place(dataset, settings)
     train, test = dataset.train_folder or "train", dataset.test_folder or "val"
     names = _classes(place, train, "train on")
+    if dataset.validation_split is not None:
+        imagefolder.check(f"{place.name}/{train}", "", names, num_classes, lambda: names)
+        whole = _Folder(place, train, names)
+        return Files(whole, _again(whole), tuple(names))
     others = functools.partial(_classes, place, test, "test with")
     imagefolder.check(f"{place.name}/{train}", f"{place.name}/{test}", names, num_classes, others)
     return Files(_Folder(place, train, names), _Folder(place, test, names), tuple(names))
+
+
+def _again(whole: _S) -> _S:
+    """Return the same images with a stream of their own: each of both parts announces what it needs."""
+    other = copy.copy(whole)
+    other.stream = whole.stream.again()
+    return other
 
 
 def _classes(place: _Place, name: str, role: str) -> list[str]:
@@ -126,8 +141,14 @@ def records(dataset: config.Dataset, num_classes: int, settings: ObjectStorage) 
     """Open the files at the address, as `mindrecord.read`. Raises ConfigError, DataError, StorageError."""
     place = _Place(dataset, settings)
     objects = {item.key: item for item in place.bucket.objects() if "/" not in item.key}
-    parts = [mindrecord.chosen(objects, beginnings, place.name) for beginnings in mindrecord.PARTS]
-    train, test = (mindrecord.check(_Records(place, objects, names), num_classes) for names in parts)
+
+    def part(beginnings: tuple[str, ...]) -> _Records:
+        found = _Records(place, objects, mindrecord.chosen(objects, beginnings, place.name))
+        mindrecord.check(found, num_classes)
+        return found
+
+    train = part(mindrecord.PARTS[0])
+    test = part(mindrecord.PARTS[1]) if dataset.validation_split is None else _again(train)
     names = objects.get(mindrecord.CLASSES)
     return Files(train, test, () if names is None else class_names.parse(place.read(names)))
 
