@@ -54,17 +54,22 @@ def data(storage: Gateway, made: Path) -> Gateway:
     return storage
 
 
-def load(name: Name, root: object, corrupt: int = 0, **storage: Any) -> registry.Dataset:
+def load(name: Name, root: object, corrupt: int = 0, share: float | None = None, **storage: Any) -> registry.Dataset:
     augmentation = config.Augmentation(min_scale=0.08, max_scale=1, **CHANGES)
     dataset = config.Dataset(
-        name=name, path=f"{root}/{name}", image_size=16, augmentation=augmentation, max_corrupt_images=corrupt
+        name=name,
+        path=f"{root}/{name}",
+        image_size=16,
+        augmentation=augmentation,
+        max_corrupt_images=corrupt,
+        validation_split=share,
     )
     return registry.load(dataset, 2, storage=ObjectStorage(**storage))
 
 
 def steps(found: registry.Dataset, first: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[bytes]:
     feed = DataLoader(found.train, Corrupt(found.max_corrupt_images), 2, found.mixing)
-    share = DistributedSampler(5, GLOBAL, rank, ranks, TRAIN)
+    share = DistributedSampler(5, GLOBAL, rank, ranks, len(found.train.labels))
     try:
         for batch in feed.batches(share.steps(first, STEPS)):
             yield batch.images.tobytes() + batch.labels.tobytes()
@@ -80,6 +85,20 @@ def evaluations(found: registry.Dataset) -> list[bytes]:
         return [batch.images.tobytes() for batch in feed.batches(requests)]
     finally:
         feed.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_split_has_the_bits_of_local_files_also_while_both_parts_are_read(
+    name: Name, data: Gateway, made: Path
+) -> None:
+    local, far = load(name, made, share=0.25), load(name, "s3://bucket/deep", share=0.25)
+    assert far.fingerprint == local.fingerprint
+    expected, tested = list(steps(local)), evaluations(local)
+    training = steps(far)
+    found = [next(training), next(training)]
+    assert evaluations(far) == tested
+    assert found + list(training) == expected
+    assert len(far.train.labels) + len(far.test.labels) == TRAIN
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from resnetboost_trainer.data import stream
-from resnetboost_trainer.data.stream import Stream
+from resnetboost_trainer.data.stream import Selection, Stream
 
 SECONDS = 60
 
@@ -129,3 +129,15 @@ def test_a_new_call_forgets_what_the_one_before_announced(monkeypatch: pytest.Mo
     for _ in range(3):
         for batch in storage.batches(*([number] for number in range(8))):
             take(storage, *batch)
+
+
+def test_a_split_fetches_its_own_images_and_the_other_part_forgets_none_of_them() -> None:
+    storage = Storage()
+    other = Selection(storage.stream.again(), np.array([1, 4], np.int64))
+    chosen = Selection(storage.stream, np.array([7, 8, 40], np.int64))
+    batches = chosen.ahead([[2], [0]], lambda batch: np.array(batch, np.int64))
+    assert next(batches) == [2]
+    storage.await_requests(2)
+    other.forget()
+    take(storage, 40, 7)
+    assert sorted(storage.fetched) == [7, 40]
