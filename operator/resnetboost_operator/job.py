@@ -54,7 +54,7 @@ def parse_job(obj: dict[str, Any]) -> Job:
     metadata = obj["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     spec = msgspec.convert(obj["spec"], Spec)
-    defined = (obj.get("status") or {}).get("virtualRanks") or spec.device.count
+    defined = _virtual_ranks(obj.get("status")) or spec.device.count
     return Job(
         name=metadata["name"],
         namespace=metadata.get("namespace", "default"),
@@ -69,6 +69,12 @@ def parse_job(obj: dict[str, Any]) -> Job:
         defined_devices=defined,
         most_devices=spec.device.count,
     )
+
+
+def _virtual_ranks(status: object) -> int:
+    """Devices that a job is defined by, 0 if unknown; the status of a file is not checked, and may be anything."""
+    known = status.get("virtualRanks") if isinstance(status, Mapping) else None
+    return known if type(known) is int and known > 0 else 0
 
 
 def _completed(stage: Stage, defined: int) -> Stage:

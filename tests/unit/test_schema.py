@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -460,6 +460,8 @@ def test_any_object_gives_sentences_and_never_raises(junk: Any, old: Any) -> Non
 
 
 @pytest.mark.slow
+@example(("status",), True, ("metadata",), None)
+@example(("status",), {"virtualRanks": "2"}, ("metadata",), None)
 @given(st.sampled_from(PLACES), JUNK, st.sampled_from(PLACES), JUNK)
 def test_junk_in_a_job_never_raises_and_what_passes_can_be_parsed(
     place: tuple[str | int, ...], junk: Any, old_place: tuple[str | int, ...], old_junk: Any
