@@ -136,7 +136,8 @@ def test_after_kills_it_goes_on_and_no_trial_runs_twice(sweeping: Sweeping) -> N
         assert sweeping.steps(trial["number"]) <= again
 
 
-def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(sweeping: Sweeping) -> None:
+def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    sweeping = Sweeping(tmp_path, STUB_STEP_SECONDS="0.4")  # the first trial still runs when the second has begun
     process = sweeping.start("--trials", "2", "--parallel", "2")
     sweeping.until(process, lambda: min(sweeping.steps(0), sweeping.steps(1)) >= 3)
     process.send_signal(signal.SIGINT)

@@ -327,6 +327,10 @@ class SubsampleAndPad(nn.Cell):
         shape = (y.shape[0], self.additional_channels, y.shape[2], y.shape[3])
         return ops.concat((y, ops.zeros(shape, y.dtype)), 1)
 
+    def after(self, x: Tensor, token: Tensor) -> Tensor:
+        """Return the shortcut; it communicates nothing, so no order matters."""
+        return self.construct(x)
+
 
 def global_mean(x: Tensor) -> Tensor:
     """Return the mean over the pixels, (n, c, h, w) -> (n, c), by a product: a reduction is 5 times slower on a CPU."""
