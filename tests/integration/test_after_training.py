@@ -194,7 +194,9 @@ def test_photographs_are_evaluated_as_they_were_in_training(
 def test_different_classes_and_unusable_images_are_reported(
     photographed: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, _ = photographed
+    path, own = photographed
+    assert evaluating.main([str(path), "--path", str(own)]) == 0
+    assert ", those of its training\n" in capsys.readouterr().out
     root = photographs.folder(tmp_path / "other")
     for part in ("train", "val"):
         (root / part / "flower").rename(root / part / "zebra")
@@ -211,7 +213,7 @@ def test_different_classes_and_unusable_images_are_reported(
     assert found["dataset"] != found["trainedOn"]
     (root / "train").rename(root / "away")  # the training data may be gone
     assert evaluating.main([str(path), "--path", str(root), "--skip", "1"]) == 0
-    assert "not known to be the one it was trained on, 1 unusable skipped\n" in capsys.readouterr().out
+    assert "not known to be those of its training, 1 unusable skipped\n" in capsys.readouterr().out
 
 
 def test_a_missing_data_set_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,10 +176,16 @@ def load(network: Trained, dataset: config.Dataset) -> Dataset:
     return found
 
 
+def has_same_tests(trained: str | None, found: str) -> bool:
+    """Whether fingerprints of data sets name the same test images: of files nothing else is read here."""
+    first, second = ((each.partition(":")[0], each.rpartition(":")[2]) for each in (trained or "", found))
+    return first == second
+
+
 def _as_text(network: Trained, facts: dict[str, Any]) -> str:
-    same = facts["trainedOn"] == facts["dataset"]
+    same = has_same_tests(facts["trainedOn"], facts["dataset"])
     skipped = f", {facts['skipped']} unusable skipped" if facts["skipped"] else ""
-    origin = "the data set it was trained on" if same else "not known to be the one it was trained on"
+    origin = "those of its training" if same else "not known to be those of its training"
     kind = "test" if facts["validationSplit"] is None else "validation"
     rows = {
         "network": network.describe(),
