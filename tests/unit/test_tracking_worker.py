@@ -120,7 +120,7 @@ def test_the_end_does_not_wait_for_a_tracker_that_hangs(
     found.end("Interrupted", "asked to stop")
     hanging.set()
     assert dropped(counters) == 2
-    assert "tracker own-0 did not finish in time; 2 points are not sent" in caplog.text
+    assert "tracker own-0 did not finish in time; not sent: 2 points, the outcome" in caplog.text
     assert healthy.steps == [1, 2], "a tracker that hangs does not hold up another one"
 
 

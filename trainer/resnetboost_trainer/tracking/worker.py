@@ -37,6 +37,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._left = 0  # points in the call that is being made
         self.failing = False
+        self._reason = ""  # the last failure
 
     def start(self, run: Run) -> None:
         """Start the thread, which opens the run."""
@@ -69,7 +70,9 @@ class Worker:
         self._thread.join(seconds)
         if self._thread.is_alive():
             lost = self._left + len(self._points)
-            log.warning("tracker %s did not finish in time; %d points are not sent", self.name, lost)
+            parts = ([f"{lost} points"] if lost else []) + [name for name, _ in self._files] + ["the outcome"]
+            reason = f" ({self._reason})" if self.failing else ""
+            log.warning("tracker %s did not finish in time; not sent: %s%s", self.name, ", ".join(parts), reason)
             self.drop(lost)
 
     def _work(self, run: Run) -> None:
@@ -112,9 +115,9 @@ class Worker:
 
     def _report(self, error: BaseException) -> None:
         """Log the first of several failures."""
+        self._reason = redacted(f"{type(error).__name__}: {error}")
         if not self.failing:
-            text = redacted(f"{type(error).__name__}: {error}")
-            log.warning("tracker %s fails, and is tried again until the end: %s", self.name, text)
+            log.warning("tracker %s fails, and is tried again until the end: %s", self.name, self._reason)
         self.failing = True
 
     def _works(self) -> None:
