@@ -43,7 +43,7 @@ cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs 
 PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: setup  ## Run all tests but the long ones (about a quarter of an hour)
+test: setup  ## Run all tests but the long ones (about twenty minutes)
 	@$(PYTEST)
 
 .PHONY: test-fast
