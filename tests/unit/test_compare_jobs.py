@@ -25,36 +25,13 @@ from resnetboost_trainer.metrics.csv_log import CsvLog
 from resnetboost_trainer.metrics.logger import MetricLogger
 from resnetboost_trainer.metrics.progress import Progress, ProgressState
 from resnetboost_trainer.metrics.prometheus import Metrics
-from resnetboost_trainer.metrics.record import EvaluationRecord, StepRecord
+from resnetboost_trainer.metrics.record import EvaluationRecord
 from support import clusterjobs
 from support.scriptedserver import Answer, ScriptedServer, refuses, says
+from support.steprecords import record
 from support.trainerconfig import GOOD
 
 PER_EPOCH, BATCH = 10, 64
-
-
-def record(step: int) -> StepRecord:
-    return StepRecord(
-        step=step,
-        learning_rate=0.1,
-        loss=1 / step,
-        accuracy=0.5,
-        gradient_norm=1.0,
-        loss_scale=1.0,
-        step_seconds=0.5,
-        data_wait_seconds=0.0,
-        gradient_seconds=0.4,
-        collective_seconds=0.0,
-        update_seconds=0.1,
-        update_collective_seconds=0.0,
-        slowest_rank=None,
-        slowest_compute_seconds=None,
-        compiled=step == 1,
-        left_out=False,
-        stop=False,
-        curvature=None,
-        update=None,
-    )
 
 
 @pytest.fixture
@@ -72,7 +49,7 @@ def written(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -
             for step in range(first, last + 1):
                 quiet = step != first and step % every
                 monkeypatch.setattr(loggers, "LOG_SECONDS", math.inf if quiet else 0.0)
-                log.step(record(step))
+                log.step(record(step, loss=1 / step, compiled=step == 1))
                 if step % PER_EPOCH == 0:
                     log.evaluated(EvaluationRecord(0.5 + step / 100, 1.0, 0.3), 1.0)
         return "".join(f"{form.format(found)}\n" for found in caplog.records)

@@ -14,8 +14,8 @@ from resnetboost_trainer.config import Config
 from resnetboost_trainer.engine import noise_scale
 from resnetboost_trainer.engine.noise_scale import NoiseRecord, NoiseScale
 from resnetboost_trainer.metrics.prometheus import Metrics
-from resnetboost_trainer.metrics.record import StepRecord
 from support import clusterjobs
+from support.steprecords import record
 from support.trainerconfig import GOOD
 
 SMALL, PARTS = 8, 4
@@ -91,31 +91,6 @@ def test_it_is_measured_where_a_step_has_two_small_batches(
     assert (None if found is None else (found.small, found.large)) == batches
 
 
-def record(noise: NoiseRecord | None, left_out: bool = False) -> StepRecord:
-    return StepRecord(
-        step=1,
-        learning_rate=0.1,
-        loss=1.0,
-        accuracy=0.5,
-        gradient_norm=1.0,
-        loss_scale=1.0,
-        step_seconds=0.5,
-        data_wait_seconds=0.0,
-        gradient_seconds=0.4,
-        collective_seconds=0.0,
-        update_seconds=0.1,
-        update_collective_seconds=0.0,
-        slowest_rank=None,
-        slowest_compute_seconds=None,
-        compiled=False,
-        left_out=left_out,
-        stop=False,
-        curvature=None,
-        update=None,
-        noise=noise,
-    )
-
-
 def test_the_gauge_has_the_scale_once_there_is_one_and_keeps_it() -> None:
     metrics = Metrics(msgspec.convert(GOOD | {"gradientNoise": True}, Config), 0, "GEMM")
 
@@ -125,11 +100,11 @@ def test_the_gauge_has_the_scale_once_there_is_one_and_keeps_it() -> None:
             line.rpartition(" ")[2] for line in lines if line.startswith("resnetboost_gradient_noise_scale_images{")
         ]
 
-    metrics.observe_step(record(NoiseRecord(2.0, -1.0, None)), 2)
+    metrics.observe_step(record(noise=NoiseRecord(2.0, -1.0, None)), 2)
     assert shown() == [], "a scale of 0 would be wrong"
-    metrics.observe_step(record(NoiseRecord(2.0, 0.01, 200.0)), 2)
-    metrics.observe_step(record(None, left_out=True), 2)
-    metrics.observe_step(record(NoiseRecord(2.0, -1.0, None)), 2)
+    metrics.observe_step(record(noise=NoiseRecord(2.0, 0.01, 200.0)), 2)
+    metrics.observe_step(record(left_out=True), 2)
+    metrics.observe_step(record(noise=NoiseRecord(2.0, -1.0, None)), 2)
     assert shown() == ["200.0"]
 
 

@@ -19,8 +19,8 @@ from resnetboost_trainer.metrics.csv_log import CsvLog
 from resnetboost_trainer.metrics.logger import MetricLogger
 from resnetboost_trainer.metrics.progress import Progress, ProgressState
 from resnetboost_trainer.metrics.prometheus import Metrics
-from resnetboost_trainer.metrics.record import StepRecord
 from resnetboost_trainer.metrics.stragglers import MOST, WINDOW_STEPS, Stragglers
+from support.steprecords import record
 from support.trainerconfig import GOOD
 
 FACTOR = 1.5
@@ -120,7 +120,8 @@ class TestReports:
     def train(logger: MetricLogger, times: Sequence[float] | None, steps: int = WINDOW_STEPS) -> None:
         first = logger.progress.read().step
         for step in range(first + 1, first + steps + 1):
-            logger.step(record(step, times))
+            seconds = None if times is None else np.asarray(times, np.float32)
+            logger.step(record(step, gradient_seconds=0.1, compute_seconds_by_rank=seconds))
 
     @staticmethod
     def told(logger: MetricLogger) -> dict[str, float]:
@@ -154,31 +155,6 @@ class TestReports:
         logger = self.rank(1)
         self.train(logger, None, 3 * WINDOW_STEPS)
         assert not {"resnetboost_compute_ratio", "resnetboost_straggler"} & self.told(logger).keys()
-
-
-def record(step: int, times: Sequence[float] | None) -> StepRecord:
-    return StepRecord(
-        step=step,
-        learning_rate=0.1,
-        loss=1.0,
-        accuracy=0.5,
-        gradient_norm=1.0,
-        loss_scale=1.0,
-        step_seconds=0.3,
-        data_wait_seconds=0.0,
-        gradient_seconds=0.1,
-        collective_seconds=0.1,
-        update_seconds=0.1,
-        update_collective_seconds=0.0,
-        slowest_rank=None,
-        slowest_compute_seconds=None,
-        compute_seconds_by_rank=None if times is None else np.asarray(times, np.float32),
-        compiled=False,
-        left_out=False,
-        stop=False,
-        curvature=None,
-        update=None,
-    )
 
 
 def test_a_rank_table_says_which_pod_a_rank_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import fcntl
 import math
 import os
 import shutil
@@ -18,7 +17,7 @@ from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
 from resnetboost_operator import yamltext
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import extension, resumption
+from resnetboost_operator.runs import extension, folderlock, resumption
 from resnetboost_operator.runs.extension import Made
 from resnetboost_operator.validation import schema
 
@@ -36,7 +35,6 @@ _OURS = (
     "checkpoints",
     "volumes",
 )
-_LOCK = ".lock"
 
 
 class _Metadata(msgspec.Struct):
@@ -115,33 +113,13 @@ class RunFolder:
         """Write the machine and versions on which the results depend."""
         write(self.environment_file, yamltext.dump(dict(environment)))
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the folder against other runs."""
-        with (self.path / _LOCK).open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise RunFolderError(
-                    f"{self.path} is in use by another resnetboost run (process {file.read(20).strip()}); "
-                    "wait for it or choose another folder with --out"
-                ) from None
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
-            yield
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Lock the folder against other runs. Raises `InUseError` if one uses it."""
+        return folderlock.held(self.path, "run")
 
     def in_use(self) -> bool:
         """True while a run holds the folder's lock; needs no right to write there."""
-        try:
-            with (self.path / _LOCK).open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
+        return folderlock.is_held(self.path)
 
     def is_barren(self) -> bool:
         """True if an earlier run left no step, so that any job may start here."""

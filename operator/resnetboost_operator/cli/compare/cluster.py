@@ -31,6 +31,7 @@ _PODS = Resource("", "v1", "pods", frozenset({"list"}))
 _LOGS = Resource("", "v1", "pods/log", frozenset({"get"}))
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _NAN = float("nan")
+_FIRST_LINE = 1  # the first step of every attempt has a line
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -229,9 +230,6 @@ def _missing(name: str, stages: Sequence[_Stage], logs: Sequence[Log], why: str)
             yield f"{name}: the curve of stage {stage.name} begins at step {first}: the logs before are gone"
     if any(len(log.text) >= MOST_BYTES for log in logs):
         yield f"{name}: a log has more than {MOST_BYTES >> 20} MiB, what comes after them is left out"
-
-
-_FIRST_LINE = 1  # the first step of every attempt has a line
 
 
 def _status(manifest: Mapping[str, Any]) -> Status:

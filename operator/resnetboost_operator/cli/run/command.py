@@ -3,7 +3,6 @@
 import asyncio
 import shlex
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import click
 
 from resnetboost_api.status import Status
 from resnetboost_operator import errors, readable
-from resnetboost_operator.cli import arguments, job_file
+from resnetboost_operator.cli import arguments, interrupts, job_file
 from resnetboost_operator.cli.output import Output, console, standard_output
 from resnetboost_operator.cli.run import trackers
 from resnetboost_operator.cli.view import display, summary
@@ -109,7 +108,16 @@ async def _train(job: Job, folder: RunFolder, output: Output) -> Status:
     shown = display.choose(job, console(output))
     try:
         loop = RunLoop(job, folder, shown)
-        Interrupts(loop, shown, output).listen()
+
+        def stop() -> None:
+            shown.notice(display.STOPPING)
+            loop.suspend()
+
+        def kill() -> None:
+            shown.notice(display.KILLING)
+            loop.kill()
+
+        interrupts.listen(output, stop, kill)
         status = await loop.run()
         shown.notice("drawing the report")
         _write_report(folder)
@@ -117,33 +125,6 @@ async def _train(job: Job, folder: RunFolder, output: Output) -> Status:
         return status
     finally:
         shown.close()
-
-
-class Interrupts:
-    """Handles Ctrl-C and other signals: the first one stops with a checkpoint, the second one kills."""
-
-    def __init__(self, loop: RunLoop, shown: display.Display, output: Output) -> None:
-        self._loop = loop
-        self._display = shown
-        self._output = output
-        self._count = 0
-
-    def listen(self) -> None:
-        """Install the signal handlers; an ignored signal (nohup) stays ignored."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
-
-    def _stop(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            self._output.close()
-        self._count += 1
-        if self._count == 1:
-            self._display.notice(display.STOPPING)
-            self._loop.suspend()
-        else:
-            self._display.notice(display.KILLING)
-            self._loop.kill()
 
 
 def _write_report(folder: RunFolder) -> None:

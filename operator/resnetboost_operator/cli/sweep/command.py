@@ -5,7 +5,6 @@ import contextlib
 import importlib.util
 import re
 import shlex
-import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -16,8 +15,8 @@ import msgspec
 
 from resnetboost_api import failures, names
 from resnetboost_operator import errors, readable, yamltext
-from resnetboost_operator.cli import arguments, job_file
-from resnetboost_operator.cli.output import Output, console, standard_output
+from resnetboost_operator.cli import arguments, interrupts, job_file
+from resnetboost_operator.cli.output import console, standard_output
 from resnetboost_operator.cli.sweep import picture, text
 from resnetboost_operator.cli.sweep import space as spaces
 from resnetboost_operator.cli.sweep.conductor import Conductor
@@ -38,6 +37,10 @@ On = Literal["here", "cluster"]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _INTERRUPTED = failures.INTERRUPTED.exit_code or 1
 _FAILED = 1
+_STOPS: dict[On, str] = {
+    "here": "stopping the runs after their steps, checkpointing… (Ctrl-C again to kill)",
+    "cluster": "stopping; the jobs go on in the cluster",
+}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,7 +240,12 @@ class _Sweep:
                     trials=self._request.trials,
                     parallel=self._request.parallel,
                 )
-                _Interrupts(conductor, screen, self._output, self._request.on).listen()
+
+                def stop() -> None:
+                    screen.line(_STOPS[self._request.on])
+                    conductor.stop()
+
+                interrupts.listen(self._output, stop, conductor.kill)
                 whole = await conductor.run()
                 return whole, conductor.failed
         finally:
@@ -302,31 +310,6 @@ class _Recording:
         """Record and show the end of a trial."""
         self._sweep.record()
         self._screen.ends(trial, ended)
-
-
-class _Interrupts:
-    """Handles Ctrl-C and other signals: the first one stops, the second one kills."""
-
-    def __init__(self, conductor: Conductor, screen: text.Screen, output: Output, on: On) -> None:
-        self._conductor, self._screen, self._output, self._on = conductor, screen, output, on
-        self._count = 0
-
-    def listen(self) -> None:
-        """Install the signal handlers; an ignored signal (nohup) stays ignored."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
-
-    def _stop(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            self._output.close()
-        self._count += 1
-        if self._count == 1:
-            here = "stopping the runs after their steps, checkpointing… (Ctrl-C again to kill)"
-            self._screen.line(here if self._on == "here" else "stopping; the jobs go on in the cluster")
-            self._conductor.stop()
-        else:
-            self._conductor.kill()
 
 
 def _command() -> str:

@@ -1,8 +1,6 @@
 """The folder of a sweep: what it is about, the study's journal, a list of its trials, and the best job."""
 
 import contextlib
-import fcntl
-import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,6 +14,7 @@ from resnetboost_api.evaluations import Metric
 from resnetboost_operator import yamltext
 from resnetboost_operator.cli.view.trial_table import LIST, Listed, TrialRow
 from resnetboost_operator.errors import UserError
+from resnetboost_operator.runs import folderlock
 from resnetboost_operator.runs.runfolder import write
 
 Manifest = dict[str, Any]
@@ -41,20 +40,9 @@ class SweepFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and lock it against other sweeps. Raises `UserError` if one uses it."""
+        """Make the folder and lock it against other sweeps. Raises `InUseError` if one uses it."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise UserError(
-                    f"{self.path} is in use by another resnetboost sweep (process {file.read(20).strip()}); "
-                    "wait for it or choose another folder with --out"
-                ) from None
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+        with folderlock.held(self.path, "sweep"):
             yield
 
     def clear(self) -> None:
