@@ -7,6 +7,7 @@ from support import examples
 pytest_plugins = [
     "beds.cluster.fixtures",
     "beds.cluster.gangfixtures",
+    "support.cpu",
     "support.objectstorage",
     "support.operators",
     "support.sidebyside",

@@ -19,7 +19,6 @@ def any_mode(request: pytest.FixtureRequest) -> Iterator[None]:
     """Runs a test in each of MindSpore's modes; PyNative is the default of user scripts."""
     import mindspore  # imported here, so that tests without it need not wait for it
 
-    mindspore.set_device("CPU")
     mindspore.set_context(mode=mindspore.GRAPH_MODE if request.param == "graph" else mindspore.PYNATIVE_MODE)
     yield
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
