@@ -68,7 +68,7 @@ def check(found: Scarce) -> None:
             assert ranks == status.device_count, "ranks of two sizes"
 
 
-@examples(150)
+@examples(60)
 @given(st.booleans(), st.lists(event, max_size=25))
 def test_the_training_stays_the_same_and_gets_all_devices_in_the_end(
     together: bool, events: list[tuple[str, Any]]
