@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from resnetboost_trainer.launcher.state import UNANSWERED_SECONDS
 from support import stubtrainer
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +172,12 @@ def test_a_failed_run_ends_with_the_exit_code_of_its_class(runner: Runner) -> No
     assert "a restart would end the same way" in ended.stdout
     assert "\n  fix, then  resnetboost run " in ended.stdout.replace(RESNETBOOST, "resnetboost")
     assert "try again" not in ended.stdout
+
+
+def test_a_failed_run_ends_without_waiting_for_the_next_command(runner: Runner) -> None:
+    assert runner.run(stub=variable("STUB", "0,0,3,11")).returncode == 11
+    failed = datetime.fromisoformat(runner.status()["completionTime"]).timestamp()
+    assert (runner.folder / "metrics.csv").stat().st_mtime - failed < UNANSWERED_SECONDS - 1
 
 
 def test_a_failed_run_goes_on_when_it_is_run_again(runner: Runner) -> None:

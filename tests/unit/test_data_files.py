@@ -326,6 +326,14 @@ def test_an_error_names_the_expected_layout_and_the_found_files(
     assert re.search(says, str(caught.value).replace(str(tmp_path), "ROOT"))
 
 
+def test_a_folder_that_is_not_there_is_named_with_its_neighbours(tmp_path: Path) -> None:
+    photographs.folder(tmp_path / "photographs")
+    with pytest.raises(DataError) as caught:
+        load("ImageFolder", tmp_path / "fotos", 2)
+    says = f"dataset.path: there is no folder {tmp_path}/fotos; {tmp_path} holds photographs"
+    assert str(caught.value) == says
+
+
 def test_a_gzip_file_that_is_cut_off(tmp_path: Path) -> None:
     photographs.mnist(tmp_path, packed=True)
     path = tmp_path / "train-images-idx3-ubyte.gz"

@@ -120,6 +120,15 @@ def test_a_folder_that_is_no_run_folder_cannot_be_reported(tmp_path: Path) -> No
         runfolder.open_existing(tmp_path)
 
 
+def test_a_run_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    for name in ("roses", "digits"):
+        runfolder.open_for_run(tmp_path / name).enter(job())
+    with pytest.raises(UserError, match=r"there is no run .*/rose; .* holds digits, roses$"):
+        runfolder.open_existing(tmp_path / "rose")
+    with pytest.raises(UserError, match=r"holds no run$"):
+        runfolder.open_existing(tmp_path / "nowhere" / "rose")
+
+
 FAILED = Status(
     phase="Failed",
     stage="base",

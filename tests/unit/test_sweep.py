@@ -8,6 +8,8 @@ import pytest
 from resnetboost_api import names
 from resnetboost_operator.cli import job_file
 from resnetboost_operator.cli.sweep import space as spaces
+from resnetboost_operator.cli.sweep.command import Request
+from resnetboost_operator.cli.sweep.folder import SweepFolder
 from resnetboost_operator.cli.sweep.space import Space, SpaceError
 from resnetboost_operator.cli.sweep.study import DRAWN_AT_RANDOM, LEAST_COMPLETE, Study
 from resnetboost_operator.cli.view import trial_table
@@ -106,6 +108,29 @@ def test_the_example_fits_its_job_whose_own_values_come_first(space: Space, tmp_
     study.suggest_first(own)
     assert study.next().values == own
     assert study.next().values != own
+
+
+def request(space: Space) -> Request:
+    written = job_file.written(EXAMPLES / "digits.yaml")
+    place = {"name": "digits", "on": "here", "namespace": "", "place": "digits.yaml"}
+    return Request(written=written, space=space, trials=1, parallel=1, seed=1, prunes=True, **place)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        RATES,
+        {"type": "int", "low": 16, "high": 64, "step": 16},
+        {"type": "categorical", "choices": [16, 32]},
+    ],
+)
+def test_the_same_space_goes_on_and_another_is_refused(parameter: dict[str, Any], tmp_path: Path) -> None:
+    path = PEAK if parameter["type"] == "float" else BATCH
+    folder = SweepFolder(tmp_path)
+    begun = folder.enter(request(read({"parameters": {path: parameter}})).record())
+    assert folder.enter(request(read({"parameters": {path: parameter}})).record()) == begun
+    with pytest.raises(UserError, match="has a sweep with another space"):
+        folder.enter(request(read({"parameters": {path: parameter}, "metric": "loss"})).record())
 
 
 def test_a_job_outside_of_the_space_has_no_first_trial_of_its_own(space: Space) -> None:

@@ -44,7 +44,7 @@ class RunLoop:
 
     def __init__(self, job: Job, folder: RunFolder, audience: Audience, cores: Sequence[int] | None = None) -> None:
         """`cores` are this run's, where others run beside it; all of the machine's otherwise."""
-        self._job = _without_scheduling(job)
+        self._job = _on_this_machine(job)
         self._folder = folder
         self._audience = audience
         self._changed = asyncio.Event()
@@ -161,7 +161,11 @@ class RunLoop:
             pass
 
 
-def _without_scheduling(job: Job) -> Job:
-    """The job without queue and scheduler: this machine has neither, and has room for all ranks at once."""
+def _on_this_machine(job: Job) -> Job:
+    """The job without queue and scheduler: this machine has neither, and has room for all ranks at once.
+
+    Pods of an ended job go at once: their logs are files, and a launcher would wait for a command for ten seconds.
+    """
     device = replace(job.spec.device, min_count=None)
-    return replace(job, queue="", spec=replace(job.spec, scheduling=Scheduling(), device=device))
+    policy = replace(job.spec.run_policy, clean_pod_policy="All")
+    return replace(job, queue="", spec=replace(job.spec, scheduling=Scheduling(), device=device, run_policy=policy))

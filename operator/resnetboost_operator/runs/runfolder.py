@@ -193,6 +193,9 @@ def open_for_run(path: Path) -> RunFolder:
 def open_existing(path: Path) -> RunFolder:
     """Open the folder of a run that was started."""
     folder = RunFolder(path)
+    if not path.exists():
+        runs = ", ".join(run.path.name for run in below(path.parent)) or "no run"
+        raise RunFolderError(f"there is no run {path}; {path.parent} holds {runs}")
     if not folder.job_file.is_file():
         raise RunFolderError(f"{path} is not a run folder: it has no job.yaml; resnetboost run makes one")
     return folder

@@ -116,7 +116,7 @@ def _named(folders: Sequence[Path]) -> list[tuple[str, Path]]:
 
 def _is_of_runs(path: Path) -> bool:
     bare = os.sep not in str(path) and not (path / "job.yaml").is_file()
-    return bare and (_RUNS / path / "job.yaml").is_file()
+    return bare and (not path.exists() or (_RUNS / path / "job.yaml").is_file())
 
 
 def _check_measured(runs: Sequence[Run]) -> None:

@@ -59,13 +59,12 @@ class SweepFolder:
 
         Raises `UserError` if that is about another job, space or place.
         """
+        text = yamltext.dump({"uid": str(uuid.uuid4()), **record})
         if not self.record_file.exists():
-            uid = str(uuid.uuid4())
-            write(self.record_file, yamltext.dump({"uid": uid, **record}))
-            return uid
-        kept = self._record()
-        for field, value in record.items():
-            if kept.get(field) != value:
+            write(self.record_file, text)
+        asked, kept = yaml.safe_load(text), self._record()
+        for field in record:
+            if kept.get(field) != asked[field]:  # as both are read: a tuple is written as a list
                 raise UserError(
                     f"{self.path} has a sweep with another {field}; give it the same one to go on, choose another "
                     "folder with --out, or start over with --fresh"

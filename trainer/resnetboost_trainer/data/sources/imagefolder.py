@@ -99,6 +99,9 @@ def classes(root: Path, name: str, role: str) -> list[str]:
         failure = read_errors.failure(f"{place}: the folder of images to {role} cannot be read", error)
         if error.errno == errno.ENOENT and root.is_dir():
             raise DataError(f"{failure}; {_layout(root)}") from None
+        if error.errno == errno.ENOENT and root.parent.is_dir():
+            there = f"{root.parent} holds {read_errors.listed(root.parent)}"
+            raise DataError(f"dataset.path: there is no folder {root}; {there}") from None
         raise failure from None
 
 
