@@ -426,8 +426,35 @@ ACROSS_PARTS = (
     ),
 )
 
-# Of the stages as a list. [0, 1, ...] are the places of the most stages there can be; what a stage starts from is the
-# stage that startFrom names, or the one before.
+# The places of the most stages there can be, as CEL has no range.
+_PLACES = list(range(16))
+_COMPONENTS = "(has(self[i].pca) ? self[i].pca.components : 32)"
+
+
+def _snapshots_suffice(missing: str, subject: str, subject_of_stage: str, problem: str) -> Rule:
+    """The rule that no stage of PCA starts from a stage `t` of this job for which `missing` is true.
+
+    The message is subject and problem; where the stage can be named, `subject_of_stage` begins it. A stage starts from
+    the one that startFrom names, or from the one before. The first needs a startFrom; another rule says so.
+    """
+    stages = f"""
+        {_PLACES[1:]}.filter(i, i < size(self))
+        .filter(i, self[i].algorithm == 'PCA' && !(has(self[i].startFrom) && has(self[i].startFrom.jobName)))
+        """
+    lacks = f"""
+        self.exists(t, t.name == (has(self[i].startFrom) ? self[i].startFrom.stage : self[i - 1].name) && {missing})
+        """
+    words = " ".join(problem.split())
+    return Rule(
+        f"{stages}.all(i, !{lacks})",
+        f"{subject} {words}",
+        message_expression=f"""
+        "{subject_of_stage} of stage '" + {stages}.filter(i, {lacks}).map(i, self[i].name)[0] + "' {words}"
+        """,
+    )
+
+
+# Of the stages as a list.
 ACROSS_STAGES = (
     # Equality of a list of type map ignores the order, and the order of stages matters.
     Rule(
@@ -435,21 +462,21 @@ ACROSS_STAGES = (
         "stages cannot change once the job exists; delete the job and apply it again",
     ),
     Rule(
-        """
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(i, i < size(self))
+        f"""
+        {_PLACES}.filter(i, i < size(self))
         .filter(i, has(self[i].startFrom) && !has(self[i].startFrom.jobName))
-        .all(i, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(j, j < i)
+        .all(i, {_PLACES}.filter(j, j < i)
         .exists(j, self[j].name == self[i].startFrom.stage))
         """,
         """
         startFrom.stage must be an earlier stage of this job; correct it, or add startFrom.jobName if
         another job has that stage
         """,
-        message_expression="""
+        message_expression=f"""
         "startFrom of stage '"
-        + [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(i, i < size(self))
+        + {_PLACES}.filter(i, i < size(self))
         .filter(i, has(self[i].startFrom) && !has(self[i].startFrom.jobName))
-        .filter(i, ![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(j, j < i)
+        .filter(i, !{_PLACES}.filter(j, j < i)
         .exists(j, self[j].name == self[i].startFrom.stage))
         .map(i, self[i].name)[0]
         + "' must name an earlier stage of this job; correct it, or add startFrom.jobName if another "
@@ -463,86 +490,34 @@ ACROSS_STAGES = (
         it; put a stage with snapshots first, or add a startFrom with the jobName of a job that has one
         """,
     ),
-    Rule(
+    _snapshots_suffice(
+        "!has(t.snapshots)",
+        "PCA",
+        "the algorithm PCA",
         """
-        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(i, i < size(self))
-        .filter(i, self[i].algorithm == 'PCA' &&
-        !(has(self[i].startFrom) && has(self[i].startFrom.jobName)))
-        .all(i, !self.exists(t, t.name ==
-        (has(self[i].startFrom) ? self[i].startFrom.stage : self[i - 1].name) &&
-        !has(t.snapshots)))
-        """,
-        """
-        PCA trains in the subspace of the snapshots of the stage it starts from, which keeps none; add
-        snapshots to that stage, or start from one that has them
-        """,
-        message_expression="""
-        "the algorithm PCA of stage '"
-        + [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(i, i < size(self))
-        .filter(i, self[i].algorithm == 'PCA' &&
-        !(has(self[i].startFrom) && has(self[i].startFrom.jobName)))
-        .filter(i, self.exists(t, t.name ==
-        (has(self[i].startFrom) ? self[i].startFrom.stage : self[i - 1].name) &&
-        !has(t.snapshots)))
-        .map(i, self[i].name)[0]
-        + "' trains in the subspace of the snapshots of the stage it starts from, which keeps none; "
-        + "add snapshots to that stage, or start from one that has them"
+        trains in the subspace of the snapshots of the stage it starts from, which keeps none; add snapshots to that
+        stage, or start from one that has them
         """,
     ),
-    Rule(
+    _snapshots_suffice(
+        f"has(t.snapshots) && t.snapshots.keep <= {_COMPONENTS}",
+        "pca.components",
+        "pca.components",
         """
-        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(i, i < size(self))
-        .filter(i, self[i].algorithm == 'PCA' &&
-        !(has(self[i].startFrom) && has(self[i].startFrom.jobName)))
-        .all(i, !self.exists(t, t.name ==
-        (has(self[i].startFrom) ? self[i].startFrom.stage : self[i - 1].name) &&
-        has(t.snapshots) && t.snapshots.keep <= (has(self[i].pca) ? self[i].pca.components : 32)))
-        """,
-        """
-        pca.components must be below the snapshots.keep of the stage it starts from, because n snapshots
-        span n - 1 directions about their mean; lower components or raise keep
-        """,
-        message_expression="""
-        "pca.components of stage '"
-        + [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(i, i < size(self))
-        .filter(i, self[i].algorithm == 'PCA' &&
-        !(has(self[i].startFrom) && has(self[i].startFrom.jobName)))
-        .filter(i, self.exists(t, t.name ==
-        (has(self[i].startFrom) ? self[i].startFrom.stage : self[i - 1].name) &&
-        has(t.snapshots) && t.snapshots.keep <= (has(self[i].pca) ? self[i].pca.components : 32)))
-        .map(i, self[i].name)[0]
-        + "' must be below the snapshots.keep of the stage it starts from, because n snapshots span "
-        + "n - 1 directions about their mean; lower components or raise keep"
+        must be below the snapshots.keep of the stage it starts from, because n snapshots span n - 1 directions about
+        their mean; lower components or raise keep
         """,
     ),
-    Rule(
-        """
-        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(i, i < size(self))
-        .filter(i, self[i].algorithm == 'PCA' &&
-        !(has(self[i].startFrom) && has(self[i].startFrom.jobName)))
-        .all(i, !self.exists(t, t.name ==
-        (has(self[i].startFrom) ? self[i].startFrom.stage : self[i - 1].name) &&
+    _snapshots_suffice(
+        f"""
         has(t.snapshots) && double(t.epochs) - t.snapshots.from <
-        (double(has(self[i].pca) ? self[i].pca.components : 32) - 0.001) * t.snapshots.everyEpochs))
+        (double{_COMPONENTS} - 0.001) * t.snapshots.everyEpochs
         """,
+        "pca.components",
+        "pca.components",
         """
-        pca.components must be below the number of snapshots that the stage it starts from takes,
-        because n snapshots span n - 1 directions about their mean; lower components, or everyEpochs or
-        from of those snapshots
-        """,
-        message_expression="""
-        "pca.components of stage '"
-        + [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].filter(i, i < size(self))
-        .filter(i, self[i].algorithm == 'PCA' &&
-        !(has(self[i].startFrom) && has(self[i].startFrom.jobName)))
-        .filter(i, self.exists(t, t.name ==
-        (has(self[i].startFrom) ? self[i].startFrom.stage : self[i - 1].name) &&
-        has(t.snapshots) && double(t.epochs) - t.snapshots.from <
-        (double(has(self[i].pca) ? self[i].pca.components : 32) - 0.001) * t.snapshots.everyEpochs))
-        .map(i, self[i].name)[0]
-        + "' must be below the number of snapshots that the stage it starts from takes, because n "
-        + "snapshots span n - 1 directions about their mean; lower components, or everyEpochs or from "
-        + "of those snapshots"
+        must be below the number of snapshots that the stage it starts from takes, because n snapshots span n - 1
+        directions about their mean; lower components, or everyEpochs or from of those snapshots
         """,
     ),
 )

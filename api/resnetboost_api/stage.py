@@ -240,12 +240,11 @@ class Training(Block, frozen=True, kw_only=True):
 
     algorithm: Algorithm
     """How the weights are updated. Momentum: stochastic gradient descent with momentum and weight decay. AdamW: a
-    rate for each weight by the size of its gradients; see adamw. LAMB: AdamW with a rate for each layer, for
-    very large batches; see lamb. THOR: as Momentum, but with gradients that the
-    curvature of each layer rescales, for fewer epochs; see thor. Adasum: as
-    Momentum, or with thor as THOR, but instead of their mean over the devices comes a sum that adds what is
-    independent and averages what agrees, for large global batches; see adasum. PCA: by a quasi-Newton method in the
-    small subspace that the weights of an earlier stage moved in, to finish that stage; see pca.
+    rate for each weight by the size of its gradients; see adamw. LAMB: AdamW with a rate for each layer, for very large
+    batches; see lamb. THOR: as Momentum, but with gradients that the curvature of each layer rescales, for fewer
+    epochs; see thor. Adasum: as Momentum, or with thor as THOR, but instead of their mean over the devices comes a sum
+    that adds what is independent and averages what agrees, for large global batches; see adasum. PCA: by a quasi-Newton
+    method in the small subspace that the weights of an earlier stage moved in, to finish that stage; see pca.
     """
     epochs: Annotated[int, Meta(ge=1, le=100000)]
     """How often the stage goes over the training data."""
@@ -330,6 +329,8 @@ class Training(Block, frozen=True, kw_only=True):
 
 # Algorithms that take a step by the mean gradient and its history alone.
 FIRST_ORDER = ("Momentum", "AdamW", "LAMB")
+# Those of them whose own block takes the place of momentum.
+WITHOUT_MOMENTUM = {"AdamW": "adamw", "LAMB": "lamb"}
 IS_DEFAULT_MOMENTUM = "self.momentum.momentum == 0.9 && self.momentum.weightDecay == 0.0001 && !self.momentum.nesterov"
 
 
@@ -473,8 +474,7 @@ class Stage(Training, frozen=True, kw_only=True):
         only_for("clipNorm", *FIRST_ORDER, remedy="leave it out, or use thor.clipNorm if the stage has thor"),
         only_for("layerDecay", *FIRST_ORDER),
         only_for("parameterGroups", *FIRST_ORDER),
-        only_for("adamw", "AdamW"),
-        only_for("lamb", "LAMB"),
+        *(only_for(block, algorithm) for algorithm, block in WITHOUT_MOMENTUM.items()),
         *(
             Rule(
                 f"self.algorithm != '{algorithm}' || {IS_DEFAULT_MOMENTUM}",
@@ -485,7 +485,7 @@ class Stage(Training, frozen=True, kw_only=True):
                 field_path=".momentum",
                 reason="FieldValueForbidden",
             )
-            for algorithm, block in (("AdamW", "adamw"), ("LAMB", "lamb"))
+            for algorithm, block in WITHOUT_MOMENTUM.items()
         ),
         Rule(
             "self.algorithm != 'AdamW' || self.learningRate.peak < 0.1",

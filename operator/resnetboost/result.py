@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from resnetboost.table import Table, Value
-from resnetboost_api.evaluation import EvaluationDetails
+from resnetboost_api.evaluation_details import EvaluationDetails
 from resnetboost_api.status import StageStatus, Status
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import details, metricsfile, runfolder

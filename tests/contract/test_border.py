@@ -1,4 +1,4 @@
-"""The interface between operator and trainer, which share no code: config, environment, progress, exit codes."""
+"""The interface between operator and trainer, which share the API alone: config, environment, progress, exit codes."""
 
 import inspect
 import socket
@@ -12,12 +12,12 @@ import pytest
 
 from resnetboost_api import failures as verdicts
 from resnetboost_api import names
-from resnetboost_api.dataset import Dataset
+from resnetboost_api.dataset import Dataset, DatasetName
 from resnetboost_api.device import Device
 from resnetboost_api.model import Init, ModelName, Part, Weights
 from resnetboost_api.optimizers import Adasum, Damping, Pca
 from resnetboost_api.policies import Checkpoint
-from resnetboost_api.stage import LearningRate, Stage
+from resnetboost_api.stage import Algorithm, LearningRate, Schedule, Stage
 from resnetboost_api.status import PolledProgress
 from resnetboost_operator.job import Job, parse_job
 from resnetboost_operator.manifests import devices, gang
@@ -30,11 +30,12 @@ from resnetboost_operator.runs import extension
 from resnetboost_operator.validation import jobfile, schema
 from resnetboost_trainer import config
 from resnetboost_trainer import failures as verdict
+from resnetboost_trainer.data import registry as sources
 from resnetboost_trainer.distributed import ranktable
 from resnetboost_trainer.metrics import progress
 from resnetboost_trainer.metrics.server import Server
 from resnetboost_trainer.models import arch
-from resnetboost_trainer.optim import schedule
+from resnetboost_trainer.optim import registry, schedule
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 GOOD = Path(__file__).parents[1] / "corpus" / "good"
@@ -191,6 +192,12 @@ def test_the_config_has_weights_and_frozen_layers(tmp_path: Path) -> None:
         assert loaded.model.init == config.Init(convolution="TruncatedNormal", head="Normal", zero_gamma=True)
         assert loaded.model.weights == config.Weights(path="/data/resnet20.safetensors", head="New")
         assert loaded.model.freeze == ("stem", "layer1")
+
+
+def test_the_trainer_has_every_algorithm_schedule_and_data_set_a_job_may_name() -> None:
+    assert set(get_args(Algorithm)) == registry.ALGORITHMS.keys()
+    assert set(get_args(Schedule)) == schedule.SCHEDULES.keys()
+    assert set(get_args(DatasetName)) == sources.SOURCES.keys()
 
 
 def test_the_trainer_has_every_network_and_part_a_job_may_name() -> None:

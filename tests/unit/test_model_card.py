@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from resnetboost_api.evaluation import ClassResult, EvaluationDetails
+from resnetboost_api.evaluation_details import ClassResult, EvaluationDetails
 from resnetboost_trainer.checkpoint import model_card, trained
 from resnetboost_trainer.cli import card, export
 from resnetboost_trainer.data.preprocessing import Preparation

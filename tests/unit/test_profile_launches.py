@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from resnetboost_api.profile import Operator, Part, Profile, Spread, Times
 from resnetboost_operator.cli.profile import launches, text
-from resnetboost_operator.cli.profile.data import Operator, Part, Profile, Spread, Times
 
 
 def part(name: str, milliseconds: float, in_operators: float | None) -> Part:

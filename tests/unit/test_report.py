@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from resnetboost_api.evaluation import Bin, ClassResult, EvaluationDetails
+from resnetboost_api.evaluation_details import Bin, ClassResult, EvaluationDetails
 from resnetboost_api.status import Attempt, Condition, Goodput, Loss, Progress, StageStatus, Status
 from resnetboost_operator.runs import report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run

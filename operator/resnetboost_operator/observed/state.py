@@ -125,7 +125,7 @@ class ObservedState(msgspec.Struct, frozen=True):
         return tuple(index for index in range(self.count) if index not in there)
 
     def ended_before(self, pod: PodView) -> bool:
-        """Whether the end of that pod's container tells of the attempt before: its rank may not have begun this one."""
+        """Whether that pod's container ended in the attempt before, because its rank has not begun this one."""
         awaited = statuses.is_awaited_in_place(self.status)
         return awaited and pod.termination is not None and not pod.termination.by_launcher
 
@@ -191,7 +191,7 @@ class ObservedState(msgspec.Struct, frozen=True):
         if self.status.attempt_creation_time is None or self.is_training or running:
             return float("inf")
         limit = self._startup_seconds() * (UNREACHABLE_PATIENCE if self.is_unreachable else 1)
-        return self._minus_seconds_seen(self.status.attempt_creation_time) + limit
+        return self._seconds_left(self.status.attempt_creation_time, limit)
 
     def _startup_seconds(self) -> int:
         """The startup deadline, with the time that the job gives its preflight."""
@@ -202,9 +202,7 @@ class ObservedState(msgspec.Struct, frozen=True):
         """Seconds left until a training gang counts as hung; infinite before the first step or while unreachable."""
         if self.progress is None or self.progress.heartbeat == 0 or self.is_unreachable:
             return float("inf")
-        return (
-            self._minus_seconds_seen(self.progress.heartbeat_time) + self.job.spec.failure_policy.hang_timeout_seconds
-        )
+        return self._seconds_left(self.progress.heartbeat_time, self.job.spec.failure_policy.hang_timeout_seconds)
 
     def seconds_until_node_lost(self) -> float:
         """Seconds until the next unready node with pods of this job counts as lost; infinite if there is none."""
@@ -219,9 +217,9 @@ class ObservedState(msgspec.Struct, frozen=True):
         begun = max(pods.seconds(self.status.attempt_creation_time), *(pod.created for pod in self.gang))
         return begun + SCHEDULER_SILENT_SECONDS - self.now
 
-    def _minus_seconds_seen(self, time: str | None) -> float:
-        """Minus the seconds since `time`, or since this operator began to observe if that is later."""
-        return max(pods.seconds(time), self.observation.since) - self.now
+    def _seconds_left(self, time: str | None, limit: float) -> float:
+        """Seconds left of a limit that began at `time`, or when this operator began to observe if that is later."""
+        return max(pods.seconds(time), self.observation.since) - self.now + limit
 
     def _seconds_until_lost(self, name: str) -> float:
         return self.observation.nodes[name].silent_since + NODE_LOST_SECONDS - self.now

@@ -4,8 +4,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resnetboost_api import evaluation
-from resnetboost_api.evaluation import EvaluationDetails
+from resnetboost_api import evaluation_details
+from resnetboost_api.evaluation_details import EvaluationDetails
 from resnetboost_operator import readable
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs.runfolder import RunFolder
@@ -23,7 +23,7 @@ def newest(folder: RunFolder) -> EvaluationDetails | None:
     job = folder.read_job()
     for stage in reversed(job["spec"]["stages"]):
         place = folder.checkpoints / job["metadata"]["uid"] / stage["name"]
-        found = sorted(place.glob(f"attempt-[0-9]*/step-[0-9]*/*{evaluation.FILE}"), key=_age)
+        found = sorted(place.glob(f"attempt-[0-9]*/step-[0-9]*/*{evaluation_details.FILE}"), key=_age)
         for path in reversed(found):
             if (details := read(path)) is not None:
                 return details
@@ -39,7 +39,11 @@ def _age(path: Path) -> tuple[int, int, int]:
 def read(path: Path) -> EvaluationDetails | None:
     """Read a file of details; None if it is damaged or too large."""
     try:
-        return evaluation.decode(path.read_bytes()) if path.stat().st_size <= evaluation.MAX_BYTES else None
+        return (
+            evaluation_details.decode(path.read_bytes())
+            if path.stat().st_size <= evaluation_details.MAX_BYTES
+            else None
+        )
     except ValueError:
         return None
 

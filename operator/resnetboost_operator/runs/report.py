@@ -6,7 +6,7 @@ from html import escape
 from string import Template
 from typing import Any, TypeVar
 
-from resnetboost_api.evaluation import EvaluationDetails
+from resnetboost_api.evaluation_details import EvaluationDetails
 from resnetboost_api.status import Attempt, Goodput, StageStatus, Status
 from resnetboost_operator import lost_time, readable, yamltext
 from resnetboost_operator import status as statuses

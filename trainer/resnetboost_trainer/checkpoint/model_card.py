@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from resnetboost_api import evaluation
-from resnetboost_api.evaluation import EvaluationDetails
+from resnetboost_api import evaluation_details
+from resnetboost_api.evaluation_details import EvaluationDetails
 from resnetboost_trainer.checkpoint import lineage, versions
 from resnetboost_trainer.checkpoint.lineage import Stage
 from resnetboost_trainer.checkpoint.store import Manifest
@@ -43,16 +43,16 @@ def facts(network: Trained, prepared: Preparation | None, exported: tuple[str, s
 
 def details_file(averaged: bool) -> str:
     """Name of the file in a checkpoint's folder with the details of an evaluation of its weights."""
-    return f"averaged-{evaluation.FILE}" if averaged else evaluation.FILE
+    return f"averaged-{evaluation_details.FILE}" if averaged else evaluation_details.FILE
 
 
 def _details(network: Trained) -> EvaluationDetails | None:
     """Read the details that were recorded with the checkpoint; None without, or if they are not of it."""
     path = network.path / details_file(network.averaged)
     try:
-        if network.manifest is None or path.stat().st_size > evaluation.MAX_BYTES:
+        if network.manifest is None or path.stat().st_size > evaluation_details.MAX_BYTES:
             return None
-        found = evaluation.decode(path.read_bytes())
+        found = evaluation_details.decode(path.read_bytes())
     except (OSError, ValueError):
         return None
     return found if (found.step, found.averaged) == (network.manifest.step, network.averaged) else None
@@ -181,13 +181,13 @@ def _by_class(details: EvaluationDetails | None) -> str:
     which = "" if len(shown) == len(known) else f" The {MAX_CLASSES} of {len(known)} classes with the lowest recall:"
     confused = ", ".join(
         f"{_plain(actual)} for {_plain(taken)} ({images})"
-        for actual, taken, images in evaluation.most_confused(details, MOST_CONFUSED)
+        for actual, taken, images in evaluation_details.most_confused(details, MOST_CONFUSED)
     )
     return "\n".join(
         [
             "## By class\n",
             f"On {details.images} images of `{_plain(details.dataset)}`. Expected calibration error"
-            f" ({evaluation.BINS} bins): {details.calibration_error:.4f}.{which}\n",
+            f" ({evaluation_details.BINS} bins): {details.calibration_error:.4f}.{which}\n",
             "| class | images | recall | precision |",
             "|---|---|---|---|",
             *rows,

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from resnetboost_api import evaluation
-from resnetboost_api.evaluation import ClassResult, EvaluationDetails
+from resnetboost_api import evaluation_details
+from resnetboost_api.evaluation_details import ClassResult, EvaluationDetails
 from resnetboost_trainer.checkpoint import model_card
 from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.data.preprocessing import readable
@@ -58,7 +58,7 @@ def record(network: Trained, details: EvaluationDetails) -> Path:
 def save(folder: Path, details: EvaluationDetails) -> None:
     """Write evaluation.json, classes.csv and confusion.csv. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / evaluation.FILE, details)
+    _write(folder / evaluation_details.FILE, details)
     _write_csv(folder / "classes.csv", _class_rows(details.classes))
     _write_csv(folder / "confusion.csv", _confusion_rows(details))
 
@@ -102,12 +102,12 @@ def _dense(details: EvaluationDetails) -> list[list[int]]:
 
 def text(details: EvaluationDetails) -> str:
     """Tables for a terminal."""
-    parts = [f"calibration error  {details.calibration_error:.4f} (expected, {evaluation.BINS} bins)"]
+    parts = [f"calibration error  {details.calibration_error:.4f} (expected, {evaluation_details.BINS} bins)"]
     parts.append(_class_table(details.classes))
     if len(details.classes) <= SHOWN_CLASSES:
         parts.append(_matrix(details))
     else:
-        pairs = evaluation.most_confused(details, SHOWN_CLASSES)
+        pairs = evaluation_details.most_confused(details, SHOWN_CLASSES)
         lines = [f"{_name(actual)}  {_name(taken)}  {images:>6}" for actual, taken, images in pairs]
         parts.append("\n".join(["most often confused: class, taken for, images", *lines]))
     return "\n\n".join(parts)

@@ -2,9 +2,11 @@
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
+from resnetboost_api.dataset import DatasetName
 from resnetboost_trainer import config
 from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.data import preprocessing, registry
@@ -15,7 +17,7 @@ from resnetboost_trainer.data.transforms import Evaluated
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch
 
-DATASETS: tuple[str, ...] = config.Dataset.__annotations__["name"].__args__
+DATASETS: tuple[str, ...] = get_args(DatasetName)
 
 
 def add_options(made: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from resnetboost_api.profile import Profile, Renewals
 from resnetboost_trainer import config, failures
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import checks, registry
@@ -22,41 +23,13 @@ from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed import ranktable, virtual_ranks
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.kernels import library
-from resnetboost_trainer.profiling.layer_times import LayerTime, LayerTimes
-from resnetboost_trainer.profiling.step_times import Step, Times, times
+from resnetboost_trainer.profiling.layer_times import LayerTimes
+from resnetboost_trainer.profiling.step_times import Step, times
 
 RESULT = "profile.json"
 TRACE = "mindspore"
 INTERRUPTED = 130  # the shells' exit code for SIGINT
 WARM_UP = 3  # steps before measuring: every graph is compiled in the first two, THOR's too
-
-
-class Renewals(msgspec.Struct, frozen=True):
-    """Updates of THOR's factors: number of plain and recorded steps with one; training has one every `frequency`."""
-
-    plain: int
-    recorded: int
-    frequency: int
-
-
-class Profile(msgspec.Struct, frozen=True, rename="camel"):
-    """A profile: the measured stage, the machine, and rank 0's times."""
-
-    job: str
-    stage: str
-    model: str
-    algorithm: str
-    dataset: str
-    device: str
-    ranks: int
-    threads: int
-    images_per_step: int
-    steps: int
-    mindspore: str
-    convolutions: str
-    times: Times
-    layers: Sequence[LayerTime]
-    renewals: Renewals | None
 
 
 def main(words: Sequence[str]) -> int:

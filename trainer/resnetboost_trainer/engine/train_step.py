@@ -63,21 +63,14 @@ class Program:
         if communicator.leads:
             log.info(loss.described(config.label_smoothing, config.label_smoothing_over, self.classes))
         self.virtual = virtual_ranks.of(config, communicator.size)
-        self.drop_path: DropPath | None = None
-        if config.drop_path > 0:
-            batch = config.local_batch_size
-            self.drop_path = DropPath(network, config.drop_path, batch, config.seed, config.stage)
+        self.drop_path = _drop_path(config, network)
         if config.sync_batch_norm and communicator.size > 1:
             synchronize(network, communicator.size)
         context = BuildContext(config, network, criterion, communicator, prepared)
         parts, self.state = registry.build(context)
         self.of_each = self.state.become_virtual(self.virtual.each) if self.virtual.each > 1 else None
         self.update_rule, self.curvature, self.advice = parts.update_rule, parts.curvature, parts.advice
-        self.average: ModelEma | None = None
-        if config.ema is not None:
-            weights, statistics = self.state.weights, self.state.statistics
-            self.average = ModelEma(weights, statistics, config.ema.decay, communicator, self.of_each)
-            self.state.average = self.average
+        self.average = self._average(config)
         self.watch: LossWatch | None = None
         if config.divergence is not None:
             self.watch = self.state.watch = LossWatch(config.divergence, self.classes, communicator)
@@ -104,6 +97,15 @@ class Program:
         self._compiling = False
         self._sampled = False  # whether the step before was timed without compiling
         self._accumulated_seconds = self._seconds = 0.0
+
+    def _average(self, config: Config) -> ModelEma | None:
+        """The averaged weights of a stage that has them, as a part of its state."""
+        if config.ema is None:
+            return None
+        weights, statistics = self.state.weights, self.state.statistics
+        average = ModelEma(weights, statistics, config.ema.decay, self.communicator, self.of_each)
+        self.state.average = average
+        return average
 
     def accumulate(self, images: Tensor, labels: Tensor, now: StepSchedule) -> None:
         """Add the gradient of a micro batch before the step's last one, which `step` takes. Not a collective."""
@@ -153,9 +155,7 @@ class Program:
         if left_out:
             self._undo(due)
         else:
-            _check_numbers(scalars, self.classes, self._advice(now))
-            if self.watch is not None:
-                self.watch.check(now.step + 1, float(scalars[LOSS]), self._advice(now))
+            self._check(scalars, now)
             if self.curvature is not None and due:
                 curvature = self.curvature.update(captured, flat, len(images), scale, now.damping)
             batch = Batch(batches, float(scalars[LOSS]))
@@ -275,6 +275,12 @@ class Program:
             return False
         return self.scaler.leaves_out(bool(np.isfinite(scalars[NORM_SQUARED])), scale)
 
+    def _check(self, scalars: Floats, now: StepSchedule) -> None:
+        """Raise NumericsError or Diverged for numbers that must not reach the weights."""
+        _check_numbers(scalars, self.classes, self._advice(now))
+        if self.watch is not None:
+            self.watch.check(now.step + 1, float(scalars[LOSS]), self._advice(now))
+
     def _advice(self, now: StepSchedule) -> str:
         """Suggest remedies against values that are not finite."""
         text = self.advice(now) + ("" if self.precision != "Float16" else ", or use another precision than Float16")
@@ -293,6 +299,13 @@ class Program:
         tail[0] = stop
         tail[1 + self.communicator.rank] = self._seconds
         return tail
+
+
+def _drop_path(config: Config, network: nn.Cell) -> DropPath | None:
+    """The stochastic depth of a stage that has it."""
+    if config.drop_path == 0:
+        return None
+    return DropPath(network, config.drop_path, config.local_batch_size, config.seed, config.stage)
 
 
 def _buckets(config: Config, sizes: Sequence[int], scale: float | Parameter) -> Buckets | None:

@@ -73,14 +73,7 @@ class Training:
         self.startup, self.tracking = startup, tracking
         self.virtual = virtual_ranks.of(config, environment.world_size)
         self.global_batch = self.virtual.count * config.local_batch_size * config.accumulation_steps
-        self.share = sampler.DistributedSampler(
-            config.seed,
-            self.global_batch,
-            environment.rank,
-            environment.world_size,
-            len(dataset.train.labels),
-            self.virtual.each * config.accumulation_steps,
-        )
+        self.share = self._share()
         self.per_epoch = self.share.per_epoch
         self.total = config.epochs * self.per_epoch
         self.communicator = Communicator(environment.rank, environment.world_size, leader=environment.leader)
@@ -107,17 +100,33 @@ class Training:
         if self.virtual.each > 1:
             log.info("ranks: %d, which do the work of %d", environment.world_size, self.virtual.count)
         self._advise()
-        metrics = Metrics(config, environment.rank, convolution, registry.metrics(config))
+        metrics = self._metrics(convolution, preflight)
         corrupt.counted = functools.partial(_report_skipped, corrupt, metrics, progress)
-        if preflight is not None:
-            metrics.observe_preflight(preflight.result, preflight.own.compute, preflight.own.link)
-        if tracking.names:
-            tracking.count(metrics.tracking(tracking.names))
         server.expose(metrics.registry)
         self.logger = self._logger(progress, metrics)
         self.best = self._best_weights()
         self.saver = self._saver()
         startup.done("network")
+
+    def _share(self) -> sampler.DistributedSampler:
+        """The images of each step that are this rank's."""
+        return sampler.DistributedSampler(
+            self.config.seed,
+            self.global_batch,
+            self.environment.rank,
+            self.environment.world_size,
+            len(self.dataset.train.labels),
+            self.virtual.each * self.config.accumulation_steps,
+        )
+
+    def _metrics(self, convolution: str, preflight: Outcome | None) -> Metrics:
+        """The rank's series, with what the preflight measured and a counter for each tracker."""
+        metrics = Metrics(self.config, self.environment.rank, convolution, registry.metrics(self.config))
+        if preflight is not None:
+            metrics.observe_preflight(preflight.result, preflight.own.compute, preflight.own.link)
+        if self.tracking.names:
+            self.tracking.count(metrics.tracking(self.tracking.names))
+        return metrics
 
     def _preflight(self, progress: ProgressState) -> Outcome | None:
         """Measure the gang before anything is compiled. A collective.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resnetboost_api.evaluation import BINS, Bin, ClassResult
+from resnetboost_api.evaluation_details import BINS, Bin, ClassResult
 from resnetboost_trainer.failures import NumericsError
 
 Floats = NDArray[np.float32]

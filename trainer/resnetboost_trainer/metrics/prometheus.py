@@ -25,29 +25,67 @@ class Metrics:
         self._rank = rank
         labels = (config.job.name, config.job.namespace, config.stage, str(rank))
         self._series = series = SeriesFactory(self.registry, labels)
+        self._step_times()
+        self._checkpoints(config)
+        self._evaluations(config)
+        self._training(config)
+        self._ranks()
+        self._algorithms = {each.REPORT: each(series) for each in algorithms if each.applies(config)}
+        if config.preflight is not None:
+            self._preflight()
+        series.info(
+            "trainer_build_info",
+            "Versions; always 1.",
+            version=__version__,
+            mindspore=metadata.version("mindspore"),
+            convolution=convolution,
+        )
+
+    def _step_times(self) -> None:
+        """Create the series of where the time of a step goes."""
+        series = self._series
         self.step_seconds = series.histogram("step_seconds", "A whole training step.")
         self.data_wait_seconds = series.histogram("data_wait_seconds", "Waiting for the next batch.")
         self.compute_seconds = series.histogram(
             "compute_seconds", "Forward, backward and update of this rank, with the all-reduces of buckets."
         )
         self.collective_seconds = series.histogram("collective_seconds", "The gradients' all-reduce, with its wait.")
+
+    def _checkpoints(self, config: Config) -> None:
+        """Create the series of checkpoints, of the best one and of snapshots."""
+        series = self._series
         self.checkpoint_seconds = series.late_histogram(
             "checkpoint_seconds", "Writing a checkpoint, in the background."
         )
         self.checkpoint_stall_seconds = series.histogram(
             "checkpoint_stall_seconds", "Training stopped for a checkpoint."
         )
-        self.evaluation_seconds = series.histogram("evaluation_seconds", "An evaluation of the whole test set.")
         self.checkpoint_bytes = series.gauge("checkpoint_bytes", "Size of the newest checkpoint.")
         self.checkpoint_step = series.gauge(
             "checkpoint_step", "Step of the newest checkpoint, from which a restart would go on."
         )
         self.checkpoint_time = series.gauge("checkpoint_timestamp_seconds", "When the newest checkpoint was complete.")
         self.checkpoint_every = series.gauge("checkpoint_every_steps", "Steps from one checkpoint to the next.")
-        self.compute_ratio = series.gauge(
-            "compute_ratio", "This rank's median compute time in the last window of steps, over the gang's."
-        )
-        self.straggler = series.gauge("straggler", "1 while this rank counts as slow, else 0.")
+        if config.checkpoint.best is not None:
+            self.best_step = series.gauge("best_checkpoint_step", "Step of the best checkpoint.")
+        self._takes_snapshots = config.snapshots is not None
+        if self._takes_snapshots:
+            self.snapshot_seconds = series.late_histogram("snapshot_seconds", "Writing a snapshot, in the background.")
+            self.snapshot_step = series.gauge("snapshot_step", "Step of the newest snapshot.")
+
+    def _evaluations(self, config: Config) -> None:
+        """Create the series of evaluations, also of the averaged weights."""
+        series = self._series
+        self.evaluation_seconds = series.histogram("evaluation_seconds", "An evaluation of the whole test set.")
+        self.top1 = series.gauge("test_top1_ratio", "Top-1 accuracy on the test set.")
+        self.top5 = series.gauge("test_top5_ratio", "Top-5 accuracy on the test set.")
+        self.test_loss = series.gauge("test_loss", "Cross entropy on the test set.")
+        if config.ema is not None:
+            self._ema()
+
+    def _training(self, config: Config) -> None:
+        """Create the series of what training does: how far it is, how well it learns, what it leaves out."""
+        series = self._series
         self.loss = series.gauge("loss", "Training loss, mean over the gang.")
         self.accuracy = series.gauge("accuracy_ratio", "Training top-1 accuracy, mean over the gang.")
         self.gradient_norm = series.gauge("gradient_norm", "Euclidean norm of the mean gradient.")
@@ -55,9 +93,6 @@ class Metrics:
         self.epoch = series.gauge("epoch", "Epochs done, as a fraction.")
         self.step = series.gauge("step", "Steps done.")
         self.total_steps = series.gauge("steps_planned", "Steps the stage has.")
-        self.top1 = series.gauge("test_top1_ratio", "Top-1 accuracy on the test set.")
-        self.top5 = series.gauge("test_top5_ratio", "Top-5 accuracy on the test set.")
-        self.test_loss = series.gauge("test_loss", "Cross entropy on the test set.")
         self.images = series.counter("images", "Images this rank has trained on.")
         self.corrupt_images = series.counter(
             "corrupt_images", "Images this rank skipped because they cannot be used, each once."
@@ -67,30 +102,20 @@ class Metrics:
             "steps_left_out",
             "Steps left out because the gradient overflowed at the loss scale they had, the same on every rank.",
         )
-        self._algorithms = {each.REPORT: each(series) for each in algorithms if each.applies(config)}
         self.noise_scale = None
         if config.gradient_noise:
             self.noise_scale = series.gauge(
                 "gradient_noise_scale_images",
                 "Gradient noise scale: the global batch from which images are worth less.",
             )
-        if config.ema is not None:
-            self._ema()
-        if config.checkpoint.best is not None:
-            self.best_step = series.gauge("best_checkpoint_step", "Step of the best checkpoint.")
-        if config.preflight is not None:
-            self._preflight()
-        self._takes_snapshots = config.snapshots is not None
-        if self._takes_snapshots:
-            self.snapshot_seconds = series.late_histogram("snapshot_seconds", "Writing a snapshot, in the background.")
-            self.snapshot_step = series.gauge("snapshot_step", "Step of the newest snapshot.")
-        series.info(
-            "trainer_build_info",
-            "Versions; always 1.",
-            version=__version__,
-            mindspore=metadata.version("mindspore"),
-            convolution=convolution,
+
+    def _ranks(self) -> None:
+        """Create the series of this rank among the others."""
+        series = self._series
+        self.compute_ratio = series.gauge(
+            "compute_ratio", "This rank's median compute time in the last window of steps, over the gang's."
         )
+        self.straggler = series.gauge("straggler", "1 while this rank counts as slow, else 0.")
 
     def _preflight(self) -> None:
         """Create the series of a stage that begins with a preflight."""

@@ -72,7 +72,8 @@ class AdamW(nn.Cell):
 
 def _share(beta: float, updates: Tensor) -> Tensor:
     """1 - beta^t, without the cancellation that would cost half of float32's digits."""
-    return -ops.expm1(updates * (math.log(beta) if beta > 0 else -100.0))
+    logarithm = math.log(beta) if beta > 0 else -100.0  # of 0, as far as float32 can tell: exp(-100) is 0 beside 1
+    return -ops.expm1(updates * logarithm)
 
 
 def _zeros(name: str, count: int) -> Parameter:

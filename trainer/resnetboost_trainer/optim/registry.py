@@ -1,4 +1,4 @@
-"""All optimization algorithms by the job's field `algorithm`. To add one, write its module and list it here."""
+"""All optimization algorithms by the job's field `algorithm`. CONTRIBUTING.md says how to add one."""
 
 from collections.abc import Mapping
 

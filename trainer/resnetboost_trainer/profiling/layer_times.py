@@ -4,26 +4,11 @@ import contextlib
 import ctypes
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
+from resnetboost_api.profile import LayerTime
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.models import arch
 
 _WORKS = 5
-
-
-class LayerTime(msgspec.Struct, frozen=True, rename="camel"):
-    """Seconds per step of a convolution and its normalization, by the convolution's name.
-
-    `gradients` are those of the convolution's images and weights.
-    """
-
-    name: str
-    convolution: float
-    normalization: float
-    normalization_gradient: float
-    images_gradient: float
-    weights_gradient: float
 
 
 class LayerTimes:

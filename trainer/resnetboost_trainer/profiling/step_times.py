@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import msgspec
+from resnetboost_api.profile import Operator, Part, Spread, Times
 
 DATA, GRADIENT, FORWARD, BACKWARD = "data", "gradient", "forward", "backward"
 REDUCTION, OPTIMIZER = "reduction", "optimizer"
@@ -56,44 +56,6 @@ class Step(NamedTuple):
     parts: Mapping[str, float]
     windows: Sequence[Window]
     renewed: bool = False
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """Mean, least and most over the measured steps."""
-
-    mean: float
-    least: float
-    most: float
-
-
-class Part(msgspec.Struct, frozen=True, rename="camel"):
-    """Seconds of a part of a step, and the share of it spent in recorded operators."""
-
-    name: str
-    seconds: Spread
-    in_operators: float | None = None
-
-
-class Operator(msgspec.Struct, frozen=True):
-    """An operator on inputs of the same shapes: mean `calls` and `seconds` per step."""
-
-    part: str
-    name: str
-    inputs: str
-    calls: float
-    seconds: float
-
-
-class Times(msgspec.Struct, frozen=True, rename="camel"):
-    """Times of a step: `parts` in order, from the steps without recording; `operators`, the slowest first.
-
-    Operators, and the border between forward and backward pass, come from the recorded steps.
-    """
-
-    step_seconds: Spread
-    recorded_step_seconds: Spread
-    parts: Sequence[Part]
-    operators: Sequence[Operator]
 
 
 def times(plain: Sequence[Step], recorded: Sequence[Step], executions: Sequence[Executed]) -> Times:

@@ -15,10 +15,11 @@ import msgspec
 import yaml
 
 from resnetboost_api import names
+from resnetboost_api.profile import Profile
 from resnetboost_operator import errors
 from resnetboost_operator.cli import arguments, job_file
 from resnetboost_operator.cli.output import console, standard_output
-from resnetboost_operator.cli.profile import data, picture, text
+from resnetboost_operator.cli.profile import picture, text
 from resnetboost_operator.cli.trainer import process as trainer
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.job import parse_job, ranks_per_summand
@@ -195,7 +196,7 @@ def _report_failed_rank(rank: int, code: int, folder: Path) -> None:
 
 def _report(folder: Path, as_json: bool) -> int:
     """Draw the picture into the folder and print the numbers."""
-    profile = data.read(folder / RESULT)
+    profile = msgspec.json.decode((folder / RESULT).read_bytes(), type=Profile)
     (folder / PICTURE).write_bytes(picture.draw(profile))
     if as_json:
         click.echo((folder / RESULT).read_text(encoding="utf-8"), nl=False)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from resnetboost_operator.cli.profile.data import Times
+from resnetboost_api.profile import Times
 
 
 class Launches(msgspec.Struct, frozen=True):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING
 
+from resnetboost_api.profile import Operator, Part, Profile
 from resnetboost_operator import readable
 from resnetboost_operator.cli.profile import text
-from resnetboost_operator.cli.profile.data import Operator, Part, Profile
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import curves
 

@@ -6,9 +6,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from resnetboost_api.profile import LayerTime, Operator, Part, Profile, Spread
 from resnetboost_operator import readable
 from resnetboost_operator.cli.profile import launches
-from resnetboost_operator.cli.profile.data import LayerTime, Operator, Part, Profile, Spread
 from resnetboost_operator.cli.profile.launches import Launches
 
 SHOWN = 15  # operators, layers

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from resnetboost_api import evaluation
+from resnetboost_api import evaluation_details
 from resnetboost_operator.cli.trainer import options, process
 
 
@@ -61,6 +61,6 @@ def _draw(folder: Path) -> None:
     from resnetboost_operator.runs import details
     from resnetboost_operator.runs.runfolder import write
 
-    found = details.read(folder / evaluation.FILE)
+    found = details.read(folder / evaluation_details.FILE)
     if found is not None:
         write(folder / "confusion.png", details.draw(found))

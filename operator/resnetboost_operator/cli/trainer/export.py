@@ -16,15 +16,7 @@ from resnetboost_operator.cli.trainer import options, process
 )
 @click.option("--batch", type=click.IntRange(1), metavar="N", help="Batch size of MINDIR and AIR. [default: 1]")
 @click.option("--no-card", is_flag=True, help="Do not write a model card.")
-@options.PREPARED_AS
-@options.DATASET_PATH
-@options.SIZE
-@options.RESIZE
-@options.CLASSES
-@options.WHICH
-@options.WEIGHTS
-@options.MODEL
-@options.DEVICE
+@options.prepared
 @click.pass_context
 def export(ctx: click.Context, /, source: str, target: Path, **given: Any) -> None:
     """Export a trained network for other programs, and write its model card to OUT.md.

@@ -2,22 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from resnetboost_api.dataset import DatasetName
+
 PATH = click.Path(path_type=Path)
-_DATASETS = (
-    "digits",
-    "npz",
-    "mnist_5k",
-    "MNIST",
-    "CIFAR10",
-    "CIFAR100",
-    "ImageFolder",
-    "MindRecord",
-    "Synthetic",
-)
 
 SOURCE: Callable[[Any], Any] = click.argument("source", metavar="RUN|CHECKPOINT|FILE")
 MODEL: Callable[[Any], Any] = click.option(
@@ -57,7 +48,15 @@ CLASSES: Callable[[Any], Any] = click.option(
 
 def dataset(meaning: str) -> Callable[[Any], Any]:
     """The option --dataset with this help text."""
-    return click.option("--dataset", metavar="NAME", type=click.Choice(_DATASETS), help=meaning)
+    return click.option("--dataset", metavar="NAME", type=click.Choice(get_args(DatasetName)), help=meaning)
 
 
 PREPARED_AS: Callable[[Any], Any] = dataset("Prepare images as for this data set. [default: as in training]")
+
+
+def prepared(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of how pictures become the network's images, and of which network: of commands on single images."""
+    shared = (PREPARED_AS, DATASET_PATH, SIZE, RESIZE, CLASSES, WHICH, WEIGHTS, MODEL, DEVICE)
+    for option in reversed(shared):
+        command = option(command)
+    return command

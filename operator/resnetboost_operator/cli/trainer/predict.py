@@ -14,15 +14,7 @@ from resnetboost_operator.cli.trainer import options, process
 @click.option(
     "--top", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Number of classes to print."
 )
-@options.PREPARED_AS
-@options.DATASET_PATH
-@options.SIZE
-@options.RESIZE
-@options.CLASSES
-@options.WHICH
-@options.WEIGHTS
-@options.MODEL
-@options.DEVICE
+@options.prepared
 @options.FORM
 @click.pass_context
 def predict(ctx: click.Context, /, source: str, images: tuple[Path, ...], **given: Any) -> None:

@@ -1,7 +1,6 @@
-"""Reads the trainer's profile.json."""
+"""What `resnetboost profile` measures: the trainer writes it as profile.json, and the command line shows it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -15,7 +14,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of a step; `in_operators` is the fraction of its time in which an operator ran."""
+    """A part of a step; `in_operators` is the share of its time in which an operator ran."""
 
     name: str
     seconds: Spread
@@ -23,7 +22,7 @@ class Part(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """All calls of an operator with inputs of the same shapes in one part; calls and seconds per step."""
+    """All calls of an operator with inputs of the same shapes in one part: mean `calls` and `seconds` per step."""
 
     part: str
     name: str
@@ -33,7 +32,10 @@ class Operator(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True, rename="camel"):
-    """Times by part, over plain steps, and by operator (slowest first), over recorded steps."""
+    """Times of a step: `parts` in order, from the steps without recording; `operators`, the slowest first.
+
+    Operators, and the border between forward and backward pass, come from the recorded steps.
+    """
 
     step_seconds: Spread
     recorded_step_seconds: Spread
@@ -42,7 +44,10 @@ class Times(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LayerTime(msgspec.Struct, frozen=True, rename="camel"):
-    """Seconds per step of a convolution and its normalization, over plain steps, where one operator runs all layers."""
+    """Seconds per step of a convolution and its normalization, by the convolution's name.
+
+    They come from the steps without recording, where one operator runs all layers.
+    """
 
     name: str
     convolution: float
@@ -59,7 +64,7 @@ class LayerTime(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Renewals(msgspec.Struct, frozen=True):
-    """Updates of THOR's factors in the plain and in the recorded steps; in training, one per `frequency` steps."""
+    """Updates of THOR's factors: number of plain and recorded steps with one; training has one every `frequency`."""
 
     plain: int
     recorded: int
@@ -67,7 +72,7 @@ class Renewals(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True, rename="camel"):
-    """The profile of a stage."""
+    """A profile: the measured stage, the machine, and rank 0's times."""
 
     job: str
     stage: str
@@ -84,8 +89,3 @@ class Profile(msgspec.Struct, frozen=True, rename="camel"):
     times: Times
     layers: Sequence[LayerTime] = ()
     renewals: Renewals | None = None
-
-
-def read(file: Path) -> Profile:
-    """Read the file that the trainer wrote."""
-    return msgspec.json.decode(file.read_bytes(), type=Profile)
