@@ -1,8 +1,8 @@
 """Evaluates the rules of a schema without CEL's library, for programs that do without it, such as the trainer.
 
-It knows the part of CEL that the rules on training use: fields and indices of self, has(), comparisons, `in`, `!`, `&&`,
-`||`, `+`, `%`, `c ? a : b`, double(), size(), contains(), matches(), all(), exists(), filter() and map(). Rules that
-compare with oldSelf are skipped, because there is nothing to compare with.
+It knows the part of CEL that the rules on training use: fields and indices of self, has(), comparisons, `in`, `!`,
+`&&`, `||`, `+`, `-`, `%`, `c ? a : b`, double(), size(), contains(), matches(), all(), exists(), filter() and map().
+Rules that compare with oldSelf are skipped, because there is nothing to compare with.
 """
 
 import functools
