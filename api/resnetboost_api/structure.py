@@ -1,8 +1,9 @@
 """Checks a value against an OpenAPI schema like the API server.
 
-Rules between fields are evaluated in the operator's validation/cel.
+Rules between fields are evaluated in the operator's validation/cel, and by the trainer with celrules.
 """
 
+import copy
 import functools
 import math
 import re
@@ -194,3 +195,26 @@ def unknown(value: Any, schema: Schema, field: str = "") -> Iterator[str]:
     elif isinstance(value, list) and "items" in schema:
         for index, item in enumerate(value):
             yield from unknown(item, schema["items"], f"{field}[{index}]")
+
+
+def filled(value: Any, schema: Schema | None) -> Any:
+    """Fill in defaults from the outside in, so that a default {} gets those of its fields."""
+    if schema is None:
+        return value
+    if isinstance(value, dict):
+        for name, inner in schema.get("properties", {}).items():
+            if "default" in inner and value.get(name) is None:
+                value[name] = copy.deepcopy(inner["default"])
+        return {name: filled(item, part(schema, name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [filled(item, schema.get("items")) for item in value]
+    whole = schema.get("type") == "integer" or schema.get("x-kubernetes-int-or-string")
+    return int(value) if whole and isinstance(value, float) and value.is_integer() else value
+
+
+def part(schema: Schema | None, name: Any) -> Schema | None:
+    """The schema of a field of a mapping; None where anything is allowed."""
+    if schema is None:
+        return None
+    found: Schema | None = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+    return found

@@ -4,19 +4,21 @@ Whatever is at its default is left out, so that an older trainer reads the file 
 of 0.1.0 have no defaults of their own: what they need is always written.
 """
 
-from typing import Annotated
+import re
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from resnetboost_api.dataset import Dataset
 from resnetboost_api.device import DeviceKind
-from resnetboost_api.fields import Block, Seed, StageName
+from resnetboost_api.fields import Block, Rule, Seed, StageName
 from resnetboost_api.job import JitLevel
+from resnetboost_api.jobrules import ACROSS_PARTS
 from resnetboost_api.model import Model
 from resnetboost_api.optimizers import Summing
 from resnetboost_api.policies import Checkpointing, Factor, LossLimit
 from resnetboost_api.preflight import Preflight
-from resnetboost_api.stage import Training
+from resnetboost_api.stage import Stage, Training
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_api.tracking import Trackers
 
@@ -45,6 +47,28 @@ _NEEDED = {
 }
 NEEDED_BY_0_1_0 = frozenset(f"{block}{name}" for block, names in _NEEDED.items() for name in names.split())
 """Fields that a trainer of 0.1.0 refuses a config without, or, as an augmentation, takes for none at all."""
+
+
+# Parts of a job that a config has as the job has them; of the device it has the type.
+_SAME_PARTS = {"stages", "model", "dataset", "device.type", "jitLevel"}
+
+
+def _of_a_config() -> tuple[Rule, ...]:
+    """The rules of a job's stages, and those of a job that look at nothing a config lacks, such as its first stage."""
+    alone = [rule for rule in Stage.RULES if "self.deviceCount" not in rule.rule]
+    across = [rule for rule in ACROSS_PARTS if _looks_at(rule) <= _SAME_PARTS and "self.stages[" not in rule.rule]
+    return *alone, *map(_of_one_stage, across)
+
+
+def _looks_at(rule: Rule) -> set[str]:
+    """The parts of a job that a rule looks at, the old one's included."""
+    found = re.findall(r"\b(self|oldSelf)\.(device\.\w+|\w+)", rule.rule)
+    return {part if owner == "self" else f"old {part}" for owner, part in found}
+
+
+def _of_one_stage(rule: Rule) -> Rule:
+    """A rule over all stages, for a config, which is a stage and the job around it."""
+    return Rule(rule.rule.replace("self.stages", "[self]"), rule.message, rule.field_path.removeprefix(".stages"))
 
 
 class JobReference(Block, frozen=True, kw_only=True):
@@ -126,3 +150,4 @@ class TrainerConfig(Training, frozen=True, kw_only=True):
     preflight: RankPreflight | None = None
     """Left out for an attempt in the pods of the one before, whose devices are known."""
     tracking: RankTracking | None = None
+    RULES: ClassVar[tuple[Rule, ...]] = _of_a_config()

@@ -1,7 +1,9 @@
 """Access to object storage: what a refusal means, and where requests go; against scripted answers of S3."""
 
 import http.server
+import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -88,3 +90,34 @@ def test_the_bucket_is_in_the_path_or_in_the_host() -> None:
 def test_addresses_are_read(text: str, key: str) -> None:
     assert address.parse(text, "url").key == key
     assert str(address.parse(text, "url")) == text.rstrip("/")
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an endpoint that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        yield url
+
+
+def test_a_storage_that_never_answers_is_told_of_and_given_up(
+    silent: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bucket, "_FIRST_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(bucket, "_SILENT_SECONDS", 0.2)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"^s3://bucket/run: the storage does not answer; check AWS_ENDPOINT_URL"):
+        Bucket(address.parse("s3://bucket/run", "SOURCE"), 1).check()
+    assert time.monotonic() - began < 5
+    assert caplog.messages == [
+        f"waiting for an answer of s3://bucket/run at {silent}; gives up about 1 s after it began"
+    ]
+
+
+def test_a_storage_that_answers_is_not_told_of(refusing: type[Refusing], caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError):
+        Bucket(address.parse("s3://bucket/run", "SOURCE"), 1).check()
+    assert caplog.messages == []

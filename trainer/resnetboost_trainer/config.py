@@ -3,6 +3,7 @@
 The file's fields, bounds and defaults are those of resnetboost_api; there is none here.
 """
 
+import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from resnetboost_api import crd, stage, structure, wording
+from resnetboost_api import celrules, crd, stage, structure, wording
 from resnetboost_api.dataset import Augmentation, Dataset, RandAugment, RandomErasing
 from resnetboost_api.device import DeviceKind as Device
 from resnetboost_api.model import Init, Model, Weights
@@ -173,6 +174,8 @@ def parse(document: Any, schema: Schema | None = None) -> Config:
             f"config field {wording.sentence(field, 200)} is not known to this trainer version {__version__}: {remedy}"
         )
     for problem in structure.Structure(schema).problems(given):
+        raise ConfigError(wording.sentence(str(problem)))
+    for problem in celrules.problems(structure.filled(copy.deepcopy(given), schema), schema):
         raise ConfigError(wording.sentence(str(problem)))
     try:
         return _completed(msgspec.convert(given, Config))

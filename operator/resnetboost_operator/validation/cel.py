@@ -8,7 +8,7 @@ from typing import Any
 
 import cel as evaluator
 
-from resnetboost_api import wording
+from resnetboost_api import celrules, wording
 from resnetboost_api.structure import INT64_MAX, Problem
 from resnetboost_api.wording import Schema
 
@@ -24,8 +24,6 @@ _DECIMAL = {
     for suffix, power in {"n": -3, "u": -2, "m": -1, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}.items()
 }
 
-_REFERENCE = re.compile(r"\bself((?:\.[A-Za-z]\w*(?![\w(]))*)")
-
 
 class Rule:
     """One of `x-kubernetes-validations`, with the field that it applies to."""
@@ -37,33 +35,27 @@ class Rule:
         self.place = rule.get("fieldPath", "")
         self.field = (field + self.place).removeprefix(".")
         self.is_transition = "oldSelf" in self.text
-        self.references = tuple(dict.fromkeys(_REFERENCE.findall(self.text)))
+        self.references = celrules.references(self.text)
         self.fields = tuple((field + reference).removeprefix(".") for reference in self.references)
 
     def problem(self, value: Any, old: Any, names: evaluator.Context) -> Problem | None:
         """The problem if the value breaks the rule, or if the rule fails to evaluate. `names`: both for CEL."""
         if _evaluate(self.text, names) is True:
             return None
-        return Problem(self.field, _at(value, self.place), self._sentence(value, old, names))
+        return Problem(self.field, celrules.at(value, self.place), self._sentence(value, old, names))
 
     def _sentence(self, value: Any, old: Any, names: evaluator.Context) -> str:
         if self.is_transition:
             return self.message + self._first_change(value, old)
         evaluated = _evaluate(self.expression, names) if self.expression else None
-        return evaluated if isinstance(evaluated, str) else self.message + self._numbers(value)
+        return evaluated if isinstance(evaluated, str) else self.message + celrules.numbers(self.references, value)
 
     def _first_change(self, value: Any, old: Any) -> str:
         for reference in self.references:
-            new, before = _at(value, reference), _at(old, reference)
+            new, before = celrules.at(value, reference), celrules.at(old, reference)
             if new != before:
                 return _change(new, before, reference.removeprefix(".") or self.field.rpartition(".")[2])
         return ""  # the item of a keyed list was only moved
-
-    def _numbers(self, value: Any) -> str:
-        """The numbers that a rule compares. The API server's cost limits prevent them in messageExpression."""
-        found = {reference.rpartition(".")[2]: _at(value, reference) for reference in self.references if reference}
-        numbers = [f"{name} is {number}" for name, number in found.items() if type(number) in (int, float)]
-        return f" ({' and '.join(numbers)})" if numbers else ""
 
 
 def problems(value: Any, old: Any, schema: Schema, known: Sequence[Problem]) -> list[Problem]:
@@ -126,12 +118,6 @@ def _related(one: str, other: str) -> bool:
     """True if one field is the other, or is inside it."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short) and (long == short or not short or long[len(short)] in ".[")
-
-
-def _at(value: Any, place: str) -> Any:
-    for name in filter(None, place.split(".")):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 def _change(new: Any, old: Any, field: str) -> str:

@@ -3,13 +3,12 @@
 The schema is that of the structs in resnetboost_api; there is no default, range or rule here.
 """
 
-import copy
 import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from resnetboost_api import crd, names, wording
+from resnetboost_api import crd, names, structure, wording
 from resnetboost_api.job import ResNetBoostJob
 from resnetboost_api.structure import Problem, Structure
 from resnetboost_api.wording import Schema
@@ -91,7 +90,7 @@ def check_status(status: Any) -> list[Problem]:
 def defaulted(obj: Any) -> dict[str, Any]:
     """A copy with the CRD's defaults, without nulls, and with 1.0 as 1 where an integer is required."""
     schema = _structure().schema
-    return _filled(_pruned(obj, schema), schema)  # type: ignore[no-any-return]
+    return structure.filled(_pruned(obj, schema), schema)  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -131,34 +130,12 @@ def _pruned(value: Any, schema: Schema | None) -> Any:
     """A copy without the nulls that have no default, as the API server drops them first."""
     if isinstance(value, dict):
         kept = {name: item for name, item in value.items() if item is not None or _keeps_null(schema, name)}
-        return {name: _pruned(item, _inner(schema, name)) for name, item in kept.items()}
+        return {name: _pruned(item, structure.part(schema, name)) for name, item in kept.items()}
     if isinstance(value, list | tuple):  # msgspec leaves the tuples of structs as they are
         return [_pruned(item, schema.get("items") if schema else None) for item in value]
     return value
 
 
 def _keeps_null(schema: Schema | None, name: Any) -> bool:
-    inner = _inner(schema, name)
+    inner = structure.part(schema, name)
     return inner is None or "default" in inner
-
-
-def _filled(value: Any, schema: Schema | None) -> Any:
-    """Fill in defaults from the outside in, so that a default {} gets those of its fields."""
-    if schema is None:
-        return value
-    if isinstance(value, dict):
-        for name, inner in schema.get("properties", {}).items():
-            if "default" in inner and value.get(name) is None:
-                value[name] = copy.deepcopy(inner["default"])
-        return {name: _filled(item, _inner(schema, name)) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_filled(item, schema.get("items")) for item in value]
-    whole = schema.get("type") == "integer" or schema.get("x-kubernetes-int-or-string")
-    return int(value) if whole and isinstance(value, float) and value.is_integer() else value
-
-
-def _inner(schema: Schema | None, name: Any) -> Schema | None:
-    if schema is None:
-        return None
-    found: Schema | None = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
-    return found

@@ -16,7 +16,8 @@ from resnetboost_trainer.storage.address import Address
 from resnetboost_trainer.storage.bucket import Bucket, Missing, Object, TooLarge
 from resnetboost_trainer.storage.cache import Cache
 
-DEFAULTS = ObjectStorage()
+# Of a command, whose user waits for it; a job says its own.
+OF_A_COMMAND = ObjectStorage(retry_seconds=30)
 # Below an address: more are no run's.
 _MOST_OBJECTS = 100_000
 _MOST_MANIFESTS = 1000
@@ -24,7 +25,7 @@ _MOST_MANIFESTS = 1000
 log = logging.getLogger(__name__)
 
 
-def local(source: str, field: str, settings: ObjectStorage = DEFAULTS, chosen: str = "last") -> Path:
+def local(source: str, field: str, settings: ObjectStorage = OF_A_COMMAND, chosen: str = "last") -> Path:
     """Return a path of this machine: the source itself, or that of the copies of what an address names.
 
     An address names a file of weights, a checkpoint, or a folder above checkpoints, of which an intact one is taken:
@@ -38,7 +39,7 @@ def metrics(source: str, field: str, root: Path) -> list[Manifest]:
 
     Return the last manifest of each of its stages, the earliest first. Raises ConfigError, StorageError, OSError.
     """
-    bucket = Bucket(address.parse(source, field), DEFAULTS.retry_seconds)
+    bucket = Bucket(address.parse(source, field), OF_A_COMMAND.retry_seconds)
     bucket.check()
     objects = {item.key: item for item in _objects(bucket, source)}
     places = _manifests(bucket, objects, "step")

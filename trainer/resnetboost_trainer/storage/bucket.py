@@ -5,9 +5,11 @@ AWS_ACCESS_KEY_ID and so on), never from a job.
 """
 
 import contextlib
+import logging
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -23,11 +25,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 # Seconds that a request is repeated for while the storage does not answer, by default.
 RETRY_SECONDS = 300
 _MOST_RETRIES = 1000  # the seconds decide
 _FIRST_WAIT, _LONGEST_WAIT = timedelta(milliseconds=200), timedelta(seconds=10)
 _CONNECT_SECONDS, _REQUEST_SECONDS = 10, 60
+# The first request lists one name: it need not wait for an answer as long as others, and says early that it waits.
+_FIRST_REQUEST_SECONDS, _SILENT_SECONDS = 10, 3
 # Larger objects are written in parts of this size and read in ranges of it.
 PART_BYTES = 16 << 20
 _PARTS_AT_ONCE = 4
@@ -100,8 +106,22 @@ class Bucket:
         """Raise ConfigError if bucket or credentials are wrong, so that training does not begin with them."""
         import obstore
 
-        with self._failing("", ConfigError):
-            next(iter(obstore.list(self._store, self._key("") + "/", chunk_size=1)), None)
+        store = _connect(self.address, self._retry_seconds, _FIRST_REQUEST_SECONDS)
+        with self._failing("", ConfigError), self._telling():
+            next(iter(obstore.list(store, self._key("") + "/", chunk_size=1)), None)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Say what is waited for, if it takes more than a moment."""
+        place = f"{self.address} at {self.endpoint}" if self.endpoint else str(self.address)
+        limit = f"gives up about {self._retry_seconds:.0f} s after it began"
+        timer = threading.Timer(_SILENT_SECONDS, log.warning, (f"waiting for an answer of {place}; {limit}",))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def objects(self, prefix: str = "") -> Iterator[Object]:
         """List all objects below a prefix, which ends at a slash; not those whose keys would lead out of a folder."""
@@ -243,7 +263,7 @@ class Bucket:
             raise kind(f"{self.address.below(key)}: {problem}; {remedy}") from None
 
 
-def _connect(address: Address, retry_seconds: float) -> "S3Store":
+def _connect(address: Address, retry_seconds: float, request_seconds: float = _REQUEST_SECONDS) -> "S3Store":
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
@@ -251,7 +271,7 @@ def _connect(address: Address, retry_seconds: float) -> "S3Store":
     client: ClientConfig = {
         "allow_http": endpoint.startswith("http://"),
         "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
-        "timeout": timedelta(seconds=_REQUEST_SECONDS),
+        "timeout": timedelta(seconds=request_seconds),
     }
     if endpoint and (urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc):
         raise ConfigError(f"AWS_ENDPOINT_URL: {endpoint!r} is no URL; use one such as https://storage.example.com")
