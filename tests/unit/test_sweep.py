@@ -112,8 +112,18 @@ def test_the_example_fits_its_job_whose_own_values_come_first(space: Space, tmp_
 
 def request(space: Space) -> Request:
     written = job_file.written(EXAMPLES / "digits.yaml")
-    place = {"name": "digits", "on": "here", "namespace": "", "place": "digits.yaml"}
-    return Request(written=written, space=space, trials=1, parallel=1, seed=1, prunes=True, **place)
+    return Request(
+        name="digits",
+        written=written,
+        space=space,
+        trials=1,
+        parallel=1,
+        on="here",
+        namespace="",
+        seed=1,
+        prunes=True,
+        place="digits.yaml",
+    )
 
 
 @pytest.mark.parametrize(
