@@ -89,6 +89,7 @@ def cluster(*served: str, **changes: Any) -> Facts:
     default = {"metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
     fine: dict[str, Any] = {
         "namespace": "team-a",
+        "has_namespace": True,
         "version": {"gitVersion": "v1.34.2"},
         "now": NOW,
         "schema": schema(),
@@ -145,7 +146,7 @@ def test_no_definition(missing: Any) -> None:
     ("held", "expected", "said"),
     [
         ([lease()], "ok", "operator-1 leads"),
-        ([], "problem", "no operator was ever here"),
+        ([], "problem", "no operator is here"),
         ([lease(holder="")], "problem", "none leads"),
         ([lease(seconds_ago=600)], "problem", "has not renewed its lease for 10:00"),
         ([lease(seconds_ago=-5)], "ok", "leads"),
@@ -167,6 +168,27 @@ def test_an_operator_leads(held: list[Lease], expected: str, said: str) -> None:
 )
 def test_the_operators_deployment(there: dict[str, Any], expected: str) -> None:
     assert levels(operators.check(cluster(operators=[there]))) == ["ok", expected]
+
+
+@pytest.mark.parametrize(
+    ("of_one", "of_other", "expected", "said"),
+    [
+        ((), (), "problem", "both serve the jobs of all namespaces"),
+        (("--namespace=a", "--namespace=b"), ("--namespace=c",), "", ""),
+        (("--namespace=a", "--namespace=b"), ("--namespace=b",), "problem", "the jobs of namespaces b"),
+        ((), ("--namespace=c",), "problem", "the jobs of namespaces c"),
+    ],
+)
+def test_two_operators_of_the_same_jobs(
+    of_one: tuple[str, ...], of_other: tuple[str, ...], expected: str, said: str
+) -> None:
+    found = list(operators.check(cluster(operators=[deployment(*of_one), deployment(*of_other)])))
+    assert levels(found) == ["ok", "ok", "ok", *([expected] if expected else [])] and said in words(found)
+
+
+def test_a_namespace_that_is_not_there() -> None:
+    found = list(rights.check(cluster(has_namespace=False)))
+    assert levels(found) == ["problem"] and "kubectl create namespace team-a" in words(found)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +252,8 @@ KUEUE, VOLCANO = capabilities.KUEUE, capabilities.VOLCANO
     ("served", "arguments", "queue", "expected"),
     [
         ((), (), "", ["ok", "ok"]),
-        ((), ("--kueue", "--gang-scheduling"), "", ["warning", "warning"]),
+        ((), ("--gang-scheduling",), "", ["ok", "ok"]),
+        ((), ("--kueue", "--gang-scheduling"), "", ["warning", "ok"]),
         ((KUEUE, VOLCANO), ("--kueue", "--gang-scheduling"), "gpus", ["ok", "ok"]),
         ((KUEUE, VOLCANO), ("--kueue", "--gang-scheduling"), "", ["warning", "ok"]),
         ((KUEUE, VOLCANO), (), "gpus", ["warning", "ok", "warning"]),

@@ -12,6 +12,7 @@ from beds.cluster.helm import CHART
 from beds.kubelet import Bed, operatorpod, unavailable
 
 _CHECK_SECONDS = 1
+_VOLUMES = 4  # there is no provisioner: claims of 1Gi without a storage class are bound to these
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,6 +24,8 @@ def main() -> None:
         programs = build.programs((*build.CONTROL_PLANE, *build.NODE, *build.HELM))
         click.echo("cluster: starting a control plane, and a node with the images of this tree")
         with Bed() as bed:
+            for number in range(_VOLUMES):
+                bed.add_volume(f"volume-{number}")
             tell(bed, sorted({str(path.parent) for path in programs.values()}))
             while True:
                 bed.plane.processes.check()
@@ -42,6 +45,7 @@ def tell(bed: Bed, folders: list[str]) -> None:
         click.echo(f"  export {name}={shlex.quote(environment[name])}")
     click.echo(f"  export PATH={shlex.quote(':'.join(folders))}:$PATH")
     click.echo(f"  helm {shlex.join(operatorpod.installation(os.path.relpath(CHART)))}\n")
+    click.echo(f"{_VOLUMES} volumes of 1Gi wait for claims. There is no Kueue and no Prometheus operator.")
     click.echo("What helm prints goes on from there. Ctrl-C here stops everything and removes it.")
 
 

@@ -40,12 +40,14 @@ class Unknown(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster has.
 
+    `has_namespace` says whether `namespace` exists.
     `schema` is the OpenAPI document of our API, None if it is not served. `operators` are the chart's Deployments.
     `served` says of each of OPTIONAL_APIS whether it is. `rights` says of each of VERBS whether the caller has it on
     jobs in `namespace`. `now` is this machine's time (unix seconds).
     """
 
     namespace: str
+    has_namespace: bool | Unknown
     version: Manifest
     now: float
     schema: Manifest | Unknown | None
@@ -62,8 +64,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """The arguments of the first operator, none where they are not known."""
         if isinstance(self.operators, Unknown) or not self.operators:
             return ()
-        containers = self.operators[0]["spec"]["template"]["spec"]["containers"]
-        return tuple(str(word) for word in containers[0].get("args") or ())
+        return arguments(self.operators[0])
 
 
 async def gather(cluster: Inspector, version: Manifest) -> Facts:
@@ -73,6 +74,7 @@ async def gather(cluster: Inspector, version: Manifest) -> Facts:
     group, _, kueue_version = capabilities.KUEUE.partition("/")
     return Facts(
         namespace=cluster.namespace,
+        has_namespace=await _or_unknown(_has_namespace(cluster)),
         version=version,
         now=time.time(),
         schema=await _or_unknown(_schema(cluster)),
@@ -104,6 +106,14 @@ async def _schema(cluster: Inspector) -> Manifest | None:
         return None
 
 
+async def _has_namespace(cluster: Inspector) -> bool:
+    try:
+        await cluster.document(f"/api/v1/namespaces/{cluster.namespace}")
+    except errors.NotFound:
+        return False
+    return True
+
+
 async def _leases(cluster: Inspector) -> list[Lease]:
     label = f"{names.LABEL_LEASE}={names.LEASE_OF_OPERATOR}"
     return [leases.read(found) for found in await cluster.items("coordination.k8s.io", "v1", "leases", labels=label)]
@@ -120,6 +130,12 @@ async def _rights(cluster: Inspector) -> dict[str, bool]:
 
 async def _served(cluster: Inspector) -> dict[str, bool]:
     return {api: await cluster.serves(api, plural) for api, plural in OPTIONAL_APIS.items()}
+
+
+def arguments(operator: Manifest) -> Sequence[str]:
+    """The arguments of an operator's Deployment."""
+    containers = operator["spec"]["template"]["spec"]["containers"]
+    return tuple(str(word) for word in containers[0].get("args") or ())
 
 
 def labels(manifest: Manifest) -> Mapping[str, str]:

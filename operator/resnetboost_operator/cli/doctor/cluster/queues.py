@@ -11,13 +11,16 @@ from resnetboost_operator.scheduling import registry
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """What is there and not used is worth a warning, what is used and not there too."""
+    """What is there and not used is worth a warning, and a Kueue that is asked for and not there too.
+
+    Gangs are scheduled where the cluster can, by default, so that nothing is wrong where it cannot.
+    """
     if isinstance(facts.served, Unknown):
         yield from unknown("queues", facts.served)
         return
     yield from _queues(facts, facts.served[capabilities.KUEUE])
     served = [api for api in capabilities.POD_GROUP_APIS if facts.served[api]]
-    yield _gangs(served, "--gang-scheduling" in facts.arguments, bool(facts.arguments))
+    yield _gangs(served, bool(facts.arguments) and "--gang-scheduling" not in facts.arguments)
 
 
 def _queues(facts: Facts, served: bool) -> Iterator[Finding]:
@@ -43,14 +46,13 @@ def _queues(facts: Facts, served: bool) -> Iterator[Finding]:
         yield findings.warning("queues", f"Kueue has no queue in namespace {facts.namespace}", remedy)
 
 
-def _gangs(served: list[str], uses: bool, known: bool) -> Finding:
+def _gangs(served: list[str], ignored: bool) -> Finding:
     names = [scheduler.name for scheduler in registry.GANG_SCHEDULERS if scheduler.api in served]
-    if uses and not served:
-        remedy = "install one of docs/queueing.md, or set gangScheduling.enabled: false"
-        return findings.warning("gangs", "the operator is to schedule gangs, and no scheduler serves PodGroups", remedy)
-    if served and known and not uses:
+    if served and ignored:
         remedy = "set gangScheduling.enabled: true, if pods of a job are to start together"
         return findings.warning(
             "gangs", f"{readable.listed(names)} is served, and the operator does not use it", remedy
         )
-    return findings.ok("gangs", f"PodGroups of {readable.listed(names)}" if names else "none: pods start one by one")
+    return findings.ok(
+        "gangs", f"PodGroups of {readable.listed(names)}" if names else "no gang scheduler: pods start one by one"
+    )
