@@ -177,8 +177,9 @@ class _Parser:
         if not self._take("("):
             return lambda names: owner(names)[name]
         if name in _MACROS:
-            variable, _, inner = self._word(), self._need(","), self._choice()
-            found = _macro(_MACROS[name], owner, variable, inner)
+            variable = self._word()
+            self._need(",")
+            found = _macro(_MACROS[name], owner, variable, self._choice())
         elif name in _METHODS:
             found = _applied(_METHODS[name], owner, self._choice())
         else:
