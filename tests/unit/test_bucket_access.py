@@ -10,7 +10,7 @@ import pytest
 
 from resnetboost_trainer.failures import ConfigError, StorageError
 from resnetboost_trainer.storage import address, bucket
-from resnetboost_trainer.storage.bucket import Bucket
+from resnetboost_trainer.storage.bucket import Bucket, Outage
 
 ERROR = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>words</Message></Error>'
 
@@ -109,7 +109,7 @@ def test_a_storage_that_never_answers_is_told_of_and_given_up(
     monkeypatch.setattr(bucket, "_FIRST_REQUEST_SECONDS", 0.5)
     monkeypatch.setattr(bucket, "_SILENT_SECONDS", 0.2)
     began = time.monotonic()
-    with pytest.raises(ConfigError, match=r"^s3://bucket/run: the storage does not answer; check AWS_ENDPOINT_URL"):
+    with pytest.raises(Outage, match=r"^s3://bucket/run: the storage does not answer; check AWS_ENDPOINT_URL"):
         Bucket(address.parse("s3://bucket/run", "SOURCE"), 1).check()
     assert time.monotonic() - began < 5
     assert caplog.messages == [

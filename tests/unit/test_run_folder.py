@@ -177,3 +177,15 @@ def test_text_like_numbers_or_booleans_is_quoted(text: str) -> None:
 
 def test_numbers_are_read_back_by_either_version_of_yaml() -> None:
     assert yamltext.dump({"a": 1e-5, "b": 0.1, "c": 3, "d": True}) == "a: 1.0e-05\nb: 0.1\nc: 3\nd: true\n"
+
+
+def test_the_closing_lines_name_the_address_of_the_checkpoints_copies(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    entered = folder.enter(job(checkpoint=job()["spec"]["checkpoint"] | {"url": "s3://bucket/kept/"}))
+    uid, stage = entered["metadata"]["uid"], entered["spec"]["stages"][0]["name"]
+    copies = f"  copies     s3://bucket/kept/{uid}"
+    assert copies not in list(summary.closing_lines(folder, Status(), "command", 1)), "there is no checkpoint yet"
+    saved = folder.checkpoints / uid / stage / "attempt-0" / "step-00000010"
+    saved.mkdir(parents=True)
+    (saved / "manifest.json").write_text("{}")
+    assert copies in list(summary.closing_lines(folder, Status(), "command", 1))
