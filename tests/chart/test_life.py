@@ -21,7 +21,7 @@ from resnetboost_operator.manifests import devices
 
 pytestmark = pytest.mark.slow
 
-NEEDS_CONTAINERS = re.compile(r" get rbj first-job -| logs ")
+NEEDS_CONTAINERS = re.compile(r" (?:get|wait) rbj[ /]first-job -| logs ")
 
 
 @pytest.fixture(autouse=True)

@@ -386,7 +386,7 @@ def test_no_pod_outlives_a_runner_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_terminals_ctrl_c_does_not_reach_the_pods(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
-        world.create(pod("import os; print('up', os.getsid(0), flush=True); import time; time.sleep(60)"))
+        world.create(pod("import os; print(f'up {os.getsid(0)}', flush=True); import time; time.sleep(60)"))
         await world.up()
         assert int(world.log().split()[1]) != os.getsid(0)
 

@@ -125,7 +125,9 @@ def test_without_a_checkpoint_from_before_the_stage_begins_anew_with_later_batch
 
 def training(root: Path, attempt: int, corrupt: int | None, every: int = 2, **changes: Any) -> Training:
     """A stage of digits in this process, one of whose images may be no number."""
-    given = GOOD | {"attempt": attempt, "epochs": 1, "localBatchSize": 64} | settings() | changes
+    own = {"attempt": attempt, "epochs": 1, "localBatchSize": 64}
+    rate = {"learningRate": GOOD["learningRate"] | {"warmupEpochs": 0}}
+    given = GOOD | own | rate | settings() | changes
     settings_ = config.parse(given | {"checkpoint": {"everySteps": every, "keepCompiledGraphs": False}})
     dataset = registry.load(settings_.dataset, 10)
     images = np.empty((len(dataset.train.labels), *dataset.train.shape), np.float32)

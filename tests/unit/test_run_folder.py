@@ -129,6 +129,11 @@ def test_a_run_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) ->
         runfolder.open_existing(tmp_path / "nowhere" / "rose")
 
 
+def test_an_address_is_no_folder_of_this_machine() -> None:
+    with pytest.raises(UserError, match=r"^s3://bucket/run is an address, .*`resnetboost report s3://\.\.\.`"):
+        runfolder.open_existing(Path("s3://bucket/run"))
+
+
 FAILED = Status(
     phase="Failed",
     stage="base",

@@ -1,6 +1,7 @@
 """Fetching ahead: what is fetched when, how much is held, and who gets an error."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -115,8 +116,10 @@ def test_whoever_waits_for_a_storage_that_does_not_answer_is_freed() -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     storage.await_requests(1)
-    storage.stream.forget()
-    waiting.join(SECONDS)
+    deadline = time.monotonic() + SECONDS
+    while waiting.is_alive() and time.monotonic() < deadline:  # it may not wait yet
+        storage.stream.forget()
+        waiting.join(0.01)
     assert len(ended) == 1
     storage.open.set()
     take(storage, 0)

@@ -1,6 +1,7 @@
 """Command groups of the command line: commands imported on first use, errors as sentences with an exit code."""
 
 import importlib
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -10,6 +11,8 @@ import msgspec
 
 from resnetboost_operator import readable
 from resnetboost_operator.errors import UserError, storage_error
+
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -56,6 +59,8 @@ class LazyGroup(click.Group):
         except OSError as error:
             found = storage_error(error)
             _fail(str(found), found.exit_code)
+        except KeyboardInterrupt:  # before a command handles signals itself, or where it has nothing to keep
+            _fail("interrupted", _INTERRUPTED)
 
 
 def _fail(sentences: str, code: int) -> NoReturn:

@@ -192,6 +192,11 @@ def open_for_run(path: Path) -> RunFolder:
 
 def open_existing(path: Path) -> RunFolder:
     """Open the folder of a run that was started."""
+    if path.parts[:1] == ("s3:",):
+        raise RunFolderError(
+            f"s3://{path.relative_to('s3:')} is an address, and a run of this machine is a folder; "
+            f"`resnetboost report s3://...` shows what an address has"
+        )
     folder = RunFolder(path)
     if not path.exists():
         runs = ", ".join(run.path.name for run in below(path.parent)) or "no run"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NAME = "sweep"
 # Trials whose end is known before one is ended early, and before values are drawn by what earlier trials gave.
 LEAST_COMPLETE, DRAWN_AT_RANDOM = 4, 8
+_ENOUGH = 16  # after 8 trials the shares named the wrong parameter
 _NOTE, _PRUNING = "note", "pruning"
 _SEED_STEP = 1_000_003
 
@@ -148,10 +149,10 @@ class Study:
     def importances(self) -> dict[str, float]:
         """The parameters' shares in what made trials good (PED-ANOVA, Watanabe et al. 2023), the largest first.
 
-        Empty with fewer than eight complete trials, which say little, and of a single parameter.
+        Empty with too few complete trials, whose shares would be luck, and of a single parameter.
         """
         complete = [row for row in self.rows() if row.state == "Complete"]
-        if len(complete) < DRAWN_AT_RANDOM or len(self._distributions) < 2:
+        if len(complete) < _ENOUGH or len(self._distributions) < 2:
             return {}
         evaluator = self._optuna.importance.PedAnovaImportanceEvaluator()
         try:
