@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "operators.h"
@@ -144,9 +145,9 @@ dnnl_primitive_attr* attributes_of(const ConvolutionShape& shape) {
   return made;
 }
 
-dnnl_primitive_desc* choose(const ConvolutionShape& shape) {
-  const auto* const images = wanted(shape.images, shape.images_layout);
-  const auto* const results = wanted(shape.results, shape.results_layout);
+// The convolution with images and results in these formats.
+dnnl_primitive_desc* described(const ConvolutionShape& shape, const dnnl_memory_desc* images,
+                               const dnnl_memory_desc* results) {
   const Merging merging = merging_of(shape);
   const auto* const weights = grouped(merged(shape.weights, merging), merging.groups, false);
   const dnnl_dims strides{shape.stride, shape.stride}, dilations{}, before{shape.padding, shape.padding};
@@ -171,6 +172,21 @@ dnnl_primitive_desc* choose(const ConvolutionShape& shape) {
                                                                   hint, attributes),
           "a convolution's gradient");
   return made;
+}
+
+// True of oneDNN's plain loops, which take fifty times as long as its other implementations.
+bool is_reference(const dnnl_primitive_desc* description) {
+  const char* name = nullptr;
+  check(dnnl_primitive_desc_query(description, onednn::implementation, 0, static_cast<void*>(&name)), "a name");
+  return std::string_view(name).starts_with("ref");
+}
+
+// oneDNN has no fast kernel of some shapes in blocks, such as the weights' gradient of planes of 2x2 on AVX2. It has one
+// in a format of its choice, which is worth reordering to.
+dnnl_primitive_desc* choose(const ConvolutionShape& shape) {
+  auto* const made =
+      described(shape, wanted(shape.images, shape.images_layout), wanted(shape.results, shape.results_layout));
+  return is_reference(made) ? described(shape, any(shape.images), any(shape.results)) : made;
 }
 
 template <typename Arguments>

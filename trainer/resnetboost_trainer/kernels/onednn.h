@@ -82,7 +82,7 @@ enum Propagation { forward_training = 64 };
 enum Algorithm { direct = 1, relu = 0x20, add = 0x1fff0, multiply = 0x1fff1 };
 enum Instructions { avx2 = 0x7, avx512_core = 0x27 };
 enum Scratchpad { user = 1 };
-enum Query { of_argument = 255 };
+enum Query { implementation = 8, of_argument = 255 };
 enum Argument {
   source = 1,
   second_source = 2,
