@@ -7,4 +7,4 @@ A rule between fields of a struct stands in its `RULES`, one between parts or st
 Then run `make crd`. A default never changes within a version of the API: config files leave out what is at its default.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
