@@ -11,19 +11,15 @@ from resnetboost_operator.errors import UserError
 _LOCK = ".lock"
 
 
-class InUseError(UserError):
-    """Another process writes the folder."""
-
-
 @contextlib.contextmanager
 def held(folder: Path, user: str) -> Iterator[None]:
-    """Lock the folder for a `user`: a run or a sweep. Raises `InUseError` if another process has the lock."""
+    """Lock the folder for a `user`: a run or a sweep. Raises `UserError` if another process has the lock."""
     with (folder / _LOCK).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise InUseError(
+            raise UserError(
                 f"{folder} is in use by another resnetboost {user} (process {file.read(20).strip()}); "
                 "wait for it or choose another folder with --out"
             ) from None

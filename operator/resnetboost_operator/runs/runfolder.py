@@ -114,7 +114,7 @@ class RunFolder:
         write(self.environment_file, yamltext.dump(dict(environment)))
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Lock the folder against other runs. Raises `InUseError` if one uses it."""
+        """Lock the folder against other runs. Raises `UserError` if one uses it."""
         return folderlock.held(self.path, "run")
 
     def in_use(self) -> bool:

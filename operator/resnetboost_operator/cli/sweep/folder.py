@@ -40,7 +40,7 @@ class SweepFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and lock it against other sweeps. Raises `InUseError` if one uses it."""
+        """Make the folder and lock it against other sweeps. Raises `UserError` if one uses it."""
         self.path.mkdir(parents=True, exist_ok=True)
         with folderlock.held(self.path, "sweep"):
             yield

@@ -52,8 +52,8 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
     checkpoint = newest_checkpoint(folder)
     if checkpoint is not None:
         yield _line("checkpoint", checkpoint)
-    if checkpoint is not None and (url := job["spec"].get("checkpoint", {}).get("url")):
-        yield _line("copies", f"{url.rstrip('/')}/{job['metadata']['uid']}")
+        if url := job["spec"].get("checkpoint", {}).get("url"):
+            yield _line("copies", f"{url.rstrip('/')}/{job['metadata']['uid']}")
     if (best := best_checkpoint(folder, status)) is not None:
         yield _line("best", best)
     yield _line("logs", folder.logs)
