@@ -17,6 +17,7 @@ from resnetboost_api.connection import NONCE_BYTES, connect
 from resnetboost_api.launcher import HelloLauncher, RankReport, StartAttempt
 from resnetboost_trainer.launcher import leading
 from resnetboost_trainer.launcher.launcher import Launcher
+from resnetboost_trainer.launcher.processes import ENV_TEMPLATE
 from support import launched
 from support.launched import PORT, SECONDS, TOKEN, Process, operator_of, reported
 from support.trainerconfig import GOOD
@@ -52,12 +53,20 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def child(found: Process) -> int:
-    """The launcher's first child: the template process."""
-    while not (children := found.children()):
+async def template_of(found: Process) -> int:
+    """The launcher's template process, once it runs its own program.
+
+    Before that it has the launcher's environment, and the launcher waits for it within `Popen`: a child stopped there
+    would stop the launcher too.
+    """
+    while not any(runs_as_template(pid) for pid in found.children()):
         assert found.process.poll() is None
         await asyncio.sleep(0.02)
-    return children[0]
+    return found.children()[0]
+
+
+def runs_as_template(pid: int) -> bool:
+    return f"{ENV_TEMPLATE}=1".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 def message(found: Process) -> dict[str, object]:
@@ -71,7 +80,7 @@ def test_a_stop_does_not_wait_for_an_import(tmp_path: Path, host: str, processes
     processes.append(found)
 
     async def scene() -> None:
-        os.kill(await child(found), signal.SIGSTOP)
+        os.kill(await template_of(found), signal.SIGSTOP)
         await operator_of(host)  # so the launcher's own handler stands
         found.process.terminate()
 
