@@ -70,6 +70,9 @@ Blocked max_pooled(const Blocked& at);
 void mean_of_pixels(const float* x, const Blocked& at, float* y);
 void mean_of_pixels_gradient(const float* dy, float* dx, const Blocked& at);
 
+// Copies blocked images to dense ones (n, c, h, w).
+void to_plain(const float* x, const Blocked& at, float* y);
+
 // Every second row and column of x, then zeros as additional channels (He et al. 2015, option A); its gradient, added.
 void subsample(const float* x, const Blocked& from, float* y, const Blocked& to);
 void add_subsample_gradient(const float* dy, const Blocked& to, float* dx, const Blocked& from);

@@ -112,6 +112,32 @@ void subsample(const float* x, const Blocked& from, float* y, const Blocked& to)
   });
 }
 
+namespace {
+
+// (pixels, width) -> (width, pixels)
+template <int width>
+VECTORIZED void transpose(const float* x, int64_t pixels, float* y) {
+  int64_t p = 0;
+  for (; p + width <= pixels; p += width) {
+    float tile[width][width];
+    for (int k = 0; k < width; ++k)
+      for (int l = 0; l < width; ++l) tile[k][l] = x[(p + k) * width + l];
+    for (int l = 0; l < width; ++l)
+      for (int k = 0; k < width; ++k) y[l * pixels + p + k] = tile[k][l];
+  }
+  for (; p < pixels; ++p)
+    for (int l = 0; l < width; ++l) y[l * pixels + p] = x[p * width + l];
+}
+
+}  // namespace
+
+void to_plain(const float* x, const Blocked& at, float* y) {
+  const int64_t pixels = at.h * at.w;
+  each_plane(at, at, [&](int64_t from, int64_t to, int64_t, int64_t) {
+    at.width == 16 ? transpose<16>(x + from, pixels, y + to) : transpose<8>(x + from, pixels, y + to);
+  });
+}
+
 void add_subsample_gradient(const float* dy, const Blocked& to, float* dx, const Blocked& from) {
   each_plane(from, from, [&](int64_t into, int64_t, int64_t image, int64_t block) {
     const float* const start = dy + (image * to.blocks() + block) * to.plane();

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <stdexcept>
-#include <vector>
 
 #include "onednn.h"
 #include "pool.h"
@@ -38,16 +37,16 @@ void excite(const Excitation& by, const float* means, float* hidden, float* gate
 }
 
 void excite_gradient(const Excitation& by, const float* means, const float* hidden, const float* gates,
-                     float* gates_gradient, const ExcitationGradients& found, float* means_gradient) {
-  float* const logits = gates_gradient;
+                     float* gates_gradient, const ExcitationGradients& found, float* hidden_gradient,
+                     float* means_gradient) {
+  float *const logits = gates_gradient, *const inner = hidden_gradient;
   for (int64_t k = 0; k < by.images * by.channels; ++k) logits[k] *= gates[k] * (1 - gates[k]);
   product(true, false, by.channels, by.inner, by.images, logits, hidden, found.w2);
   add_rows(logits, by.images, by.channels, found.b2);
-  std::vector<float> inner(by.images * by.inner);
-  product(false, false, by.images, by.inner, by.channels, logits, by.w2, inner.data());
+  product(false, false, by.images, by.inner, by.channels, logits, by.w2, inner);
   for (int64_t k = 0; k < by.images * by.inner; ++k)
     if (!(hidden[k] > 0)) inner[k] = 0;
-  product(true, false, by.inner, by.channels, by.images, inner.data(), means, found.w1);
-  add_rows(inner.data(), by.images, by.inner, found.b1);
-  product(false, false, by.images, by.channels, by.inner, inner.data(), by.w1, means_gradient);
+  product(true, false, by.inner, by.channels, by.images, inner, means, found.w1);
+  add_rows(inner, by.images, by.inner, found.b1);
+  product(false, false, by.images, by.channels, by.inner, inner, by.w1, means_gradient);
 }

@@ -16,6 +16,7 @@ struct ExcitationGradients {
 // Means (images, channels) -> hidden (images, inner) and gates (images, channels).
 void excite(const Excitation& by, const float* means, float* hidden, float* gates);
 
-// Gradient of the gates -> those of the parameters and of the means. The gates' gradient is overwritten.
+// Gradient of the gates -> those of the parameters, of the means, and of what relu and sigmoid are applied to: the
+// latter is written over that of the gates.
 void excite_gradient(const Excitation& by, const float* means, const float* hidden, const float* gates,
-                     float* gates_gradient, const ExcitationGradients& found, float* means_gradient);
+                     float* gates_gradient, const ExcitationGradients& found, float* hidden_gradient, float* means_gradient);

@@ -213,8 +213,9 @@ class Backward {
  public:
   explicit Backward(const Call& call)
       : call_(call), places_(backward_places(call)), trunk_(trunk_of(call, places_)), saved_(call.floats(2)),
-        buffers_(4, trunk_.largest, trunk_.before_pool()), found_{places_.next(), 3, 4, places_.counts} {
-    require(call.count == found_.next(), "wrong number of gradients");
+        buffers_(4, trunk_.largest, trunk_.before_pool()), found_{places_.next(), 3, 4, places_.counts},
+        captured_{found_.next(), 2, 4, places_.counts}, captures_(call.count > found_.next()) {
+    require(call.count == (captures_ ? captured_ : found_).next(), "wrong number of gradients");
     require(call.size(2) == trunk_.saved, "a wrong size of what is saved");
   }
 
@@ -313,7 +314,7 @@ class Backward {
     std::vector<GradientSums> of_images(at.n * at.c);
     gradient_sums_of_images(parts.one, parts.more, saved_ + layer.normalized, x, mean, at, of_images.data());
     // What the gates multiply is gamma inverse (x - mean) + beta, and beta is its mean less that of the first term.
-    std::vector<float> centred(at.n * at.c), dgates(at.n * at.c);
+    std::vector<float> centred(at.n * at.c), dgates(at.n * at.c), dhidden(at.n * squeeze.inner);
     mean_of_pixels(x, at, centred.data());
     more_.resize(at.n * at.c);
     for (int64_t i = 0; i < at.n * at.c; ++i) {
@@ -327,7 +328,13 @@ class Backward {
                         call_.floats(places_.of(squeeze, 1)), nullptr};
     const auto found = [&](int which) { return call_.floats(found_.of(squeeze, which)); };
     excite_gradient(by, means, saved_ + squeeze.hidden, gates, dgates.data(),
-                    {found(0), found(1), found(2), found(3)}, more_.data());
+                    {found(0), found(1), found(2), found(3)}, dhidden.data(), more_.data());
+    if (captures_) {
+      capture(captured_.of(squeeze, 0), means, at.n * at.c);
+      capture(captured_.of(squeeze, 1), dhidden.data(), at.n * squeeze.inner);
+      capture(captured_.of(squeeze, 2), saved_ + squeeze.hidden, at.n * squeeze.inner);
+      capture(captured_.of(squeeze, 3), dgates.data(), at.n * at.c);
+    }
     const auto pixels = static_cast<float>(at.h * at.w);
     sums_.assign(at.c, {0, 0});
     for (int64_t i = 0; i < at.n * at.c; ++i) {
@@ -379,6 +386,20 @@ class Backward {
     const Timed timed(k, weights_gradient);
     const Layer& layer = trunk_.layers[k];
     convolution_of(layer.shape(backward_weights, k == 0)).run({dc, x, call_.floats(found_.of(layer, 0))});
+    if (!captures_) return;
+    if (k == 0) capture(captured_.of(layer, 0), x, layer.in.size());
+    else capture(captured_.of(layer, 0), x, layer.in);
+    capture(captured_.of(layer, 1), dc, layer.out);
+  }
+
+  void capture(int place, const float* x, int64_t size) {
+    require(call_.size(place) == size, "a captured tensor of another size");
+    std::copy(x, x + size, call_.floats(place));
+  }
+
+  void capture(int place, const float* x, const Blocked& at) {
+    require(call_.size(place) == at.size(), "a captured tensor of another size");
+    to_plain(x, at, call_.floats(place));
   }
 
   const Call& call_;
@@ -386,7 +407,8 @@ class Backward {
   Trunk trunk_;
   const float* saved_;
   Buffers buffers_;
-  Places found_;  // of the gradients
+  Places found_, captured_;  // the gradients, and what is captured
+  bool captures_;
   std::vector<GradientSums> sums_;
   std::vector<float> more_;
 };
@@ -515,6 +537,8 @@ OPERATOR(trunk, tensors, [](const Call& call) { Forward(call).run(); })
 
 // (images, program, saved, gradient of the features, then of the layers: weights, gammas, and of the squeezes: W1, W2)
 // -> gradients, of the layers: of weights, gammas and betas, and of the squeezes: of W1, b1, W2, b2
+// [then what each convolution has seen, dense: of the layers: input, gradient of the results, and of the squeezes: those
+// of the first, those of the second]
 OPERATOR(trunk_gradients, tensors, [](const Call& call) { Backward(call).run(); })
 
 // The same arguments as for `trunk` -> features, by the running statistics

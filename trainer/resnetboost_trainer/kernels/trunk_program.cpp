@@ -161,15 +161,22 @@ Trunk trunk_of(const Call& call, const Places& places) {
 
 // Returns the number of float32 that a forward pass saves, or 0 if this CPU or these shapes are not supported.
 // `weights` are the shapes of `count` weights, 4 numbers each: those of the layers, and the first of the squeezes.
+// Writes the shapes of the images of all layers, then those of their results, 4 numbers each, unless `shapes` is null.
 EXPORTED int64_t resnetboost_trunk_saved(const int* program, int64_t length, const int64_t* images,
-                                         const int64_t* weights, int64_t count) {
+                                         const int64_t* weights, int64_t count, int64_t* shapes) {
   try {
     const Counts counts = counted(program, length);
     require(count == counts.layers + counts.squeezes, "wrong number of weights");
-    Weights shapes;
+    Weights given;
     for (int k = 0; k < count; ++k)
-      (k < counts.layers ? shapes.layers : shapes.squeezes).push_back(dims_of(weights + 4 * k));
-    return Reader(program, length, dims_of(images), shapes).trunk.saved;
+      (k < counts.layers ? given.layers : given.squeezes).push_back(dims_of(weights + 4 * k));
+    const Trunk trunk = Reader(program, length, dims_of(images), given).trunk;
+    if (shapes != nullptr)
+      for (const Layer& layer : trunk.layers) {
+        std::copy(layer.images.begin(), layer.images.end(), shapes + 4 * layer.number);
+        std::copy(layer.results.begin(), layer.results.end(), shapes + 4 * (counts.layers + layer.number));
+      }
+    return trunk.saved;
   } catch (const std::invalid_argument&) {
     return 0;
   }

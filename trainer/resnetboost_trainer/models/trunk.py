@@ -15,7 +15,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore.ops import signature as sig
 
 from resnetboost_trainer.kernels import library
@@ -38,6 +38,7 @@ class Trunk(nn.Cell):
     def __init__(self, operators: Path, topology: Topology) -> None:
         super().__init__(auto_prefix=False)
         code = tuple(program(topology))
+        self.operators, self.topology = operators, topology
         self.of_batch = _OfBatch(operators, topology)
         self.of_running = _inference(operators, code, topology.features)
         self.program, self.constants = Tensor(code, ms.int32), Tensor([EPSILON, KEPT], ms.float32)
@@ -49,19 +50,46 @@ class Trunk(nn.Cell):
         return self.of_running(images, self.program, self.constants, *tensors)
 
 
+class CapturingTrunk(nn.Cell):
+    """A trunk in training mode that also says what its convolutions see.
+
+    `probes` are parameters that nothing reads: for each cell that `convolutions` lists one for its input and one for
+    the gradient of its output. Their gradients are these tensors.
+    """
+
+    def __init__(self, trunk: Trunk, probes: Sequence[tuple[Parameter, Parameter]]) -> None:
+        super().__init__(auto_prefix=False)
+        self.of_batch = _OfBatch(trunk.operators, trunk.topology, captures=True)
+        layers, squeezes = self.of_batch.layers, self.of_batch.squeezes
+        kinds = [zip(*cells, strict=True) for cells in _cut(probes, layers, squeezes, squeezes)]
+        # MindSpore would register the parameters once more, under other names.
+        object.__setattr__(self, "probes", tuple(probe for kind in kinds for one in kind for probe in one))
+        self.program, self.constants = trunk.program, trunk.constants
+
+    def construct(self, images: Tensor, tensors: tuple[Tensor, ...], of_batch: bool) -> Tensor:
+        """As the trunk; there is no gradient by running statistics, so `of_batch` is true."""
+        return self.of_batch(images, self.program, self.constants, tensors + self.probes)[0]
+
+
 def separate(network: nn.Cell) -> None:
     """Make the networks in a cell run layer by layer from now on."""
-    for _, cell in network.cells_and_names():
-        if getattr(cell, "fuses_layers", False):
-            cell.fuses_layers = False
+    for cell in fused_networks(network):
+        cell.fuses_layers = False
+
+
+def fused_networks(network: nn.Cell) -> list[nn.Cell]:
+    """The networks in a cell whose trunk runs as one operator."""
+    return [cell for _, cell in network.cells_and_names() if getattr(cell, "fuses_layers", False)]
 
 
 @contextlib.contextmanager
-def layers_apart(network: nn.Cell) -> Iterator[None]:
-    """Make the networks in a cell run layer by layer for a `with` block, where a graph is compiled or run."""
-    fused = [cell for _, cell in network.cells_and_names() if getattr(cell, "fuses_layers", False)]
+def layers_apart(network: nn.Cell, but: Sequence[nn.Cell] = ()) -> Iterator[None]:
+    """Make the networks in a cell, `but` those, run layer by layer while a `with` block compiles or runs a graph."""
+    kept = {id(cell) for cell in but}
+    fused = [cell for cell in fused_networks(network) if id(cell) not in kept]
     try:
-        separate(network)
+        for cell in fused:
+            cell.fuses_layers = False
         yield
     finally:
         for cell in fused:
@@ -98,6 +126,13 @@ def names(topology: Topology) -> Sequence[str]:
     return [*of_layers, *(f"{path}.se.{kind}" for kind in _SQUEEZE for path in paths)]
 
 
+def convolutions(topology: Topology) -> Sequence[str]:
+    """List the cells of all convolutions: those of the layers, then the first of all squeezes, then the second."""
+    paths = [block.path for block in topology.blocks if block.squeezes]
+    squeezes = [f"{path}.se.{name}" for name in ("fc1", "fc2") for path in paths]
+    return [*(row.name for row in topology.convolutions), *squeezes]
+
+
 def _weights(topology: Topology) -> Sequence[Sequence[int]]:
     """The shapes of the layers' weights and of the squeezes' first ones."""
     layers = [row.shape for row in topology.convolutions]
@@ -110,39 +145,51 @@ def _rows(block: Block) -> Sequence[Convolution]:
 
 def _saved(operators: Path, code: tuple[int, ...], images: Sequence[int], weights: Sequence[Sequence[int]]) -> int:
     """Return how many float32 a forward pass on images of that shape saves; 0 if they are not supported."""
-    shapes = np.array(weights, np.int64)
-    numbers = (ctypes.c_int * len(code))(*code)
+    return _read(operators, code, images, weights)[0]
+
+
+def _read(
+    operators: Path, code: tuple[int, ...], images: Sequence[int], weights: Sequence[Sequence[int]]
+) -> tuple[int, list[tuple[int, ...]]]:
+    """Return `_saved` and the shapes of the images of all layers, then those of their results."""
+    given, shapes = np.array(weights, np.int64), np.zeros((2 * len(weights), 4), np.int64)
+    numbers, of_images = (ctypes.c_int * len(code))(*code), (ctypes.c_int64 * 4)(*images)
     size = _size_function(operators)
-    return int(size(numbers, len(code), (ctypes.c_int64 * 4)(*images), shapes.ctypes.data, len(shapes)))
+    saved = size(numbers, len(code), of_images, given.ctypes.data, len(given), shapes.ctypes.data)
+    return int(saved), [tuple(shape) for shape in shapes.tolist()]
 
 
 @functools.cache
 def _size_function(operators: Path) -> Any:
     size = ctypes.CDLL(str(operators)).resnetboost_trunk_saved
     size.restype = ctypes.c_int64
-    size.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    size.argtypes = [pointer, number, pointer, pointer, number, pointer]
     return size
 
 
 class _OfBatch(nn.Cell):
     """(images, program, constants, tensors) -> the features, and what the gradients need.
 
-    Without loops: MindSpore compiles each round of a loop as a call within the one before, up to 1000.
+    If it `captures`, probes follow the tensors: of the layers, the first convolutions of the squeezes and the second
+    ones, for the inputs of all and then for the gradients of all outputs. Without loops: MindSpore compiles each round
+    of a loop as a call within the one before, up to 1000.
     """
 
-    def __init__(self, operators: Path, topology: Topology) -> None:
+    def __init__(self, operators: Path, topology: Topology, captures: bool = False) -> None:
         super().__init__(auto_prefix=False)
         code = tuple(program(topology))
         self.layers = len(list(topology.convolutions))
         self.squeezes = sum(block.squeezes for block in topology.blocks)
         self.forward_operator = _forward(operators, code, self.layers, self.squeezes, topology.features)
-        self.backward_operator = _backward(operators, code, self.layers, self.squeezes)
+        self.backward_operator = _backward(operators, code, self.layers, self.squeezes, captures)
         self.each = ops.HyperMap()
 
     def construct(
         self, images: Tensor, program: Tensor, constants: Tensor, tensors: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = self.forward_operator(images, program, constants, *tensors)
+        own = tensors[: 5 * self.layers + 4 * self.squeezes]
+        found: tuple[Tensor, Tensor] = self.forward_operator(images, program, constants, *own)
         return found
 
     def bprop(
@@ -179,15 +226,21 @@ def _forward(operators: Path, code: tuple[int, ...], layers: int, squeezes: int,
     return made
 
 
-def _backward(operators: Path, code: tuple[int, ...], layers: int, squeezes: int) -> ops.Custom:
+def _backward(operators: Path, code: tuple[int, ...], layers: int, squeezes: int, captures: bool) -> ops.Custom:
     def shapes(*given: Sequence[int]) -> tuple[Sequence[int], ...]:
         weights, gammas, w1, w2 = _cut(given[4:], layers, layers, squeezes, squeezes)
-        return (*weights, *gammas, *gammas, *w1, *(one[:1] for one in w1), *w2, *(one[:1] for one in w2))
+        found = (*weights, *gammas, *gammas, *w1, *(one[:1] for one in w1), *w2, *(one[:1] for one in w2))
+        if not captures:
+            return found
+        n = given[0][0]
+        inputs_and_results = _read(operators, code, given[0], [*weights, *w1])[1][: 2 * layers]
+        wide, narrow = [(n, one[1], 1, 1) for one in w1], [(n, one[0], 1, 1) for one in w1]
+        return (*found, *inputs_and_results, *wide, *narrow, *narrow, *wide)
 
     def types(*given: Any) -> tuple[Any, ...]:
-        return (given[0],) * (3 * layers + 4 * squeezes)
+        return (given[0],) * ((5 if captures else 3) * layers + (8 if captures else 4) * squeezes)
 
-    return primitive(operators, "trunk_gradients", shapes, types, program=_attribute(code))
+    return primitive(operators, "trunk_gradients", shapes, types, program=_attribute(code), captures=int(captures))
 
 
 def _cut(given: Sequence[Any], *lengths: int) -> Iterator[Sequence[Any]]:

@@ -3,7 +3,8 @@
 While a capturing graph is compiled or run, each layer is followed by a tap: an identity whose gradients with respect to
 two probes (unused parameters) are defined as the layer's input and its output's gradient. They are returned beside the
 weights' gradients, without side effects, in any graph, on any device. (MindSpore's THOR replaces the layers by its own,
-which loses padding, groups, dilation and biases.)
+which loses padding, groups, dilation and biases.) A network whose trunk runs as one operator goes on doing so if all
+convolutions in it are layers here: that operator then has the probes' gradients too.
 """
 
 import contextlib
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from resnetboost_trainer.models.trunk import layers_apart
+from resnetboost_trainer.models import trunk
+from resnetboost_trainer.models.trunk import CapturingTrunk
 from resnetboost_trainer.optim.thor.layers import Layer
 
 
@@ -24,17 +26,25 @@ class Capture:
         taps = {id(layer.cell): _Tapped(layer.cell, layer.name) for layer in layers}
         self._network = network
         self.probes = [probe for layer in layers for probe in taps[id(layer.cell)].probes()]
-        self._places = [
+        self._places: list[tuple[nn.Cell, str, nn.Cell, nn.Cell]] = [
             (parent, child, cell, taps[id(cell)])
             for _, parent in network.cells_and_names()
             for child, cell in parent._cells.items()
             if id(cell) in taps
         ]
+        self._fused = []
+        for fused in trunk.fused_networks(network):
+            cells = dict(fused.cells_and_names())
+            convolutions = [id(cells[name]) for name in trunk.convolutions(fused.trunk.topology)]
+            if all(one in taps for one in convolutions):
+                self._fused.append(fused)
+                capturing = CapturingTrunk(fused.trunk, [taps[one].probes() for one in convolutions])
+                self._places.append((fused, "trunk", fused.trunk, capturing))
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Insert the taps for a `with` block: parameter names, checkpoints and other graphs never see them."""
-        with layers_apart(self._network):
+        with trunk.layers_apart(self._network, but=self._fused):
             try:
                 for parent, child, _, tap in self._places:
                     _replace(parent, child, tap)
