@@ -43,7 +43,7 @@ class Step(nn.Cell):  # type: ignore[misc]
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         return self.loss(self.network(images), labels) * SCALE
 
-    @mindspore.jit
+    @mindspore.jit  # type: ignore[untyped-decorator]
     def construct(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         gradients: tuple[Tensor, ...] = self.gradient(images, labels)
         return gradients
