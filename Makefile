@@ -38,9 +38,9 @@ cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs 
 	@PYTHONPATH=tests $(BIN)/python -m \
 	  $(or $(CLUSTER$(NODE:%=_%)$(if $(GANGS),_gangs)),$(error NODE is kubelet or nothing, and with GANGS nothing))
 
-# Three tests at a time, since many of them wait for something; those of one file, and more that share a test bed, by the
+# Four tests at a time, since many of them wait for something; those of one file, and more that share a test bed, by the
 # same process.
-PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: setup  ## Run all tests but the long ones (about twenty minutes)

@@ -26,13 +26,20 @@ def offline_helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
     return Helm(tmp_path_factory.mktemp("helm"), {})
 
 
-@pytest.fixture(scope="module")
-def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
+@pytest.fixture(scope="session")
+def shared_plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
     """A cluster whose pods kwok pretends to run."""
     build_programs(pytestconfig, (*build.CONTROL_PLANE, *build.HELM, "kwok"))
     with ControlPlane(with_audit=True) as plane:
         plane.add_kwok_nodes(2)
         yield plane
+
+
+@pytest.fixture(scope="module")
+def plane(shared_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The cluster; the kinds that a module's tests have installed are gone for those of the next."""
+    yield shared_plane
+    shared_plane.kubectl("delete", "customresourcedefinitions", "--all")
 
 
 @pytest.fixture(scope="module")

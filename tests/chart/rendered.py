@@ -14,7 +14,7 @@ NAMESPACE = "team"
 CI_VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 
 
-class _Strict(yaml.SafeLoader):
+class _Strict(yaml.CSafeLoader):
     """Refuses a mapping with a duplicate key, as kubectl and Argo CD do."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -13,7 +13,17 @@ from beds.cluster.ahead import Ahead
 
 # Starting a control plane takes a minute and a gigabyte, so one worker runs all tests that need one.
 _OF_THE_CONTROL_PLANE = tuple(
-    f"tests/integration/test_{name}" for name in ("api_server_verdicts", "control_plane", "operator_", "status_of_jobs")
+    f"tests/integration/test_{name}"
+    for name in (
+        "api_server_verdicts",
+        "control_plane",
+        "doctor",
+        "no_gang_scheduler",
+        "operator_",
+        "python_cluster",
+        "status_of_jobs",
+        "sweep_on_a_cluster",
+    )
 )
 _OF_THE_GANG_CLUSTER = "tests/integration/test_gang_"
 _BY_FILE = ("contract", "golden", "integration", "unit")

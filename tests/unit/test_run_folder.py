@@ -82,7 +82,7 @@ def test_a_damaged_status_is_one_sentence(tmp_path: Path, text: str | bytes) -> 
     assert "\n" not in str(caught.value)
 
 
-DEEP = "[" * 5000
+DEEP = "[" * 1000
 NO_SPEC = "metadata: {name: job, uid: a}"
 
 

@@ -45,7 +45,7 @@ def test_numbers_that_yaml_1_1_reads_as_text_are_numbers(tmp_path: Path) -> None
         ("a: [1", "not a YAML file"),
         ("", "a config file is a mapping"),
         ("\x00", "not a YAML file"),
-        ("[" * 5000, "nested too deeply"),
+        ("- " * 5000, "nested too deeply"),
     ],
     ids=[
         "unknown field",

@@ -59,8 +59,8 @@ class Client:
             answer.close()
 
     def send(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> dict[str, Any]:
-        """Send an object; returns the server's. Raises `ClusterError` with the server's message."""
-        content = None if body is None else json.dumps(body).encode()
+        """Send an object, or bytes as they are; returns the server's. Raises `ClusterError` with its message."""
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         answer = self._ask(method, path, body=content, headers={"Content-Type": content_type})
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise ClusterError(f"{method} {path}: {_complaint(answer.data)}")

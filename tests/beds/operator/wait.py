@@ -8,8 +8,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.05
-# The control plane, the operator and the test share two cores.
-PATIENCE_SECONDS = 30.0
+# The control plane, the operator and four workers share two cores, and garbage of a new kind waits 30 s for collection.
+PATIENCE_SECONDS = 60.0
 
 
 def eventually(read: Callable[[], T], holds: Callable[[T], object], what: str, seconds: float = PATIENCE_SECONDS) -> T:
