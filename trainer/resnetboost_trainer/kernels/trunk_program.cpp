@@ -161,7 +161,7 @@ Trunk trunk_of(const Call& call, const Places& places) {
 
 // Returns the number of float32 that a forward pass saves, or 0 if this CPU or these shapes are not supported.
 // `weights` are the shapes of `count` weights, 4 numbers each: those of the layers, and the first of the squeezes.
-// Writes the shapes of the images of all layers, then those of their results, 4 numbers each, unless `shapes` is null.
+// Writes the shapes of the images of all layers, then those of their results, 4 numbers each.
 EXPORTED int64_t resnetboost_trunk_saved(const int* program, int64_t length, const int64_t* images,
                                          const int64_t* weights, int64_t count, int64_t* shapes) {
   try {
@@ -171,11 +171,10 @@ EXPORTED int64_t resnetboost_trunk_saved(const int* program, int64_t length, con
     for (int k = 0; k < count; ++k)
       (k < counts.layers ? given.layers : given.squeezes).push_back(dims_of(weights + 4 * k));
     const Trunk trunk = Reader(program, length, dims_of(images), given).trunk;
-    if (shapes != nullptr)
-      for (const Layer& layer : trunk.layers) {
-        std::copy(layer.images.begin(), layer.images.end(), shapes + 4 * layer.number);
-        std::copy(layer.results.begin(), layer.results.end(), shapes + 4 * (counts.layers + layer.number));
-      }
+    for (const Layer& layer : trunk.layers) {
+      std::copy(layer.images.begin(), layer.images.end(), shapes + 4 * layer.number);
+      std::copy(layer.results.begin(), layer.results.end(), shapes + 4 * (counts.layers + layer.number));
+    }
     return trunk.saved;
   } catch (const std::invalid_argument&) {
     return 0;
