@@ -6,6 +6,7 @@ Without a suite it measures those of SPEED; `accuracy` stands for those of ACCUR
 import argparse
 import importlib
 import os
+import signal
 import sys
 import time
 import traceback
@@ -56,6 +57,8 @@ PICTURE = Path("build/speed.png")
 
 def main() -> None:
     """Run the named suites and draw the picture. A suite that fails does not keep the others from being measured."""
+    # A shell's background jobs ignore Ctrl-C, and so would the runs that a suite stops by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     seconds, failed = {}, []
     for name in _chosen():
         print(f"bench {name}: {SUITES[name]} ...", flush=True)

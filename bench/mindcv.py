@@ -4,7 +4,7 @@ from bench.entries import Entry, ratio
 from bench.step import Worker
 
 # Network, (channels, size, batch), pairs of turns, our steps per turn. MindCV makes one step in the same time.
-CASES = (("resnet20", (1, 8, 64), 7, 20), ("resnet20", (3, 32, 64), 3, 5), ("resnet18", (3, 64, 32), 3, 2))
+CASES = (("resnet20", (1, 8, 64), 5, 20), ("resnet20", (3, 32, 64), 2, 5), ("resnet18", (3, 64, 32), 2, 2))
 
 
 def measure() -> list[Entry]:

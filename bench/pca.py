@@ -50,7 +50,7 @@ def measure() -> list[Entry]:
     """All solvers on an eighth of ResNet-18, the best ones on the whole, ours alone on ResNet-50."""
     with _snapshots(RESNET18) as root:
         eighth = _compared(Task(str(root), RESNET18, EIGHTH, EIGHTH, keep=True))
-        whole = _in_turn(Task(str(root), RESNET18, RESNET18, RESNET18), {DEFAULT: 2, BEST: ROUNDS})
+        whole = _in_turn(Task(str(root), RESNET18, RESNET18, RESNET18), {DEFAULT: 1, BEST: ROUNDS})
     found = [*_headlines(whole), *_by_way(whole, ""), *_by_way(eighth, "_eighth")]
     with _snapshots(RESNET50) as root:
         return found + _resnet50(root)

@@ -19,11 +19,11 @@ SETTINGS = (DEFAULT, "channels_last", "script", "channels_last+script")
 
 # Network, (channels, size, batch), pairs of turns, steps per turn.
 CASES = (
-    ("resnet20", (1, 8, 64), 15, 20),
+    ("resnet20", (1, 8, 64), 11, 20),
     ("resnet20", (3, 32, 64), 9, 5),
     ("resnet18", (3, 64, 32), 7, 2),
-    ("resnet50", (3, 64, 16), 7, 1),
-    ("seresnet50", (3, 64, 16), 7, 1),
+    ("resnet50", (3, 64, 16), 5, 1),
+    ("seresnet50", (3, 64, 16), 5, 1),
 )
 
 

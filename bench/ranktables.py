@@ -20,7 +20,7 @@ from bench.entries import Entry, figure
 from resnetboost_api import names
 
 SIZES = tuple(int(size) for size in os.environ.get("RANKTABLE_SIZES", "16,64,256,1024").split(","))
-ROUNDS = 3
+ROUNDS = 2
 PATIENCE_SECONDS = 300.0
 # Until the condition reports the missing annotation, which is written at most every 5 s.
 SETTLE_SECONDS = 6.0

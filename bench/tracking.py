@@ -21,7 +21,7 @@ from resnetboost_trainer.tracking.tensorboard import TensorBoard
 from resnetboost_trainer.tracking.tracking import Tracking
 from resnetboost_trainer.tracking.worker import Worker
 
-PAIRS, TURN_SECONDS = 7, 10.0  # a tracker sends every 5 s
+PAIRS, TURN_SECONDS = 4, 10.0  # a tracker sends every 5 s
 EVERY_STEPS = api.Trackers().every_steps
 _THREADS = "tracker-"  # how the names of their threads begin
 _COLUMNS = ("loss", "accuracy", "learning_rate", "step_seconds", "images_per_second", "data_seconds")
