@@ -202,7 +202,7 @@ def _pods(axes: Axes, counts: Sequence[int]) -> None:
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("pods")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
 
 
 def main() -> None:

@@ -66,7 +66,10 @@ class Mutator:
         value = copy.deepcopy(value)
         for _ in range(self._random.randint(1, 4)):
             value = self._changed_value(value)
-        data = dump(value)
+        try:
+            data = dump(value)
+        except RecursionError:  # deeper than the writer can follow
+            return self.next()
         return self._random.choice(self._changes)(self, data) if self._random.random() < 0.1 else data
 
     def _changed_value(self, value: Any) -> Any:

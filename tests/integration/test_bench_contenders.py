@@ -1,9 +1,9 @@
 """The bench compares with what it says: a network of MindSpore's own convolutions, built as ours is."""
 
 import pytest
+from bench.contenders import worker
 from mindspore import nn
 
-from bench.contenders import worker
 from resnetboost_trainer.models import resnet
 
 pytestmark = pytest.mark.slow
