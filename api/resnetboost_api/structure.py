@@ -18,6 +18,9 @@ from resnetboost_api.wording import Schema
 INT64_MAX = 2**63 - 1
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
+# Characters of a field's path in a sentence: its last name may be anybody's.
+MOST_OF_A_PATH = 200
+
 
 class Problem(msgspec.Struct, frozen=True):
     """A problem: the path of a field, its value and a sentence with the remedy."""
@@ -27,7 +30,8 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
     def __str__(self) -> str:
-        return wording.printable(f"{self.field}: {self.message}" if self.field else self.message)
+        field = self.field if len(self.field) <= MOST_OF_A_PATH else f"{self.field[: MOST_OF_A_PATH - 3]}..."
+        return wording.printable(f"{field}: {self.message}" if field else self.message)
 
 
 class Structure:

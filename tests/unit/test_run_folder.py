@@ -73,7 +73,9 @@ def test_status_survives_a_round_trip(tmp_path: Path) -> None:
     assert folder.read_status() == status
 
 
-@pytest.mark.parametrize("text", ["a: [", "just text", "phase: [1]", b"\xff\xfe"], ids=str)
+@pytest.mark.parametrize(
+    "text", ["a: [", "just text", "phase: [1]", "a: 2026-13-45", "a: !!timestamp x", b"\xff\xfe"], ids=str
+)
 def test_a_damaged_status_is_one_sentence(tmp_path: Path, text: str | bytes) -> None:
     folder = runfolder.open_for_run(tmp_path)
     folder.status_file.write_bytes(text if isinstance(text, bytes) else text.encode())

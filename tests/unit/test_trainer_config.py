@@ -46,6 +46,7 @@ def test_numbers_that_yaml_1_1_reads_as_text_are_numbers(tmp_path: Path) -> None
         ("", "a config file is a mapping"),
         ("\x00", "not a YAML file"),
         ("- " * 5000, "nested too deeply"),
+        ("seed: !!timestamp x", "not a YAML file"),
     ],
     ids=[
         "unknown field",
@@ -55,6 +56,7 @@ def test_numbers_that_yaml_1_1_reads_as_text_are_numbers(tmp_path: Path) -> None
         "empty file",
         "binary",
         "deep",
+        "tag",
     ],
 )
 def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:

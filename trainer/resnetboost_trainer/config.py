@@ -129,6 +129,8 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: cannot read the config file: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:  # not UTF-8, or a date or number that is none
         raise ConfigError(f"{path}: not a YAML file: {wording.sentence(str(error))}") from error
+    except AttributeError:  # PyYAML's of a !!timestamp that is none
+        raise ConfigError(f"{path}: not a YAML file: a tag (!!name) before a value of another kind") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply; the operator writes no more than ten levels") from None
     try:

@@ -238,7 +238,7 @@ def _recorded_epochs(metrics: Path) -> Iterator[float]:
 def _read(path: Path) -> Manifest:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):  # also what PyYAML raises of a bad date
         found = None
     if not isinstance(found, dict):
         raise RunFolderError(f"{path} is damaged: it is not a YAML mapping; start over with --fresh")
