@@ -71,6 +71,19 @@ def test_a_killed_rank_costs_detection_and_the_steps_that_are_not_saved() -> Non
     assert (cluster.status.goodput.attempt_seconds, cluster.status.goodput.percent) == (137, 100 * 80 // 137)
 
 
+def test_seconds_without_a_step_are_not_counted_as_steps_that_are_repeated() -> None:
+    cluster = begun()
+    at(cluster, 31)
+    trained(cluster, 1, 0)
+    at(cluster, 180)
+    trained(cluster, 100, 80)  # 50 s went elsewhere: evaluations, checkpoints
+    at(cluster, 185)
+    cluster.exit(1, 137)
+    at(cluster, 187)
+    cluster.settle()
+    assert lost(cluster) == {("Overhead", ""): 80, ("Replay", "Killed"): 25, ("Detection", "Killed"): 2}
+
+
 def test_the_next_attempts_start_is_lost_to_the_failure_before_it() -> None:
     cluster = killed()
     at(cluster, 160)

@@ -377,6 +377,16 @@ def test_a_restart_of_a_whole_gang_is_one_delete_request() -> None:
     assert ([len(request.pods) for request in requests], singles) == ([8], [])
 
 
+def test_an_ended_pod_that_goes_while_a_running_one_stays_is_deleted_by_its_uid() -> None:
+    """A request can leave ended pods out, or name those that stay, but not both."""
+    cluster = Cluster(job(device={"type": "CPU", "count": 4})).started()
+    cluster.exit(3, 137)
+    views = [pods.view(pod) for pod in cluster.pods.values()]
+    going = [one for one in cluster.plan().delete if one.uid != views[0].uid]
+    requests, singles = group(going, views)
+    assert (requests, singles) == ([], going)
+
+
 def test_a_gang_of_one_rank_is_deleted_by_its_pods_own_uid() -> None:
     cluster = Cluster(job(device={"type": "CPU", "count": 1})).started()
     cluster.exit(0, 137)
