@@ -43,7 +43,7 @@ cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs 
 PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: setup  ## Run all tests but the long ones (about twenty minutes)
+test: setup  ## Run all tests but the long ones (about eleven minutes)
 	@$(PYTEST)
 
 .PHONY: test-fast
@@ -51,7 +51,7 @@ test-fast: setup  ## Run the quick ones of the unit, golden and contract tests (
 	@$(PYTEST) -m "not slow and not long" --hypothesis-profile=quick $(FAST_TESTS)
 
 .PHONY: test-all
-test-all: test test-long test-chaos audit  ## Run all tests: also on a real node, with 16 ranks, and with every crash (about an hour)
+test-all: test test-long test-chaos audit  ## Run all tests: also on a real node, with 16 ranks, and with every crash (more than an hour)
 
 .PHONY: test-long
 test-long: test-cluster  ## Run what `make test` leaves out, without the chaos tests
