@@ -246,7 +246,8 @@ def _int(node: yaml.ScalarNode) -> int:
 def _float(node: yaml.ScalarNode) -> float:
     value = float(node.value)
     if math.isinf(value):
-        raise _problem(node, f"{node.value} is too large for a number")
+        shown = node.value if len(node.value) <= 40 else "this number"
+        raise _problem(node, f"{shown} is too large for a number")
     return value
 
 
