@@ -1,7 +1,8 @@
-"""Writes objects as YAML that is readable and that every YAML parser reads the same way."""
+"""Writes objects as YAML that is readable and that every YAML parser reads the same way, and reads them back."""
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -38,3 +39,17 @@ def dump(value: Any) -> str:
 def dump_all(values: Iterable[Any]) -> str:
     """Several documents, each with its own marker, for kubectl apply."""
     return "".join(f"---\n{dump(value)}" for value in values)
+
+
+def read_mapping(path: Path) -> dict[str, Any] | None:
+    """The mapping that a file of ours holds, None if it is damaged. Raises `OSError` if it cannot be read."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (
+        yaml.YAMLError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ):  # the middle two: no text, or a date that is none
+        return None
+    return found if isinstance(found, dict) else None

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
@@ -236,10 +235,7 @@ def _recorded_epochs(metrics: Path) -> Iterator[float]:
 
 
 def _read(path: Path) -> Manifest:
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):  # also what PyYAML raises of a bad date
-        found = None
-    if not isinstance(found, dict):
+    found = yamltext.read_mapping(path)
+    if found is None:
         raise RunFolderError(f"{path} is damaged: it is not a YAML mapping; start over with --fresh")
     return found

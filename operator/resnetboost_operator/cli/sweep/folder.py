@@ -72,11 +72,8 @@ class SweepFolder:
         return str(kept["uid"])
 
     def _record(self) -> Manifest:
-        try:
-            found = yaml.safe_load(self.record_file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, ValueError, AttributeError, RecursionError):  # also what PyYAML raises of a bad date
-            found = None
-        if not isinstance(found, dict) or "uid" not in found:
+        found = yamltext.read_mapping(self.record_file)
+        if found is None or "uid" not in found:
             raise UserError(f"{self.record_file} is damaged; start over with --fresh")
         return found
 
