@@ -10,13 +10,18 @@ from resnetboost_operator.ranktable.annotations import KEYS
 NODES = ("ascend-0", "ascend-1")
 RESOURCE = "huawei.com/Ascend910"
 PER_NODE = 8
+_GANGS_AT_ONCE = 16  # of namespaces that know nothing of each other
 _MERGE = "application/merge-patch+json"
 
 
 def add_nodes(plane: ControlPlane) -> None:
-    """Add nodes reserved for pods that use their devices; the chip is a 910A."""
+    """Add nodes reserved for pods that use their devices; the chip is a 910A.
+
+    Each has room for many gangs: of those that share a node's eight devices, every one could wait for the others' ends
+    with half of its pods.
+    """
     for name in NODES:
-        plane.add_node(name, {RESOURCE: str(PER_NODE)})
+        plane.add_node(name, {RESOURCE: str(PER_NODE * _GANGS_AT_ONCE)})
         taints = [{"key": RESOURCE, "effect": "NoSchedule"}]
         labels = {"accelerator": "huawei-Ascend910", "accelerator-type": "module"}
         change = {"metadata": {"labels": labels}, "spec": {"taints": taints}}
