@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from beds.operator.wait import eventually
+from beds.ports import free_port
 from support.trainerconfig import GOOD
 
 TIMEOUT_SECONDS = 30
@@ -74,3 +76,23 @@ def test_sigterm_ends_a_rank_that_waits_for_others_at_once(tmp_path: Path) -> No
         code, output = ended(process, "metrics and progress")
     assert code == 16, output
     assert verdict(tmp_path)["class"] == "Interrupted"
+
+
+def test_sigterm_ends_a_rank_that_mindspore_lets_wait_for_the_others(tmp_path: Path) -> None:
+    """No Python runs there, so that the kernel has to end it."""
+    process = trainer(tmp_path, RESNETBOOST_RANK="0", RESNETBOOST_COORDINATOR=f"127.0.0.1:{free_port()}")
+    try:
+        eventually(lambda: is_left_to_the_kernel(process.pid), bool, "it meets its gang", TIMEOUT_SECONDS)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGTERM
+
+
+def is_left_to_the_kernel(pid: int) -> bool:
+    """Whether a process that caught SIGTERM does no more, while it still cuts MindSpore's sleeps short by SIGALRM."""
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    caught = int(status["SigCgt"], 16)
+    return bool(caught >> (signal.SIGALRM - 1) & 1) and not caught >> (signal.SIGTERM - 1) & 1

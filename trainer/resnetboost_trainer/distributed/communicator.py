@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from resnetboost_trainer.config import Environment
 from resnetboost_trainer.distributed import coordinator
+from resnetboost_trainer.distributed.default_sigterm import default_sigterm
 from resnetboost_trainer.distributed.short_sleeps import short_sleeps
 from resnetboost_trainer.failures import CommunicationError
 
@@ -137,7 +138,8 @@ class Communicator:
             await_coordinator()
         try:
             # A device's own library was never tried with signals.
-            with short_sleeps() if get_context("device_target") == "CPU" else contextlib.nullcontext():
+            sleeps = short_sleeps() if get_context("device_target") == "CPU" else contextlib.nullcontext()
+            with default_sigterm(), sleeps:
                 communication.init()
         except RuntimeError as error:
             raise CommunicationError(f"the gang of {self.size} ranks did not come together: {_brief(error)}") from error

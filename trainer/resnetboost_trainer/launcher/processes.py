@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 ENV_TEMPLATE = "RESNETBOOST_TEMPLATE"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 KILLED = 128 + signal.SIGKILL
+TERMINATED = 128 + signal.SIGTERM
 _MESSAGE_BYTES = 1 << 16
 _TERMINATION_BYTES = 4096
 
@@ -70,6 +71,8 @@ class RankProcess:
         it was killed for memory.
         """
         exit_code = await self.ended
+        if exit_code == TERMINATED:  # by default: it was meeting its gang (distributed/default_sigterm.py)
+            return early_signals.INTERRUPTED_EXIT_CODE, ""
         if exit_code == KILLED and memory_events.oom_kills() > self._oom_kills:
             return exit_code, json.dumps({"class": failures.OUT_OF_MEMORY.name})
         tail = await self._log.tail()
