@@ -9,7 +9,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 OPERATORS := .venv/.operators
 SOURCES = $(wildcard api/resnetboost_api operator/resnetboost operator/resnetboost_operator trainer/resnetboost_trainer tests bench)
-OPERATOR_TESTS = $(wildcard tests/integration/test_operator_*.py tests/integration/test_gang_*.py tests/chart/test_*.py)
+OPERATOR_TESTS = $(wildcard $(addprefix tests/,integration/test_operator_*.py integration/test_gang_*.py \
+	integration/test_kueue.py chart/test_*.py))
 # The longest files first: a worker that begins with one last would be waited for.
 FAST_TESTS = $(wildcard tests/contract tests/golden tests/unit)
 # uv shows its progress bars to a person and is silent in a log.
@@ -58,7 +59,7 @@ test-long: test-cluster  ## Run what `make test` leaves out, without the chaos t
 	@$(PYTEST) -m "long and not chaos" --ignore=tests/kubelet $(addprefix --ignore=,$(OPERATOR_TESTS))
 
 .PHONY: test-cluster
-test-cluster: setup  ## Run the long tests of the operator: on a real node, with gang schedulers and Kueue's writes, upgrades
+test-cluster: setup  ## Run the long tests of the operator: on a real node, with gang schedulers and Kueue, upgrades
 	@# Alone: gangs of 16 ranks beside them starve a node's containers until they look hung.
 	@$(BIN)/python -m pytest -m "long and not chaos" tests/kubelet
 	@$(PYTEST) -m "long and not chaos" $(OPERATOR_TESTS)

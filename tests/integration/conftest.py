@@ -44,9 +44,15 @@ def kueue_installed(control_plane: ControlPlane, account: Account) -> Iterator[N
 
 
 @pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, account: Account) -> Iterator[Operator]:
+def operator_options() -> list[str]:
+    """Options of a module's operator; a module that needs some has a fixture of this name."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def operator(control_plane: ControlPlane, account: Account, operator_options: list[str]) -> Iterator[Operator]:
     """One operator for all namespaces, shared by the tests of a module."""
-    operator = Operator(control_plane, account.kubeconfig)
+    operator = Operator(control_plane, account.kubeconfig, options=operator_options)
     operator.start()
     yield operator
     assert operator.terminate() == 0, "the operator did not end well"

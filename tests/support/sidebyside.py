@@ -33,6 +33,7 @@ _PROGRAMS: dict[str, Sequence[str]] = {
     "chart": (*build.CONTROL_PLANE, "kwok", *build.HELM),
     "kubelet": (*build.CONTROL_PLANE, *build.HELM, *build.NODE),
     "gang cluster": (*build.GANG_CONTROL_PLANE, "kwok"),
+    "tests/integration/test_kueue.py": (*build.CONTROL_PLANE, *build.KUEUE),
 }
 
 

@@ -33,6 +33,7 @@ PACKAGES = {
     "kube-scheduler-1.36": ("kubernetes-1.36", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "kubectl": ("kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
     "kubelet": ("kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
+    "kueue": ("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     "versitygw": ("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
 }
@@ -46,6 +47,7 @@ GANG_CONTROL_PLANE = (
 )
 NODE = ("coredns", "kubelet")
 HELM = ("helm",)
+KUEUE = ("helm", "kueue")
 OBJECT_STORAGE = ("versitygw",)
 _KUBERNETES = "kubernetes"  # the module of all but those who ask for another version
 _ERROR_LINES = 10

@@ -76,6 +76,12 @@ class Kubelet:
         default = "Completed" if code == 0 else "Error"
         self._patch(name, podstatus.ended(code, reason or default, json.dumps(report) if report else ""))
 
+    def succeed(self, *names: str) -> None:
+        """End the containers of a gang's pods, as trainers that have completed their stage; the leader's last."""
+        for name in reversed(names):
+            report = {"class": "Succeeded", "step": 44, "top1": 0.97} if name.endswith("-0") else None
+            self.exit(name, 0, report=report)
+
     def disrupt(self, name: str, reason: str) -> None:
         """Mark a pod as about to be disrupted by Kubernetes."""
         self._patch(name, podstatus.disrupted(reason))

@@ -1,7 +1,8 @@
-"""Queues and gang schedulers that no test bed can build from source: hand-written definitions of their kinds.
+"""Queues and gang schedulers: hand-written definitions of their kinds, and Kueue.
 
-`Kueue` also plays its controller for a namespace. No release of Kueue runs here: the writes are those that a real Kueue
-answered with once, in a laboratory.
+`Kueue` plays Kueue's controller for a namespace, in any order and with any failure that a test wants, within seconds of
+a checkout. `manager.Manager` runs the real one, which takes minutes to build: the tests with it show that the play is
+true. Of the gang schedulers none can be built from packages.
 """
 
 from beds.queue.controller import Kueue

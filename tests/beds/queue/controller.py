@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.5
 class Kueue:
     """Admits, evicts and requeues the Workloads of a namespace, as a context manager. `queues` may change at any time.
 
-    paused: it does nothing, as Kueue while it is down.
+    paused: it does nothing but watch, as Kueue while it is down, or where the real one runs.
     """
 
     def __init__(self, plane: ControlPlane, namespace: str, patience_seconds: float = PATIENCE_SECONDS) -> None:

@@ -32,16 +32,17 @@ def served(plane: ControlPlane, definitions: Path) -> Iterator[None]:
 
 def add_flavor(plane: ControlPlane, name: str, **spec: Any) -> None:
     """Create a ResourceFlavor, or replace one of an earlier test."""
-    _apply(plane, "ResourceFlavor", name, {"spec": spec})
+    apply(plane, "ResourceFlavor", {"name": name}, spec=spec)
 
 
 def add_priority_class(plane: ControlPlane, name: str, value: int) -> None:
     """Create a WorkloadPriorityClass, or replace one of an earlier test."""
-    _apply(plane, "WorkloadPriorityClass", name, {"value": value})
+    apply(plane, "WorkloadPriorityClass", {"name": name}, value=value)
 
 
-def _apply(plane: ControlPlane, kind: str, name: str, fields: dict[str, Any]) -> None:
-    manifest = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, **fields}
+def apply(plane: ControlPlane, kind: str, metadata: dict[str, str], **fields: Any) -> None:
+    """Apply one of Kueue's objects."""
+    manifest = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, **fields}
     plane.kubectl("apply", "--filename=-", input=json.dumps(manifest))
 
 
