@@ -93,8 +93,17 @@ PORT_COORDINATOR = 8118  # msrun's default
 
 
 def gang(job: str, stage: str, attempt: int) -> str:
-    """Name of an attempt's config map, headless service and prefix of its pods."""
+    """Name of an attempt's headless service and prefix of its pods."""
     return f"{job}-{stage}-{attempt}"
+
+
+def config_map(job: str, uid: str, stage: str, attempt: int) -> str:
+    """Name of an attempt's config map, with the job's uid.
+
+    kubelet looks at an immutable config map once and keeps it while a pod of its node mounts that name. Without the uid
+    a job that is deleted and applied again would train with the settings of the earlier one, whose pods still stop.
+    """
+    return f"{gang(job, stage, attempt)}-{uid[:8]}"
 
 
 def launcher_secret(job: str, uid: str, key_id: str = "") -> str:
@@ -104,9 +113,9 @@ def launcher_secret(job: str, uid: str, key_id: str = "") -> str:
     return "-".join(filter(None, (job, "launcher", uid[:8], key_id)))
 
 
-def rank_table(job: str, stage: str, attempt: int) -> str:
-    """Name of the config map with an attempt's rank table; no gang has it, because a gang's ends with a number."""
-    return f"{gang(job, stage, attempt)}-ranks"
+def rank_table(job: str, uid: str, stage: str, attempt: int) -> str:
+    """Name of the config map with an attempt's rank table."""
+    return f"{config_map(job, uid, stage, attempt)}-ranks"
 
 
 def pod(job: str, stage: str, attempt: int, index: int) -> str:

@@ -38,7 +38,8 @@ def test_a_failed_rank_restarts_the_whole_gang_and_is_recorded(space: Space, kub
     assert (record["lastStep"], record["checkpointStep"]) == (120, 100)
     assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
     space.until_pods(*NEXT_GANG)
-    assert space.names_of("configmaps") == space.names_of("services") == ["digits-base-1"]
+    assert space.names_of("configmaps") == [space.config_map(1)]
+    assert space.names_of("services") == ["digits-base-1"]
     assert "GangRestart" in space.event_reasons()
 
 

@@ -27,10 +27,10 @@ def test_a_job_becomes_pods_with_a_config_map_and_a_service(space: Space, kubele
     space.until_started()
     pods = space.until_pods(*GANG)
     assert [pod["metadata"]["labels"][names.LABEL_INDEX] for pod in pods] == ["0", "1"]
-    assert space.names_of("configmaps") == ["digits-base-0"]
-    assert space.get("configmaps", "digits-base-0")["immutable"] is True
+    assert space.names_of("configmaps") == [space.config_map()]
+    assert space.get("configmaps", space.config_map())["immutable"] is True
     assert space.names_of("services") == ["digits-base-0"]
-    owned = [*pods, space.get("configmaps", "digits-base-0"), space.get("services", "digits-base-0")]
+    owned = [*pods, space.get("configmaps", space.config_map()), space.get("services", "digits-base-0")]
     for found in owned:
         (owner,) = found["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (created["metadata"]["uid"], True)
@@ -113,7 +113,9 @@ def test_stages_run_one_after_another(space: Space, kubelet: Kubelet) -> None:
     second = ("digits-fine-1-0", "digits-fine-1-1")
     space.until_started(attempt=1)
     assert [stage["state"] for stage in space.status()["stages"]] == ["Complete", "Running"]
-    assert space.names_of("configmaps") == ["digits-fine-1"], "what the first stage's pods referred to is gone"
+    assert space.names_of("configmaps") == [space.config_map(1, stage="fine")], (
+        "what the first stage's pods referred to is gone"
+    )
     assert space.names_of("pods") == sorted(GANG + second)
     finish(kubelet, *second)
     space.until_phase("Complete")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from beds.cluster import ControlPlane
-from beds.operator import Account, Kubelet, Operator, Space
+from beds.operator import Kubelet, Space
 from beds.operator.jobs import CLAIM, QUEUE, job, queued
 from beds.operator.namespace import JOB, condition, is_true
 from beds.operator.wait import eventually, throughout
@@ -23,12 +23,9 @@ NEXT_GANG = ("digits-base-1-0", "digits-base-1-1")
 
 
 @pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, account: Account, kueue_installed: None) -> Iterator[Operator]:
-    """One operator for all namespaces, which queues jobs."""
-    operator = Operator(control_plane, account.kubeconfig, options=["--kueue"])
-    operator.start()
-    yield operator
-    assert operator.terminate() == 0, "the operator did not end well"
+def operator_options(kueue_installed: None) -> list[str]:
+    """It queues jobs."""
+    return ["--kueue"]
 
 
 @pytest.fixture
@@ -38,11 +35,6 @@ def kueue(control_plane: ControlPlane, space: Space, kubelet: Kubelet) -> Iterat
         kueue.set_queue(QUEUE, 2)
         yield kueue
         assert kueue.broken_promises() == []
-
-
-def succeed(kubelet: Kubelet, *pods: str) -> None:
-    for pod in reversed(pods):
-        kubelet.exit(pod, 0, report={"class": "Succeeded", "step": 44, "top1": 0.97} if pod.endswith("-0") else None)
 
 
 def until_admission(space: Space, reason: str, *words: str, job: str = "digits") -> dict[str, Any]:
@@ -71,8 +63,8 @@ def test_of_two_jobs_in_a_queue_for_one_the_second_waits(space: Space, kubelet: 
     assert (status["phase"], is_true(status, "Admitted"), "startTime" in status) == ("Queued", False, False)
     assert "2 more needed" in condition(status, "Running")["message"]
     assert space.names_of("pods") == list(GANG)
-    assert space.names_of("configmaps") == ["digits-base-0"], "of a job that waits there is its Workload alone"
-    succeed(kubelet, *GANG)
+    assert space.names_of("configmaps") == [space.config_map()], "of a job that waits there is its Workload alone"
+    kubelet.succeed(*GANG)
     kueue.until_reason("digits", "Finished", "Succeeded")
     status = space.until_started(job="other")
     assert is_true(status, "Admitted")
@@ -152,7 +144,7 @@ def test_an_evicted_job_saves_and_comes_back_at_its_place(space: Space, kubelet:
     after = kueue.workload("digits")["metadata"]
     assert (after["uid"], after["creationTimestamp"]) == (before["uid"], before["creationTimestamp"])
     assert space.status("later")["phase"] == "Queued", "the older job is first, because it kept its place"
-    command = space.get("configmaps", "digits-base-1")["data"]
+    command = space.get("configmaps", space.config_map(1))["data"]
     assert command, "the next gang has its config"
     assert kueue.counts()["releases"] == 1
 
@@ -167,7 +159,7 @@ def test_a_job_of_higher_priority_takes_the_place(
     space.until_started(job="urgent")
     assert kueue.workload("urgent")["spec"]["priority"] == 1000
     space.until_phase("Queued")
-    succeed(kubelet, "urgent-base-0-0", "urgent-base-0-1")
+    kubelet.succeed("urgent-base-0-0", "urgent-base-0-1")
     assert space.until_started(attempt=1)["restarts"] == 0
 
 
@@ -320,7 +312,7 @@ def test_stages_give_back_what_the_rest_does_not_need(space: Space, kubelet: Kub
     stages["spec"]["stages"][1]["deviceCount"] = 2
     space.create(queued(stages))
     space.until_started()
-    succeed(kubelet, *(f"digits-base-0-{index}" for index in range(4)))
+    kubelet.succeed(*(f"digits-base-0-{index}" for index in range(4)))
     space.until_started(attempt=1)
     kueue.until("digits", lambda found: found["status"].get("reclaimablePods"), "the quota of two pods is given back")
     assert kueue.workload("digits")["status"]["reclaimablePods"] == [{"name": "ranks", "count": 2}]

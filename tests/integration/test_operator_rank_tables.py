@@ -49,7 +49,7 @@ def test_annotations_in_any_order_become_a_published_table(space: Space, plugin:
     assert "first digits-base-0-1" in condition(status, "Running")["message"]
     plugin.allocate(pods[1])
     status = until_ready(space)
-    published = space.get("configmaps", "digits-base-0-ranks")
+    published = space.get("configmaps", space.rank_table())
     ranks = json.loads(published["data"][names.RANKS_KEY])
     verdict = checking.judge_bytes(published["data"][names.RANK_TABLE_KEY].encode(), "910A")
     assert (verdict.findings, published["immutable"]) == ((), True)
@@ -76,7 +76,7 @@ def test_a_table_that_hccl_would_refuse_is_not_published(space: Space, plugin: D
         plugin.allocate(pod, "10.0.0.9")
     status = space.until(lambda status: condition(status, "RankTableReady").get("reason") == "Refused", "it is refused")
     assert "HCCL: EI0014" in condition(status, "RankTableReady")["message"]
-    assert space.names_of("configmaps") == ["digits-base-0"]
+    assert space.names_of("configmaps") == [space.config_map()]
     plugin.tell(pods[0], 0, "10.0.0.1")
     until_ready(space)
 
@@ -93,15 +93,17 @@ def test_a_restarted_gang_has_a_table_of_its_own_and_leaves_none(
     for pod in space.pods():
         plugin.allocate(pod)
     assert until_ready(space)["rankTable"] != before["rankTable"]
-    assert space.names_of("configmaps") == ["digits-base-1", "digits-base-1-ranks"]
+    assert space.names_of("configmaps") == [space.config_map(1), space.rank_table(1)]
 
 
 def test_a_foreign_config_map_of_the_tables_name_is_reported(space: Space, plugin: DevicePlugin) -> None:
-    space.create({"kind": "ConfigMap", "metadata": {"name": "digits-base-0-ranks"}})
-    for pod in started(space, 2):
+    pods = started(space, 2)
+    name = space.rank_table()
+    space.create({"kind": "ConfigMap", "metadata": {"name": name}})
+    for pod in pods:
         plugin.allocate(pod)
-    words = "ConfigMap digits-base-0-ranks exists and is not this job's"
+    words = f"ConfigMap {name} exists and is not this job's"
     space.until(lambda status: words in condition(status, "RankTableReady").get("message", ""), words)
     assert not any(told(space.pods()))
-    space.delete("configmaps", "digits-base-0-ranks")
+    space.delete("configmaps", name)
     until_ready(space)

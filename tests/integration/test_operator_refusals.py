@@ -57,8 +57,8 @@ def test_a_pod_that_the_api_server_calls_invalid_fails_the_job_in_its_words(spac
     assert space.names_of("pods") == []
 
 
-def foreign_config_map(space: Space) -> None:
-    space.create({"kind": "ConfigMap", "metadata": {"name": "digits-base-0"}, "data": {"mine": "keep"}})
+def foreign_service(space: Space) -> None:
+    space.create({"kind": "Service", "metadata": {"name": "digits-base-0"}, "spec": {"clusterIP": "None"}})
 
 
 def foreign_pod(space: Space) -> None:
@@ -68,8 +68,8 @@ def foreign_pod(space: Space) -> None:
 
 @pytest.mark.parametrize(
     ("put_in_the_way", "plural", "name"),
-    [(foreign_config_map, "configmaps", "digits-base-0"), (foreign_pod, "pods", GANG[1])],
-    ids=["config-map", "pod"],
+    [(foreign_service, "services", "digits-base-0"), (foreign_pod, "pods", GANG[1])],
+    ids=["service", "pod"],
 )
 def test_a_foreign_object_of_our_name(
     space: Space, kubelet: Kubelet, put_in_the_way: Any, plural: str, name: str
@@ -148,7 +148,7 @@ def test_two_jobs_whose_pods_would_have_the_same_names(space: Space, kubelet: Ku
     space.create(job("a", stages=("b-c",)))
     space.until_started(job="a")
     space.create(job("a-b", stages=("c",)))
-    words = "ConfigMap a-b-c-0 exists and is not this job's"
+    words = "Service a-b-c-0 exists and is not this job's"
     space.until(lambda status: words in condition(status, "Running").get("message", ""), words, job="a-b")
     space.delete(JOB, "a", propagationPolicy="Background")
     space.until_started(job="a-b")

@@ -36,7 +36,7 @@ def test_scaling_ends_one_gang_and_begins_another(space: Space, kubelet: Kubelet
     until_ranks(space, 4, attempt=0)
     scale(space, 2)
     until_ranks(space, 2, attempt=1)
-    config = space.get("configmaps", names.gang("digits", "base", 1))["data"][names.CONFIG_KEY]
+    config = space.get("configmaps", space.config_map(1))["data"][names.CONFIG_KEY]
     assert "virtualRanks: 4" in config
     scale(space, 4)
     until_ranks(space, 4, attempt=2)

@@ -48,14 +48,15 @@ def live_fully(space: Space, kubelet: Kubelet) -> None:
     """A restart with all names taken, a failure that leaves one pod to delete, and a time to live."""
     container = {"name": "theirs", "image": "theirs"}
     service = {"clusterIP": "None", "selector": {"app": "theirs"}}
-    space.create({"kind": "ConfigMap", "metadata": {"name": "digits-base-1"}})
     space.create({"kind": "Service", "metadata": {"name": "digits-base-1"}, "spec": service})
     space.create({"kind": "Pod", "metadata": {"name": "digits-base-1-0"}, "spec": {"containers": [container]}})
     space.create(job(runPolicy={"ttlSecondsAfterFinished": 0}))
     space.until_started()
+    config_map = space.config_map(1)
+    space.create({"kind": "ConfigMap", "metadata": {"name": config_map}})
     kubelet.exit("digits-base-0-1", 137)
     for kind, plural, name in (
-        ("ConfigMap", "configmaps", "digits-base-1"),
+        ("ConfigMap", "configmaps", config_map),
         ("Service", "services", "digits-base-1"),
         ("Pod", "pods", "digits-base-1-0"),
     ):

@@ -112,7 +112,7 @@ def test_a_gang_on_ascend_gets_one_table_in_the_same_bytes_everywhere(
     space.until(lambda found: is_true(found, "RankTableReady"), "the rank table is ready")
     tellings = told(space, pods)
 
-    table = space.get("configmaps", names.rank_table("digits", "base", 0))["data"][names.RANK_TABLE_KEY]
+    table = space.get("configmaps", space.rank_table())["data"][names.RANK_TABLE_KEY]
     digest = hashlib.sha256(table.encode()).hexdigest()
     assert {telling["sha256"] for telling in tellings.values()} == {digest}
     assert sorted(int(telling["rank"]) for telling in tellings.values()) == [0, 1, 2, 3]

@@ -11,6 +11,7 @@ import yaml
 
 from beds.kubelet import Bed, containers, images, operatorpod
 from beds.operator import Space
+from beds.operator.namespace import JOB
 from beds.operator.wait import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 CLAIM = "checkpoints"
 GOOD_TOP1 = 0.97
+STEPS_OF_AN_EPOCH = 22  # of 1437 images, 2 ranks with 32 each
 # Progress is reported every 15 s: the example's six epochs would be over before a rank can be killed.
 EPOCHS = {"epochs": 120, "evaluateEveryEpochs": 20}
 
@@ -96,6 +98,31 @@ def test_a_job_that_is_scaled_goes_on_from_its_checkpoint(bed: Bed, space: Space
     assert status["restarts"] == 0
 
 
+def test_a_job_applied_again_while_its_pods_stop_has_its_new_settings(space: Space) -> None:
+    """kubelet keeps a config map in memory while any pod on its node mounts one of that name."""
+    manifest = yaml.safe_load(EXAMPLE.read_text())
+    manifest["spec"]["template"] = {"resources": {"requests": {"cpu": "800m"}}}
+    crowd = {
+        "requests": {"cpu": "1200m"}
+    }  # there is room for one of two pods, so that the other one is deleted at once
+    before = {**manifest["spec"], "template": {"resources": crowd}}
+    space.create({**manifest, "spec": before})
+    eventually(
+        lambda: any(is_started(space, f"digits-base-0-{index}") for index in range(2)),
+        bool,
+        "one rank waits for the other one",
+        space.patience_seconds,
+    )
+    space.delete(JOB, "digits")
+    eventually(lambda: space.names_of(JOB), lambda found: not found, "the job is gone", space.patience_seconds)
+    manifest["spec"]["stages"][0] |= {"epochs": 2}
+    space.create(manifest)
+    status = space.until_phase("Complete")
+    assert (status["progress"]["epoch"], status["progress"]["step"]) == (2, 2 * STEPS_OF_AN_EPOCH)
+    uid = space.get(JOB, "digits")["metadata"]["uid"]
+    assert f"uid: {uid}" in space.get("configmaps", space.config_map())["data"]["config.yaml"]
+
+
 def test_a_rank_that_the_kernel_kills_for_memory_is_told_so(space: Space) -> None:
     manifest = yaml.safe_load(EXAMPLE.read_text())
     manifest["spec"]["device"]["count"] = 1
@@ -139,6 +166,12 @@ def is_ready(space: Space, pod: str) -> bool:
     """The last result of kubelet's readiness probe."""
     (container,) = space.get("pods", pod)["status"]["containerStatuses"]
     return bool(container["ready"])
+
+
+def is_started(space: Space, pod: str) -> bool:
+    """Whether kubelet has started its container; before it is bound nothing is known of it."""
+    found = space.get("pods", pod) if pod in space.names_of("pods") else {}
+    return any("running" in container["state"] for container in found.get("status", {}).get("containerStatuses", ()))
 
 
 def log(space: Space, pod: str) -> str:

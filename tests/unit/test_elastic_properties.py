@@ -59,7 +59,9 @@ def check(found: Scarce) -> None:
         assert status.placeable_devices >= LEAST, "minCount is undercut"
     if cluster.gang():
         config = yaml.safe_load(
-            cluster.config_maps[names.gang("digits", "base", status.attempt)]["data"][names.CONFIG_KEY]
+            cluster.config_maps[names.config_map("digits", cluster.job.uid, "base", status.attempt)]["data"][
+                names.CONFIG_KEY
+            ]
         )
         for pod in cluster.gang():
             variables = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}

@@ -149,7 +149,7 @@ def test_a_name_that_became_free_meanwhile_is_waited_for() -> None:
 
 def test_a_config_map_of_an_earlier_job_blocks_the_pods() -> None:
     obstacle, known, requests = created([CONFIG, POD], TAKEN, says(existing(CONFIG, owner={"uid": "u-0"})))
-    assert obstacle == "ConfigMap digits-base-0 of an earlier job of this name is still being deleted"
+    assert obstacle == "ConfigMap digits-base-0-u-1 of an earlier job of this name is still being deleted"
     assert known == []
     assert [request.split()[0] for request in requests] == ["POST", "GET"], "no pod was asked for"
 

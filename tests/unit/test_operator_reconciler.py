@@ -40,7 +40,7 @@ OBJECT = schema.defaulted(
 )
 JOB = parse_job(OBJECT)
 POD = pod_manifest(JOB, JOB.spec.stages[0], 0, 0)
-EARLIER = "ConfigMap digits-base-0 of an earlier job of this name is still being deleted"
+EARLIER = "ConfigMap digits-base-0-u-1 of an earlier job of this name is still being deleted"
 
 
 class Bed:

@@ -22,7 +22,7 @@ AFTER, BACKOFF = 300, 1800  # the defaults
 def config(found: Scarce) -> dict[str, Any]:
     """What the trainers of the newest attempt are told."""
     maps = found.cluster.config_maps
-    name = names.gang("digits", "base", found.cluster.status.attempt)
+    name = names.config_map("digits", found.cluster.job.uid, "base", found.cluster.status.attempt)
     return dict(yaml.safe_load(maps[name]["data"][names.CONFIG_KEY]))
 
 

@@ -17,7 +17,7 @@ from resnetboost_operator.ranktable.check import verdict
 from resnetboost_operator.status import RANK_TABLE_READY
 from support.simulation import Cluster, Crash, job
 
-TABLE = "digits-base-0-ranks"
+TABLE = "digits-base-0-0000-111-ranks"
 
 
 def ascend(count: int = 4, **spec: Any) -> Cluster:
@@ -135,7 +135,7 @@ def test_jobs_without_a_rank_table_do_not_wait(device: dict[str, Any]) -> None:
     cluster = Cluster(job(device=device)).started()
     assert cluster.status.phase == "Running"
     assert status.condition(cluster.status, RANK_TABLE_READY) is None
-    assert set(cluster.config_maps) == {"digits-base-0"}
+    assert set(cluster.config_maps) == {"digits-base-0-0000-111"}
 
 
 def refused() -> Cluster:
@@ -215,8 +215,12 @@ def test_a_restarted_gang_gets_a_table_of_its_own() -> None:
     for index in range(4):
         cluster.allocate(index, index % 2, f"10.0.1.{index + 1}")
     cluster.settle()
-    assert ranks(cluster, "digits-base-1-ranks")["ranks"] == [0, 1, 2, 3]
-    assert cluster.status.rank_table == ranks(cluster, "digits-base-1-ranks")["sha256"] != ranks(cluster)["sha256"]
+    assert ranks(cluster, "digits-base-1-0000-111-ranks")["ranks"] == [0, 1, 2, 3]
+    assert (
+        cluster.status.rank_table
+        == ranks(cluster, "digits-base-1-0000-111-ranks")["sha256"]
+        != ranks(cluster)["sha256"]
+    )
     assert condition(cluster).status == "True"
 
 
@@ -306,7 +310,7 @@ def test_a_pod_that_kubelet_rejects_for_its_device_restarts_the_gang() -> None:
 def test_a_refused_config_map_is_the_pending_reason() -> None:
     cluster = ascend()
     allocate(cluster)
-    words = "ConfigMap digits-base-0-ranks exists and is not this job's: delete it, or rename the job"
+    words = "ConfigMap digits-base-0-0000-111-ranks exists and is not this job's: delete it, or rename the job"
     cluster.obstacle = Obstacle(words)
     assert cluster.step().annotate, "once the config map is there, every pod is annotated"
     for pod in cluster.gang():

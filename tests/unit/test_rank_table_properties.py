@@ -72,10 +72,12 @@ def check(cluster: Cluster) -> None:
         digest = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_RANK_TABLE)
         if digest is not None:
             labels = pod["metadata"]["labels"]
-            gang = names.rank_table("digits", labels[names.LABEL_STAGE], int(labels[names.LABEL_ATTEMPT]))
+            gang = names.rank_table(
+                "digits", cluster.job.uid, labels[names.LABEL_STAGE], int(labels[names.LABEL_ATTEMPT])
+            )
             assert json.loads(cluster.config_maps[gang]["data"][names.RANKS_KEY])["sha256"] == digest
     if status.is_true(cluster.status, status.RANK_TABLE_READY) and not status.is_terminal(cluster.status):
-        gang = names.rank_table("digits", "base", cluster.status.attempt)
+        gang = names.rank_table("digits", cluster.job.uid, "base", cluster.status.attempt)
         ranks = json.loads(cluster.config_maps[gang]["data"][names.RANKS_KEY])
         assert ranks["sha256"] == cluster.status.rank_table
 

@@ -34,7 +34,7 @@ def diverge(cluster: Cluster, step: int, batch: int | None = None, code: int = 1
 
 def trainers_config(cluster: Cluster) -> dict[str, Any]:
     """What the trainers of the current attempt read."""
-    found = cluster.config_maps[f"digits-base-{cluster.status.attempt}"]
+    found = cluster.config_maps[names.config_map("digits", cluster.job.uid, "base", cluster.status.attempt)]
     config: dict[str, Any] = yaml.safe_load(found["data"][names.CONFIG_KEY])
     return config
 

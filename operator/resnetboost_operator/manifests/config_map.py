@@ -21,7 +21,7 @@ def config_map(job: Job, stage: Stage, attempt: int, roll_backs: Sequence[RollBa
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(job, stage, attempt, names.gang(job.name, stage.name, attempt)),
+        "metadata": metadata(job, stage, attempt, names.config_map(job.name, job.uid, stage.name, attempt)),
         "immutable": True,
         "data": {names.CONFIG_KEY: text},
     }

@@ -21,7 +21,7 @@ def rank_table(job: Job, stage: Stage, attempt: int, table: bytes, digest: str, 
     """
     ranks_file = msgspec.json.encode({"sha256": digest, "ranks": ranks}).decode()
     packed = payload.pack(names.RANK_TABLE_KEY, table, reserved_bytes=len(ranks_file))
-    found = metadata(job, stage, attempt, names.rank_table(job.name, stage.name, attempt))
+    found = metadata(job, stage, attempt, names.rank_table(job.name, job.uid, stage.name, attempt))
     found["annotations"] = {names.ANNOTATION_RANK_TABLE: digest}
     manifest: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": found, "immutable": True}
     manifest["data"] = {names.RANKS_KEY: ranks_file, **packed.data}

@@ -24,9 +24,8 @@ _TOKEN_MODE = 0o440
 
 def volumes(job: Job, stage: Stage, attempt: int, index: int) -> list[Manifest]:
     """The volumes of a rank. Only index 0 has the checkpoints (it broadcasts its state): ReadWriteOnce is enough."""
-    own: list[Manifest] = [
-        {"name": names.VOLUME_CONFIG, "configMap": {"name": names.gang(job.name, stage.name, attempt)}}
-    ]
+    config = names.config_map(job.name, job.uid, stage.name, attempt)
+    own: list[Manifest] = [{"name": names.VOLUME_CONFIG, "configMap": {"name": config}}]
     if index == 0:
         claim = job.spec.checkpoint.claim_name
         source = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
@@ -42,7 +41,7 @@ def _device_volumes(job: Job, stage: Stage, attempt: int) -> list[Manifest]:
     device = job.spec.device
     built: list[Manifest] = []
     if devices.needs_rank_table(device, stage):
-        table = {"name": names.rank_table(job.name, stage.name, attempt), "optional": True}
+        table = {"name": names.rank_table(job.name, job.uid, stage.name, attempt), "optional": True}
         built.append({"name": names.VOLUME_RANK_TABLE, "configMap": table})
     size = devices.shared_memory(device)
     if size is not None:

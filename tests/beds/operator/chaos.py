@@ -173,9 +173,16 @@ def _namespace(plane: ControlPlane, account: Account) -> str:
 
 
 def _end(space: Space, begin: int) -> End:
-    objects = {plural: space.names_of(plural) for plural in ("pods", "configmaps", "services")}
-    status: Manifest = _timeless(space.get(JOB, "digits")["status"])
-    return End(status, objects, _created(space, begin))
+    job = space.get(JOB, "digits")
+
+    def lasting(name: str) -> str:
+        """The name without the uid of this job, which the next run's does not have."""
+        return name.replace(job["metadata"]["uid"][:8], "UID")
+
+    objects = {plural: list(map(lasting, space.names_of(plural))) for plural in ("pods", "configmaps", "services")}
+    created = {lasting(name): count for name, count in _created(space, begin).items()}
+    status: Manifest = _timeless(job["status"])
+    return End(status, objects, created)
 
 
 def _timeless(value: Any) -> Any:

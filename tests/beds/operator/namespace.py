@@ -87,6 +87,14 @@ class Space:
 
     # Jobs
 
+    def config_map(self, attempt: int = 0, job: str = "digits", stage: str = "base") -> str:
+        """Name of the config map of a job's attempt."""
+        return names.config_map(job, self.get(JOB, job)["metadata"]["uid"], stage, attempt)
+
+    def rank_table(self, attempt: int = 0, job: str = "digits") -> str:
+        """Name of the config map with the rank table of a job's attempt."""
+        return names.rank_table(job, self.get(JOB, job)["metadata"]["uid"], "base", attempt)
+
     def change(self, job: str, **spec: Any) -> None:
         """Merge a change into a job's spec, as `kubectl edit` does."""
         self.patch(JOB, job, {"spec": spec})

@@ -116,7 +116,8 @@ def check(ctx: click.Context, file: str, chip: "Chip | None") -> None:
     Examples:
       resnetboost ranktable check hccl.json
       resnetboost ranktable check hccl.json --chip 910A
-      kubectl get configmap digits-base-0 -o jsonpath='{.data.hccl\\.json}' | resnetboost ranktable check -
+      kubectl get configmaps -l resnetboost.io/job=digits -o jsonpath='{.items[*].data.hccl\\.json}' |
+        resnetboost ranktable check -
     """
     from resnetboost_operator.cli.ranktable import files as ranktable_files
 
