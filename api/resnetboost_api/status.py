@@ -14,10 +14,10 @@ StageState = Literal["Pending", "Running", "Complete", "Failed"]
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 # A rank's claims about itself are read with these bounds, and a number beyond the API server's would hold up the whole
-# status. The CRD has no upper ones.
+# status. The CRD has no upper ones. A diverging loss may be any number of float32 (3.4e38).
 _UNBOUNDED = {"maximum": None}
 Count = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema=_UNBOUNDED)]
-Amount = Annotated[float, Meta(ge=0, le=1e30, extra_json_schema=_UNBOUNDED)]
+Amount = Annotated[float, Meta(ge=0, le=1e39, extra_json_schema=_UNBOUNDED)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Word = Annotated[str, Meta(max_length=64, pattern="^[A-Z][A-Za-z0-9]*$")]

@@ -377,6 +377,11 @@ class TestMetric:
             'resnetboost_operator_node_failure_points{node_name="c"} 1.0',
         ]
 
+    def test_mistakes_of_a_jobs_author_blame_no_node_for_other_jobs(self) -> None:
+        mistaken = records([("a", "ImageError", 0), ("a", "ConfigError", 0)])
+        assert exclusion.points_of("a", mistaken, HALF_LIFE, START) == 2.0, "within the job they count"
+        assert exclusion.points_by_node([mistaken], HALF_LIFE, START) == {}
+
     def test_series_end_when_the_points_have_decayed(self) -> None:
         found = exclusion.points_by_node([records([("a", "Killed", 0)])], HALF_LIFE, START + 4 * HALF_LIFE)
         assert self.scraped(found) == []

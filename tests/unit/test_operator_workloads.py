@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from resnetboost_operator.controller import kueue_lookups, workload_writer
+from resnetboost_operator.controller import kueue_lookups, workload_writer, workqueue
 from resnetboost_operator.controller.events import EventRecorder
 from resnetboost_operator.controller.jobs import JobRecord
 from resnetboost_operator.controller.kueue_lookups import KueueLookups
@@ -176,6 +176,29 @@ def test_a_refusal_is_an_obstacle_and_is_tried_again_only_after_a_while(answer: 
             assert again is not None
             assert 0 < again <= wait
         assert len(bed.requests) == 1
+
+    played(script)
+
+
+def test_a_webhook_that_hangs_leaves_passes_to_other_jobs() -> None:
+    async def script(bed: Bed) -> None:
+        released = asyncio.Event()
+
+        async def hangs(request: web.Request) -> web.StreamResponse:
+            await released.wait()
+            return await refuses(500)(request)
+
+        bed.answer(f"POST {PATH}", hangs)
+        writes = [asyncio.create_task(bed.write(CREATE)) for _ in range(workqueue.LIMIT)]
+        done, hanging = await asyncio.wait(writes, timeout=2)
+        waits = [task.result() for task in done]
+        assert waits, "some passes are left for jobs that need nothing of Kueue"
+        assert all(wait is not None and wait > 0 for wait in waits)
+        released.set()
+        await asyncio.gather(*hanging)
+        bed.answer(f"POST {PATH}", says(stored(), 201))
+        bed.writer.forget("u-1")
+        assert await bed.write(CREATE) is None, "afterwards all are written again"
 
     played(script)
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from resnetboost_api import names
 from resnetboost_operator import status as statuses
 from resnetboost_operator.job import parse_job
+from resnetboost_operator.manifests.probe import PROBE_SECONDS
 from resnetboost_operator.observed.capabilities import Capabilities
 from resnetboost_operator.observed.flavor import Flavor
 from resnetboost_operator.validation import schema
@@ -157,6 +158,20 @@ class TestMoreRoom:
             held += any(pod["status"]["phase"] == "Running" for pod in found.cluster.probes())
         assert 10 < held < 5 * 2 * 7, "two probes for a minute in each backoff"
 
+    def test_a_probe_that_cannot_start_gives_its_device_back(self) -> None:
+        found = shrunk()
+        found.room = 3
+        found.live(BACKOFF)
+        spec = found.cluster.probes()[0]["spec"]
+        assert PROBE_SECONDS < spec["activeDeadlineSeconds"] <= 2 * PROBE_SECONDS, "kubelet ends it"
+        bound = next(pod for pod in found.cluster.probes() if pod["spec"].get("nodeName"))
+        bound["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
+        bound["status"].pop("containerStatuses", None)
+        found.cluster.settle()
+        assert [pod["metadata"]["name"] for pod in found.cluster.probes()] == [bound["metadata"]["name"]]
+        found.live(BACKOFF - 300)
+        assert len(found.cluster.probes()) == 1, "the next round has its time"
+
     def test_probes_have_no_priority_and_no_group_and_no_configuration(self) -> None:
         found = shrunk(room=2)
         found.cluster.job = replace(
@@ -170,7 +185,10 @@ class TestMoreRoom:
         spec = found.cluster.probes()[0]["spec"]
         assert "priorityClassName" not in spec
         assert "schedulingGroup" not in spec
-        assert "env" not in spec["containers"][0]
+        assert "volumes" not in spec
+        assert spec["containers"][0].keys() <= {
+            *("name", "image", "imagePullPolicy", "resources", "securityContext", "command")
+        }
 
     def test_probes_go_with_the_gang(self) -> None:
         for suspends in (True, False):

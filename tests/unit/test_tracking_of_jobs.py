@@ -35,6 +35,13 @@ def test_rank_0_alone_gets_the_secret() -> None:
     assert [container.get("envFrom") for container in containers] == [[{"secretRef": {"name": "mlflow"}}], None]
 
 
+def test_rank_0_has_the_secret_of_the_storage_too() -> None:
+    tracked = job("digits-tracking", "storage={secretName: s3-access}")
+    containers = [pod(tracked, tracked.spec.stages[0], 0, index)["spec"]["containers"][0] for index in (0, 1)]
+    found = [[source["secretRef"]["name"] for source in container["envFrom"]] for container in containers]
+    assert found == [["s3-access", "mlflow"], ["s3-access"]]
+
+
 def test_the_last_stage_alone_completes_the_job() -> None:
     tracked = job("digits-two-stage", 'tracking={"tensorboard": {}}')
     files = [trainer_config(tracked, stage, 0)["tracking"] for stage in tracked.spec.stages]

@@ -18,6 +18,11 @@ from resnetboost_operator.planning.actions import Event, WorkloadWrite
 # A webhook or a quota may change its mind; somebody has to grant a missing right.
 REFUSED = Backoff(first_seconds=1.0, most_seconds=60.0)
 
+# Of the passes that may run at once (workqueue.LIMIT) so many may wait for Kueue's webhook: the others are for jobs that
+# need nothing of it.
+_AT_ONCE = 24
+_BUSY_SECONDS = 1.0
+
 # A pass waits for the response, for longer than for that of Kueue's webhook (10 s).
 _RETRIES = RetryPolicy(tries=2, timeout_seconds=15.0)
 
@@ -40,9 +45,10 @@ class WorkloadWriter:
         self._store = store
         self._recorder = recorder
         self._refusals: dict[str, dict[str, _Refusal]] = {}
+        self._in_flight = 0
 
     async def write(self, record: JobRecord, writes: Sequence[WorkloadWrite]) -> float | None:
-        """Write; returns the seconds until a refused write may be tried again, None if there is none.
+        """Write; returns the seconds until a write that was refused or put off may be tried again, None without any.
 
         A write without an answer is tried again like a refused one: where Kueue's webhook is down, the gangs that it
         has admitted go on, and the rest of a pass does not wait for it.
@@ -54,8 +60,11 @@ class WorkloadWriter:
             self._refusals[record.uid] = kept
         for write in writes:
             refusal = kept.get(write.verb)
-            if refusal is None or time.monotonic() >= refusal.until:
-                await self._try(record, write, refusal)
+            if refusal is not None and time.monotonic() < refusal.until:
+                continue
+            if self._in_flight >= _AT_ONCE:
+                return _BUSY_SECONDS
+            await self._try(record, write, refusal)
         waits = [refusal.until - time.monotonic() for refusal in self._refusals.get(record.uid, {}).values()]
         return max(0.0, min(waits)) if waits else None
 
@@ -69,7 +78,11 @@ class WorkloadWriter:
         self._refusals.pop(uid, None)
 
     async def _try(self, record: JobRecord, write: WorkloadWrite, earlier: _Refusal | None) -> None:
-        words = await self._refused(record, write)
+        self._in_flight += 1
+        try:
+            words = await self._refused(record, write)
+        finally:
+            self._in_flight -= 1
         refusals = self._refusals.setdefault(record.uid, {})
         if words:
             failures = earlier.failures + 1 if earlier is not None else 1

@@ -31,15 +31,20 @@ def container(job: Job, stage: Stage, attempt: int, index: int) -> Manifest:
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": volumes.mounts(job, stage, index),
     }
-    if job.spec.storage.secret_name is not None:
-        built["envFrom"] = [{"secretRef": {"name": job.spec.storage.secret_name}}]  # `env` has precedence over it
+    if secrets := _secrets(job, index):
+        built["envFrom"] = [{"secretRef": {"name": name}} for name in secrets]  # `env` has precedence over it
     if index == 0:
         built["readinessProbe"] = _probe(job)
-        if secret := job.spec.tracking and job.spec.tracking.secret_name:
-            built["envFrom"] = [{"secretRef": {"name": secret}}]
     if needed := resources(job):
         built["resources"] = needed
     return built
+
+
+def _secrets(job: Job, index: int) -> list[str]:
+    """The secrets whose keys become variables: of several with the same key Kubernetes takes the last."""
+    tracking = job.spec.tracking
+    of_trackers = tracking.secret_name if tracking is not None and index == 0 else None
+    return [name for name in (job.spec.storage.secret_name, of_trackers) if name is not None]
 
 
 def _ports(job: Job, index: int) -> list[Manifest]:

@@ -11,7 +11,11 @@ Manifest = dict[str, Any]
 
 PROBE_SECONDS = 60
 COMMAND = ["sleep", str(PROBE_SECONDS)]
-_OF_RANKS = ("args", "env", "envFrom", "ports", "readinessProbe", "lifecycle")
+# What a scheduler, kubelet and Pod Security look at. Nothing that a container must wait for: a volume whose secret is
+# gone would keep the device from the gang.
+_KEPT = ("name", "image", "imagePullPolicy", "resources", "securityContext")
+# Where the container cannot start at all, kubelet ends the pod then.
+_DEADLINE_SECONDS = 2 * PROBE_SECONDS
 
 
 def probe(job: Job, stage: Stage, attempt: int, index: int, placement: Placement) -> Manifest:
@@ -20,7 +24,8 @@ def probe(job: Job, stage: Stage, attempt: int, index: int, placement: Placement
     It has no priority: it must not push anything aside.
     """
     found = pod(job, stage, attempt, index, placement)
-    spec = {name: value for name, value in found["spec"].items() if name != "priorityClassName"}
+    spec = {name: value for name, value in found["spec"].items() if name not in ("priorityClassName", "volumes")}
     (container,) = spec["containers"]
-    container = {name: value for name, value in container.items() if name not in _OF_RANKS} | {"command": COMMAND}
-    return found | {"spec": spec | {"containers": [container], "terminationGracePeriodSeconds": 1}}
+    spec["containers"] = [{name: container[name] for name in _KEPT if name in container} | {"command": COMMAND}]
+    spec |= {"terminationGracePeriodSeconds": 1, "activeDeadlineSeconds": _DEADLINE_SECONDS}
+    return found | {"spec": spec}

@@ -72,7 +72,7 @@ class PodView(msgspec.Struct, frozen=True, gc=False):
     `created` (unix seconds) is by the API server's clock; `looked_at`: a scheduler has judged or bound it.
     `devices` are the annotations of a device plugin, `rank_table` is the digest in the operator's
     annotation, or ''. `gates` are the names of its scheduling gates, `avoids` those of the nodes that its affinity
-    excludes. `bound` (unix seconds): when a scheduler bound it to its node, 0 if it did not say.
+    excludes. `config_map` is the name of the one that it mounts, or ''. `bound` (unix seconds): when a scheduler bound it to its node, 0 if it did not say.
     """
 
     namespace: str
@@ -98,6 +98,7 @@ class PodView(msgspec.Struct, frozen=True, gc=False):
     created: float = 0.0
     looked_at: bool = True
     bound: float = 0.0
+    config_map: str = ""
 
     @property
     def container_ended(self) -> bool:
@@ -143,6 +144,7 @@ def view(pod: Manifest) -> PodView:
         avoids=_avoids(spec),
         created=seconds(metadata.get("creationTimestamp")),
         bound=seconds(_condition(status, "PodScheduled", "True").get("lastTransitionTime")),
+        config_map=_config_map(spec),
         looked_at=bool(node) or any(found.get("type") == "PodScheduled" for found in status.get("conditions") or ()),
     )
 
@@ -152,6 +154,11 @@ def _avoids(spec: Manifest) -> tuple[str, ...]:
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
     fields = (field for term in required.get("nodeSelectorTerms") or () for field in term.get("matchFields") or ())
     return tuple(name for field in fields if field.get("operator") == "NotIn" for name in field.get("values") or ())
+
+
+def _config_map(spec: Manifest) -> str:
+    volumes = (volume for volume in spec.get("volumes") or () if volume.get("name") == names.VOLUME_CONFIG)
+    return next(((volume.get("configMap") or {}).get("name", "") for volume in volumes), "")
 
 
 def _owner(metadata: Manifest) -> Manifest:

@@ -83,11 +83,16 @@ def points_of(node: str, attempts: Sequence[Attempt], half_life_seconds: int, no
 
 
 def points_by_node(jobs: Iterable[Sequence[Attempt]], half_life_seconds: int, now: float) -> dict[str, float]:
-    """The points of all nodes that the attempts of these jobs blame, the highest first."""
+    """The points of all nodes that the attempts of these jobs blame, the highest first.
+
+    Mistakes of a job's author count within the job alone: two typos in names of images must not make a node suspect to
+    everybody else.
+    """
     found: dict[str, float] = defaultdict(float)
     for attempts in jobs:
-        for node in {ended.node for ended in attempts if ended.node and is_blamed(ended)}:
-            found[node] += points_of(node, attempts, half_life_seconds, now)
+        blamed = [ended for ended in attempts if is_blamed(ended) and failures.BY_NAME[ended.reason].policy != "fail"]
+        for node in {ended.node for ended in blamed if ended.node}:
+            found[node] += points_of(node, blamed, half_life_seconds, now)
     return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
 

@@ -26,6 +26,7 @@ from resnetboost_operator.planning import (
     placement,
     queue,
     rank_assignment,
+    renamed,
     reports,
     running,
     stages,
@@ -103,6 +104,8 @@ def _decide(state: ObservedState) -> Plan:
         return deadlines.exceed_deadline(state)
     if failure is not None:
         return _settle(state, failure, settling)
+    if (anew := renamed.begin_anew(state)) is not None:
+        return anew
     state = replace(state, status=replace(state.status, failure_time=None))
     decided = _start_or_watch(state)
     return _with_rank_table(decided, ranks) if ranks is not None else decided
