@@ -18,8 +18,8 @@ from resnetboost_operator.planning.actions import Event, WorkloadWrite
 # A webhook or a quota may change its mind; somebody has to grant a missing right.
 REFUSED = Backoff(first_seconds=1.0, most_seconds=60.0)
 
-# Of the passes that may run at once (workqueue.LIMIT) so many may wait for Kueue's webhook: the others are for jobs that
-# need nothing of it.
+# So many of the passes that may run at once (workqueue.LIMIT) may wait for Kueue's webhook: the others are for jobs
+# that need nothing of it.
 _AT_ONCE = 24
 _BUSY_SECONDS = 1.0
 

@@ -72,7 +72,8 @@ class PodView(msgspec.Struct, frozen=True, gc=False):
     `created` (unix seconds) is by the API server's clock; `looked_at`: a scheduler has judged or bound it.
     `devices` are the annotations of a device plugin, `rank_table` is the digest in the operator's
     annotation, or ''. `gates` are the names of its scheduling gates, `avoids` those of the nodes that its affinity
-    excludes. `config_map` is the name of the one that it mounts, or ''. `bound` (unix seconds): when a scheduler bound it to its node, 0 if it did not say.
+    excludes. `bound` (unix seconds): when a scheduler bound it to its node, 0 if it did not say. `config_map` is the
+    name of the config map that it mounts, or ''.
     """
 
     namespace: str
