@@ -35,9 +35,10 @@ CLUSTER_gangs := $(CLUSTER) --gangs --nodes=6
 CLUSTER_kubelet := beds.kubelet
 
 .PHONY: cluster
-cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs real pods, GANGS=1 has a gang scheduler; Ctrl-C stops it
+cluster: setup  ## Start a Kubernetes to try the operator on: NODE=kubelet runs real pods, also WITH="kueue monitoring"; GANGS=1 has a gang scheduler
 	@PYTHONPATH=tests $(BIN)/python -m \
-	  $(or $(CLUSTER$(NODE:%=_%)$(if $(GANGS),_gangs)),$(error NODE is kubelet or nothing, and with GANGS nothing))
+	  $(or $(CLUSTER$(NODE:%=_%)$(if $(GANGS),_gangs)),$(error NODE is kubelet or nothing, and with GANGS nothing)) \
+	  $(addprefix --,$(WITH))
 
 # Four tests at a time, since many of them wait for something; those of one file, and more that share a test bed, by the
 # same process.

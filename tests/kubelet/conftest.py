@@ -7,9 +7,10 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from beds import kubelet
-from beds.cluster import ClusterError, build, monitoringkinds
+from beds.cluster import ClusterError, build
 from beds.kubelet import Bed, operatorpod
 from beds.operator import Space
+from beds.prometheus.operator import PrometheusOperator
 
 _PATIENCE_SECONDS = 420.0  # a gang starts in 20 s on idle cores, in minutes on busy ones
 # Shorter intervals than the defaults, so that tests soon see what Prometheus sees.
@@ -35,10 +36,20 @@ def bed(pytestconfig: pytest.Config) -> Iterator[Bed]:
 
 
 @pytest.fixture(scope="session")
-def operator(pytestconfig: pytest.Config, bed: Bed) -> None:
+def prometheus_operator(pytestconfig: pytest.Config, bed: Bed) -> PrometheusOperator:
+    """The Prometheus operator, which must be there before the chart is: only then does that have monitors."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        build.programs(build.MONITORING)
+    started = PrometheusOperator(bed.plane)
+    started.start()
+    return started
+
+
+@pytest.fixture(scope="session")
+def operator(pytestconfig: pytest.Config, bed: Bed, prometheus_operator: PrometheusOperator) -> None:
     """The operator, installed with helm."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    monitoringkinds.create(bed.plane)
     with capture.global_and_fixture_disabled():
         operatorpod.deploy(bed.plane, *SCRAPED_OFTEN)
 

@@ -1,39 +1,36 @@
 """Monitoring end to end: a real Prometheus scrapes real runs and the operator; dashboards and alerts have data.
 
-It scrapes what the chart's monitors select and evaluates the chart's rules. Every query of every dashboard, and every
-series that a rule compares, must have had data while the fleet ran.
+The real Prometheus operator turns the chart's monitors and rules into its configuration. Every query of every
+dashboard, and every series that a rule compares, must have had data while the fleet ran.
 """
 
 import contextlib
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-import yaml
 
-from beds import prometheus as prometheusbed
 from beds.cluster.helm import CHART
 from beds.deviceplugin import ASCEND, DevicePlugin
 from beds.kubelet import Bed, operatorpod
+from beds.kubelet.onnode import OnNode
 from beds.operator import Space
 from beds.operator.namespace import JOB
 from beds.operator.wait import eventually
-from beds.prometheus import Prometheus, fleet, monitors
+from beds.prometheus import Prometheus, fleet
 from beds.prometheus.dashboards import Dashboard, choices, filled
-from beds.prometheus.discovery import Discovery
-from beds.prometheus.node import OnNode
+from beds.prometheus.operator import PrometheusOperator
 from beds.prometheus.picture import Moment, draw
 from beds.prometheus.promql import compared
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 DASHBOARDS = [Dashboard(path) for path in sorted(CHART.glob("dashboards/*.json"))]
-KINDS = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
+MONITORS = (operatorpod.RELEASE, f"{operatorpod.RELEASE}-trainers")
 FLEET = "fleet"
 STEP_SECONDS = 2.0
 PATIENCE_SECONDS = 420.0
@@ -85,16 +82,16 @@ RESTARTS_BEFORE, RESTARTED = f"count_over_time({_RESTARTS})", f"increase({_RESTA
 
 
 @pytest.fixture(scope="module")
-def watched(bed: Bed, operator: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    if reason := prometheusbed.unavailable():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+def watched(
+    bed: Bed, operator: None, prometheus_operator: PrometheusOperator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watched]:
     bed.plane.kubectl("create", "namespace", FLEET)
     space = Space(bed.plane, FLEET, PATIENCE_SECONDS)
-    rules, found = hurried_rules(bed, tmp_path_factory.mktemp("rules")), tmp_path_factory.mktemp("found")
+    written = prometheus_operator.until_written(*MONITORS)
+    rules = hurried(written.rules, tmp_path_factory.mktemp("rules"))
     with (
         DevicePlugin(bed.plugins, ASCEND.resource, ASCEND.devices(2), ASCEND.give),
-        Discovery(bed.plane.client, found),
-        Prometheus(configuration(bed, found), rules, OnNode(bed.sandbox)) as prometheus,
+        Prometheus(written.configuration, rules, OnNode(bed.sandbox), prometheus_operator.prometheus) as prometheus,
     ):
         start = time.time()
         fleet.start(bed, space)
@@ -106,25 +103,10 @@ def watched(bed: Bed, operator: None, tmp_path_factory: pytest.TempPathFactory) 
         space.clear()
 
 
-def installed(bed: Bed, plural: str) -> list[dict[str, Any]]:
-    """The chart's objects of one of the Prometheus operator's kinds, as stored in the cluster."""
-    items = json.loads(bed.plane.client.get(f"/apis/monitoring.coreos.com/v1/{plural}"))["items"]
-    assert items, f"the chart has installed no {plural}"
-    return [{**item, "kind": KINDS[plural]} for item in items]
-
-
-def configuration(bed: Bed, found: Path) -> dict[str, Any]:
-    """Prometheus' configuration for all monitors."""
-    given = installed(bed, "podmonitors") + installed(bed, "servicemonitors")
-    scrapes = [scrape for monitor in given for scrape in monitors.scrapes(monitor, found)]
-    return {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": scrapes}
-
-
-def hurried_rules(bed: Bed, folder: Path) -> list[Path]:
-    """The chart's rules with `for` reduced to a second."""
-    for number, rule in enumerate(installed(bed, "prometheusrules")):
-        text = yaml.safe_dump({"groups": rule["spec"]["groups"]}, width=1000)
-        (folder / f"{number}.yaml").write_text(re.sub(r"^(\s+for:) \S+$", r"\1 1s", text, flags=re.MULTILINE))
+def hurried(rules: dict[str, str], folder: Path) -> list[Path]:
+    """Files of rules with `for` reduced to a second."""
+    for name, text in rules.items():
+        (folder / name).write_text(re.sub(r"^(\s+for:) \S+$", r"\1 1s", text, flags=re.MULTILINE))
     return sorted(folder.iterdir())
 
 

@@ -31,7 +31,7 @@ _BY_FILE = ("contract", "golden", "integration", "unit")
 _PROGRAMS: dict[str, Sequence[str]] = {
     "control plane": (*build.CONTROL_PLANE, "kwok"),
     "chart": (*build.CONTROL_PLANE, "kwok", *build.HELM),
-    "kubelet": (*build.CONTROL_PLANE, *build.HELM, *build.NODE),
+    "kubelet": (*build.CONTROL_PLANE, *build.HELM, *build.NODE, *build.MONITORING),
     "gang cluster": (*build.GANG_CONTROL_PLANE, "kwok"),
     "tests/integration/test_kueue.py": (*build.CONTROL_PLANE, *build.KUEUE),
 }

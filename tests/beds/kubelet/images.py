@@ -174,7 +174,9 @@ def _digest(image: Image, base_key: str) -> str:
 def _bootstrap(folder: Path) -> None:
     """A tar file of a small Debian and a Dockerfile for it, from debootstrap's default mirror."""
     system = folder / "system"
-    _run("debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", _SUITE, system)
+    # It mounts /proc there: in namespaces of its own, so that a kill leaves none, through which `tidy` would delete.
+    command = ["unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}"]
+    _run(*command, _SUITE, system)
     for waste in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log"):
         shutil.rmtree(system / waste)
         (system / waste).mkdir()

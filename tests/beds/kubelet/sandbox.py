@@ -57,7 +57,7 @@ class Sandbox:
 
     def let_in(self, processes: Processes, port: int, inside: str) -> None:
         """Make a loopback port of the inside reachable from this machine, and from pods by an address and a port."""
-        self._start(processes, "relay", "relay.py", self._first, str(port), inside)
+        self._start(processes, f"relay-{port}", "relay.py", self._first, str(port), inside)
 
     def command(self, *command: str | Path) -> Sequence[str | Path]:
         """The command line that runs a command inside."""

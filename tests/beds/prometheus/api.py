@@ -28,16 +28,24 @@ class Api:
     """Queries. All raise `ClusterError` with Prometheus' error message, and `OSError` where there is no Prometheus."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def is_ready(self) -> bool:
         """Whether Prometheus is ready for queries."""
         try:
-            with self._open(f"{self._url}/-/ready", timeout=_TIMEOUT_SECONDS):
+            with self._open(f"{self.url}/-/ready", timeout=_TIMEOUT_SECONDS):
                 return True
         except OSError:
             return False
+
+    def reload(self) -> None:
+        """Have it read its configuration again; returns once it has."""
+        try:
+            self._open(urllib.request.Request(f"{self.url}/-/reload", method="POST"), timeout=_TIMEOUT_SECONDS).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ClusterError(error.read().decode()) from None
 
     def instant(self, query: str, when: float | None = None) -> list[Series]:
         """Result of a query at a time, by default now."""
@@ -77,7 +85,7 @@ class Api:
     def _ask(self, what: str, **parameters: str) -> Any:
         body = urllib.parse.urlencode(parameters)
         try:
-            with self._open(f"{self._url}/api/v1/{what}?{body}", timeout=_TIMEOUT_SECONDS) as answer:
+            with self._open(f"{self.url}/api/v1/{what}?{body}", timeout=_TIMEOUT_SECONDS) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             with error:

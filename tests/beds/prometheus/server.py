@@ -21,17 +21,22 @@ _PROGRAM = "prometheus"
 class Prometheus:
     """A Prometheus as a context manager, which stops it and removes its files, even after a kill.
 
-    configuration: content of its file. rules: rule files. place: where it runs.
+    configuration: content of its file. rules: rule files. place: where it runs. program: another one than Debian's.
     """
 
     def __init__(
-        self, configuration: Mapping[str, Any], rules: Sequence[Path] = (), place: Place | None = None
+        self,
+        configuration: Mapping[str, Any],
+        rules: Sequence[Path] = (),
+        place: Place | None = None,
+        program: str | Path = _PROGRAM,
     ) -> None:
-        self._configuration = {**configuration, "rule_files": [str(path.resolve()) for path in rules]}
+        self._text = _text(configuration, rules)
         self._place: Place = place or Here()
+        self._program = program
 
     def __enter__(self) -> Self:
-        if reason := unavailable():
+        if self._program == _PROGRAM and (reason := unavailable()):
             raise ClusterError(reason)
         with contextlib.ExitStack() as stack:
             self.folder = Path(tempfile.mkdtemp(prefix="resnetboost-prometheus-"))
@@ -44,18 +49,33 @@ class Prometheus:
     def __exit__(self, *_: object) -> None:
         self._resources.close()
 
+    def configure(self, configuration: Mapping[str, Any], rules: Sequence[Path] = ()) -> None:
+        """Replace its configuration and its rule files. Raises `ClusterError` if it refuses them."""
+        self._text = _text(configuration, rules)
+        self._file.write_text(self._text)
+        self.api.reload()
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "prometheus.yaml"
+
     def _start(self) -> None:
-        file, port = self.folder / "prometheus.yaml", free_port()
-        file.write_text(yaml.safe_dump(self._configuration))
+        port = free_port()
+        self._file.write_text(self._text)
         self._place.open(self.processes, port)
         options = [
-            f"--config.file={file}",
+            f"--config.file={self._file}",
+            "--web.enable-lifecycle",
             f"--storage.tsdb.path={self.folder}/data",
             f"--web.listen-address=127.0.0.1:{port}",
         ]
-        self.processes.start(_PROGRAM, *self._place.command(_PROGRAM, *options), vital=True)
+        self.processes.start(_PROGRAM, *self._place.command(self._program, *options), vital=True)
         self.api = Api(f"http://127.0.0.1:{port}")
         self.processes.wait_until(self.api.is_ready, "a ready Prometheus")
+
+
+def _text(configuration: Mapping[str, Any], rules: Sequence[Path]) -> str:
+    return yaml.safe_dump({**configuration, "rule_files": [str(path.resolve()) for path in rules]})
 
 
 def unavailable() -> str:

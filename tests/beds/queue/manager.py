@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from beds.cluster import ControlPlane, build
+from beds.cluster.controlplane import Here, Place
 from beds.cluster.helm import Helm
 from beds.ports import free_port
 
@@ -30,11 +31,13 @@ _SECONDS = 60
 class Manager:
     """Kueue's controller manager, with the rights of its chart's service account.
 
-    The constructor installs the chart's objects; its webhooks lead to this machine's loopback.
+    The constructor installs the chart's objects. place: where it runs, if the API server does not run here; its
+    webhooks lead to the loopback there.
     """
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, place: Place | None = None) -> None:
         self._plane = plane
+        self._place: Place = place or Here()
         self._program = build.programs(build.KUEUE)["kueue"]
         self._webhook_port, self._health_port = free_port(), free_port()
         self._certificates = plane.folder / "kueue-certificates"
@@ -47,6 +50,7 @@ class Manager:
         plane.until_established(*(f"crd/{found['metadata']['name']}" for found in definitions))
         self._create([found for found in rendered if found["kind"] not in (_DEFINITION, *_LEFT_OUT)])
         self._kubeconfig = plane.token_kubeconfig(NAMESPACE, ACCOUNT)
+        self._place.open(plane.processes, self._health_port)
 
     def start(self, external_frameworks: Sequence[str] = ()) -> None:
         """Start it and wait until its webhooks answer.
@@ -58,7 +62,8 @@ class Manager:
         processes = self._plane.processes
         # The visibility API is a server of its own, which wants a service.
         options = [f"--config={file}", f"--kubeconfig={self._kubeconfig}", "--feature-gates=VisibilityOnDemand=false"]
-        processes.start(_PROGRAM, *self._in_its_image(), self._program, *options, vital=True)
+        command = self._place.command(*self._in_its_image(), self._program, *options)
+        processes.start(_PROGRAM, *command, vital=True)
         processes.wait_until(self._is_ready, "Kueue", _SECONDS)
 
     def stop(self) -> None:

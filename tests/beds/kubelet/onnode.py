@@ -1,4 +1,4 @@
-"""Runs Prometheus on a node of the test bed, where it can reach pods by their addresses."""
+"""Runs further programs on a node of the test bed, where they and pods reach each other by their addresses."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ class OnNode:
         self._sandbox = sandbox
 
     def open(self, processes: Processes, port: int) -> None:
-        """Start forwarding the port."""
+        """Start forwarding the port, also for the API server, which is inside."""
         self._sandbox.let_in(processes, port, f"{texts.GATEWAY}:{port}")
 
     def command(self, *command: str | Path) -> Sequence[str | Path]:
