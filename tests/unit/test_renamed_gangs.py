@@ -52,6 +52,16 @@ def test_a_gang_that_is_not_whole_begins_anew_and_trains(pods: int, earlier_name
     assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in cluster.pods.values()} == {"1"}
 
 
+def test_the_time_of_its_attempt_is_counted(earlier_names: pytest.MonkeyPatch) -> None:
+    cluster = begun(pods=1, device={"type": "CPU", "count": 4})
+    earlier_names.undo()
+    cluster.now += 40
+    cluster.settle()
+    assert cluster.status.attempt == 1
+    assert cluster.status.goodput is not None
+    assert cluster.status.goodput.attempt_seconds == 40
+
+
 def test_a_gang_that_is_whole_goes_on(earlier_names: pytest.MonkeyPatch) -> None:
     cluster = Cluster(job()).started()
     before = set(cluster.pods)

@@ -5,11 +5,13 @@ own. Nothing was trained, so the next attempt begins at once and counts towards 
 its pods have mounted all that they need.
 """
 
+from msgspec.structs import replace
+
 from resnetboost_api import names
 from resnetboost_operator import status as statuses
 from resnetboost_operator.manifests import devices
 from resnetboost_operator.observed.state import ObservedState
-from resnetboost_operator.planning import attempts
+from resnetboost_operator.planning import attempts, goodput
 from resnetboost_operator.planning.actions import Event, Plan
 from resnetboost_operator.planning.conditions import not_running
 
@@ -20,7 +22,8 @@ def begin_anew(state: ObservedState) -> Plan | None:
     """The plan with the next attempt in place of such a gang; None if the current one can become whole."""
     if not _waits_for_objects(state) or not any(_is_renamed(state, pod.config_map) for pod in state.gang):
         return None
-    status = attempts.with_next_attempt(state.status, state.time)
+    status = replace(state.status, goodput=goodput.account(state, None, None))
+    status = attempts.with_next_attempt(status, state.time)
     status = not_running(status, "Restarting", _MESSAGE, state.time)
     return Plan(status, events=(Event("Normal", "GangRestart", _MESSAGE),), wake_seconds=0.0)
 
