@@ -70,31 +70,36 @@ def test_a_gang_that_is_whole_goes_on(earlier_names: pytest.MonkeyPatch) -> None
     assert (set(cluster.pods), cluster.status.attempt, cluster.status.phase) == (before, 0, "Running")
 
 
+def placed(cluster: Cluster) -> None:
+    """Bind the pods of the gang and run them."""
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+
+
+def allocated(cluster: Cluster) -> None:
+    """Give each of them its device."""
+    for index in (0, 1):
+        cluster.allocate(index, index, f"10.0.0.{index + 1}")
+    cluster.settle()
+
+
 def test_a_gang_that_waits_for_its_rank_table_begins_anew(earlier_names: pytest.MonkeyPatch) -> None:
     cluster = Cluster(job(device=ASCEND, failurePolicy={"maxRestarts": 0}))
-    cluster.settle()
-    cluster.run_all()
-    cluster.settle()
+    placed(cluster)
     earlier_names.undo()
-    for index in (0, 1):
-        cluster.allocate(index, index, f"10.0.0.{index + 1}")
-    cluster.settle()
-    cluster.run_all()
-    for index in (0, 1):
-        cluster.allocate(index, index, f"10.0.0.{index + 1}")
-    cluster.settle()
+    allocated(cluster)
+    placed(cluster)
+    allocated(cluster)
     assert is_true(cluster.status, "RankTableReady")
     assert (cluster.status.attempt, cluster.status.restarts_count_towards_max) == (1, 0)
-    assert f"{names.rank_table('digits', cluster.job.uid, 'base', 1)}" in cluster.config_maps
+    assert names.rank_table("digits", cluster.job.uid, "base", 1) in cluster.config_maps
 
 
 def test_a_gang_that_has_its_rank_table_goes_on(earlier_names: pytest.MonkeyPatch) -> None:
     cluster = Cluster(job(device=ASCEND))
-    cluster.settle()
-    cluster.run_all()
-    for index in (0, 1):
-        cluster.allocate(index, index, f"10.0.0.{index + 1}")
-    cluster.settle()
+    placed(cluster)
+    allocated(cluster)
     assert is_true(cluster.status, "RankTableReady")
     earlier_names.undo()
     cluster.settle()
