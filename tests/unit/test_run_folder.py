@@ -131,6 +131,18 @@ def test_a_run_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) ->
         runfolder.open_existing(tmp_path / "nowhere" / "rose")
 
 
+def test_a_run_is_found_by_its_name_in_the_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in (Path("runs", "digits"), Path("runs", "here"), Path("here"), Path("runs", "net.pth")):
+        place.mkdir(parents=True)
+        runfolder.open_for_run(place).enter(job())
+    Path("net.pth").write_text("weights")
+    for source, found in (("digits", "runs/digits"), ("runs/digits", "runs/digits"), ("here", "here")):
+        assert runfolder.named(source) == found
+    for source in ("net.pth", "./digits", "nowhere", ".", "s3://digits"):
+        assert runfolder.named(source) == source
+
+
 def test_an_address_is_no_folder_of_this_machine() -> None:
     with pytest.raises(UserError, match=r"^s3://bucket/run is an address, .*`resnetboost report s3://\.\.\.`"):
         runfolder.open_existing(Path("s3://bucket/run"))

@@ -94,6 +94,14 @@ def test_a_run_is_found_by_its_name_without_a_kubeconfig(name: str) -> None:
     assert "active     1:12" in result.stdout
 
 
+def test_a_report_is_drawn_again_by_the_runs_name() -> None:
+    folder = begin("digits", COMPLETE)
+    result = CliRunner().invoke(main, ["report", "digits"])
+    assert (result.exit_code, result.stdout) == (0, f"{folder.report_html}\n"), result.stderr
+    refused = CliRunner().invoke(main, ["report", "digit"])
+    assert (refused.exit_code, refused.stderr) == (10, "resnetboost: there is no run digit; runs holds digits\n")
+
+
 def test_a_run_is_found_from_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     begin("digits", COMPLETE)
     monkeypatch.chdir("runs")
@@ -105,6 +113,14 @@ def test_a_failed_run_has_a_reason_and_no_end_time() -> None:
     told = status("digits").stdout
     assert f"  why        {SAID}\n" in told
     assert "ETA" not in told
+
+
+def test_a_sweep_that_is_not_there_is_said_to_be_missing_from_the_folder() -> None:
+    where = "change to the folder that you ran `resnetboost sweep` in"
+    refused = status("--sweep", "digits")
+    says = f"--sweep: there is no sweep digits in sweeps, and there is no kubeconfig; {where}, or set KUBECONFIG"
+    assert (refused.exit_code, refused.stderr) == (10, f"resnetboost: {says}\n")
+    assert f"there is no sweep b in a; correct the path, or {where}" in status("--sweep", "a/b").stderr
 
 
 @pytest.mark.parametrize(("words", "missing"), [((), "no run in the folder runs"), (("mine",), "no run runs/mine")])

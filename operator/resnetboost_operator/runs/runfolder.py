@@ -22,6 +22,7 @@ from resnetboost_operator.validation import schema
 
 Manifest = dict[str, Any]
 
+RUNS = Path("runs")  # where `resnetboost run` writes run folders
 _OURS = (
     "job.yaml",
     "status.yaml",
@@ -189,6 +190,13 @@ def open_for_run(path: Path) -> RunFolder:
     return folder
 
 
+def named(source: str) -> str:
+    """The path of a run that is named as in ./runs; else `source`, which is a path, a file or an address."""
+    run = RUNS / source
+    is_name = os.sep not in source and not Path(source).is_file() and not RunFolder(Path(source)).job_file.is_file()
+    return str(run) if is_name and RunFolder(run).job_file.is_file() else source
+
+
 def open_existing(path: Path) -> RunFolder:
     """Open the folder of a run that was started."""
     if path.parts[:1] == ("s3:",):
@@ -198,8 +206,9 @@ def open_existing(path: Path) -> RunFolder:
         )
     folder = RunFolder(path)
     if not path.exists():
-        runs = ", ".join(run.path.name for run in below(path.parent)) or "no run"
-        raise RunFolderError(f"there is no run {path}; {path.parent} holds {runs}")
+        place = RUNS if path.parent == Path() else path.parent
+        runs = ", ".join(run.path.name for run in below(place)) or "no run"
+        raise RunFolderError(f"there is no run {path}; {place} holds {runs}")
     if not folder.job_file.is_file():
         raise RunFolderError(f"{path} is not a run folder: it has no job.yaml; resnetboost run makes one")
     return folder

@@ -67,7 +67,7 @@ def run_job(file: Path, assignments: Sequence[str], out: Path | None, fresh: boo
         print(f"resnetboost: note: {readable.printable(note)}", file=sys.stderr, flush=True)
     output = standard_output()
     try:
-        folder = runfolder.open_for_run(out or Path("runs") / job["metadata"]["name"])
+        folder = runfolder.open_for_run(out or runfolder.RUNS / job["metadata"]["name"])
         with folder.locked():
             status, trained = _enter_and_train(folder, job, fresh, output)
     except OSError as error:
