@@ -283,6 +283,14 @@ ACROSS_PARTS = (
         field_path=".device.count",
     ),
     Rule(
+        "self.device.count == oldSelf.device.count || self.stages.all(s, !s.syncBatchNorm)",
+        """
+        syncBatchNorm needs the images of all devices at once, and fewer would have them one after another; delete the
+        job and apply it again
+        """,
+        field_path=".device.count",
+    ),
+    Rule(
         "!has(self.device.minCount) || has(self.checkpoint.claimName) || has(self.checkpoint.url)",
         """
         with fewer devices the job goes on from its checkpoint, which is lost with the pods; add a checkpoint.claimName

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from resnetboost_api.status import Attempt, Condition, Progress, StageStatus, Status
+from resnetboost_api.status import Attempt, Condition, Goodput, Loss, Progress, StageStatus, Status
+from resnetboost_operator.cli import job_file
 from resnetboost_operator.cli.main import main
 from resnetboost_operator.kubeclient import connection
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
@@ -92,6 +94,25 @@ def test_a_run_is_found_by_its_name_without_a_kubeconfig(name: str) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("digits in runs/digits: Complete\n")
     assert "active     1:12" in result.stdout
+
+
+@pytest.mark.parametrize("conditions", [(), (Condition("Suspended", "True", "Suspended", "", ""),)], ids=["dead", "stopped"])
+def test_a_run_that_can_go_on_has_the_command_for_it(conditions: tuple[Condition, ...]) -> None:
+    folder = begin("digits", msgspec.structs.replace(RUNNING, conditions=conditions))
+    command = "resnetboost run runs/digits/job.yaml --out runs/digits"
+    assert status("digits").stdout.endswith(f"  resume     {command}\n")
+    kept = folder.read_job()
+    assert folder.enter(job_file.load(folder.job_file)) == kept, "its own job file resumes it"
+    folder.write_status(COMPLETE)
+    assert "resume" not in status("digits").stdout
+
+
+def test_a_run_without_a_restart_has_no_goodput() -> None:
+    found = Goodput(percent=18, attempt_seconds=50, productive_seconds=9, lost=(Loss("Overhead", 41),))
+    folder = begin("digits", msgspec.structs.replace(COMPLETE, goodput=found))
+    assert "goodput" not in status("digits").stdout
+    folder.write_status(msgspec.structs.replace(COMPLETE, goodput=found, restarts=1))
+    assert "goodput    18 % · lost 82 %: overhead 82 %" in status("digits").stdout
 
 
 def test_a_report_is_drawn_again_by_the_runs_name() -> None:

@@ -5,6 +5,7 @@ does not depend on their number, was still in the warm-up, or (WSD) had not begu
 its settings continues from its weights for the missing epochs.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -122,6 +123,14 @@ def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
         reason = f"{laid_out}, and stage {group.later[0]} follows it"
         raise UserError(f"{group.field}: {reason}; give that one more epochs, {_OTHERWISE}")
     following = f"{group.parts[0][0]}-{len(group.parts) + 1}"
+    warmup = group.stages[-1]["learningRate"]["warmupEpochs"]
+    if warmup >= lacking:
+        epochs_of = f"a stage {following} of {readable.plural(lacking, 'epoch')}"
+        raise UserError(
+            f"{group.field} needs {epochs_of}, because {laid_out}, and the warm-up takes {warmup:g} of them; use epochs "
+            f"of at least {group.epochs + math.floor(warmup) + 1}, or append a stage with a shorter "
+            "learningRate.warmupEpochs to the job file"
+        )
     note = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
     return _Longer([*group.parts, (following, lacking)], note=note)
 
