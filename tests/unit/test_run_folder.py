@@ -219,7 +219,7 @@ def test_a_run_whose_fields_were_wrong_is_begun_anew_by_a_command_without_them(r
     folder.enter(job())
     status = Status(phase="Failed", conditions=(Condition("Failed", "True", reason, "", ""),))
     folder.write_status(status)
-    then = "  correct the job file or its --set, then corrected command"
+    then = "  correct the job file or its --set, then  corrected command"
     assert list(summary.closing_lines(folder, status, COMMANDS, 1))[-1] == then, "nothing was trained yet"
     trained = msgspec.structs.replace(status, progress=Progress(stage="base", step=5))
     folder.write_status(trained)

@@ -96,7 +96,9 @@ def test_a_run_is_found_by_its_name_without_a_kubeconfig(name: str) -> None:
     assert "active     1:12" in result.stdout
 
 
-@pytest.mark.parametrize("conditions", [(), (Condition("Suspended", "True", "Suspended", "", ""),)], ids=["dead", "stopped"])
+@pytest.mark.parametrize(
+    "conditions", [(), (Condition("Suspended", "True", "Suspended", "", ""),)], ids=["dead", "stopped"]
+)
 def test_a_run_that_can_go_on_has_the_command_for_it(conditions: tuple[Condition, ...]) -> None:
     folder = begin("digits", msgspec.structs.replace(RUNNING, conditions=conditions))
     command = "resnetboost run runs/digits/job.yaml --out runs/digits"

@@ -1,8 +1,8 @@
 """More epochs for an existing run: its last stage is extended, or another stage follows it.
 
 A stage is extended if its steps so far would have been the same with more epochs from the start: if its learning rate
-does not depend on their number, was still in the warm-up, or (WSD) had not begun to fall. Otherwise the stage stays as it is, and another one with
-its settings continues from its weights for the missing epochs.
+does not depend on their number, was still in the warm-up, or (WSD) had not begun to fall. Otherwise the stage stays as
+it is, and another one with its settings continues from its weights for the missing epochs.
 """
 
 import math
@@ -125,11 +125,11 @@ def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
     following = f"{group.parts[0][0]}-{len(group.parts) + 1}"
     warmup = group.stages[-1]["learningRate"]["warmupEpochs"]
     if warmup >= lacking:
-        epochs_of = f"a stage {following} of {readable.plural(lacking, 'epoch')}"
+        needed = f"a stage {following} of {readable.plural(lacking, 'epoch')}, because {laid_out}"
+        least = group.epochs + math.floor(warmup) + 1
         raise UserError(
-            f"{group.field} needs {epochs_of}, because {laid_out}, and the warm-up takes {warmup:g} of them; use epochs "
-            f"of at least {group.epochs + math.floor(warmup) + 1}, or append a stage with a shorter "
-            "learningRate.warmupEpochs to the job file"
+            f"{group.field} needs {needed}, and the warm-up takes {warmup:g} of them; use epochs of at least {least}, "
+            "or append a stage with a shorter learningRate.warmupEpochs to the job file"
         )
     note = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
     return _Longer([*group.parts, (following, lacking)], note=note)

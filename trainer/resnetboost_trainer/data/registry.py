@@ -34,7 +34,8 @@ _CIFAR_PATH, _DIGITS = "the folder of its .bin files", tuple("0123456789")
 SOURCES = {
     "digits": Source(arrays=digits.read, class_names=lambda _: _DIGITS),
     "npz": Source(
-        arrays=lambda dataset, classes: npz.read(place(dataset), classes, _parts(dataset)), path="the path of an .npz file"
+        arrays=lambda dataset, classes: npz.read(place(dataset), classes, _parts(dataset)),
+        path="the path of an .npz file",
     ),
     "mnist_5k": Source(pixels=mnist.read_5k, class_names=lambda _: _DIGITS),
     "MNIST": Source(pixels=mnist.read, path="the folder of its idx files", class_names=lambda _: _DIGITS),

@@ -83,7 +83,8 @@ class SweepFolder:
 def _differs(field: str, kept: Any, asked: Any) -> str:
     """How the sweep differs, and what to do; the fields in `_OPTIONS` are options of the command."""
     if field in _OPTIONS:
-        return f"with --{field} {kept}, and this one has --{field} {asked}; use --{field} {kept}, another --out, or --fresh"
+        there, here = f"--{field} {kept}", f"--{field} {asked}"
+        return f"with {there}, and this one has {here}; use {there}, another --out, or --fresh"
     return (
         f"with another {field}; give it the same one to go on, choose another folder with --out, or start over with "
         "--fresh"

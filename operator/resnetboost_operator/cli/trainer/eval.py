@@ -41,7 +41,8 @@ def evaluate(ctx: click.Context, /, source: str, **given: Any) -> None:
     """Evaluate a trained network: top-1, top-5 and loss on a test set.
 
     The network is a run folder or the name of one in ./runs (its newest complete checkpoint), a checkpoint folder, or a
-    file of weights (.safetensors, .pth). A checkpoint names its data set; images are normalised like its training images.
+    file of weights (.safetensors, .pth). A checkpoint names its data set; images are normalised like its training
+    images.
 
     \b
     Examples:

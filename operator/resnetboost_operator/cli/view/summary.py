@@ -79,7 +79,7 @@ def _invitation(folder: RunFolder, status: Status, checkpoint: Path | None, comm
     reason = failed.reason if failed is not None and failed.status == "True" else ""
     if reason in _OF_FIELDS:
         fresh = "" if folder.is_barren() else " --fresh  (deletes this run)"
-        return _line("correct the job file or its --set, then", commands.corrected + fresh)
+        return _line("correct the job file or its --set, then ", commands.corrected + fresh)
     if reason in failures.FOR_GOOD:
         return _line("fix, then", commands.again)
     return _line("resume" if checkpoint is not None else "try again", commands.again)
