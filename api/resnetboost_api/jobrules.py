@@ -46,19 +46,11 @@ ACROSS_PARTS = (
         "!(self.dataset.name in ['digits', 'mnist_5k', 'MNIST', 'CIFAR10']) || self.model.numClasses >= 10",
         "data sets digits, mnist_5k, MNIST and CIFAR10 have ten classes; use numClasses of at least 10",
         field_path=".model.numClasses",
-        message_expression="""
-        string(self.model.numClasses) + " is too small for the data set " + self.dataset.name
-        + ", which has ten classes; use at least 10"
-        """,
     ),
     Rule(
         "self.dataset.name != 'CIFAR100' || self.model.numClasses >= 100",
         "data set CIFAR100 has a hundred classes; use numClasses of at least 100",
         field_path=".model.numClasses",
-        message_expression="""
-        string(self.model.numClasses)
-        + " is too small for the data set CIFAR100, which has a hundred classes; use at least 100"
-        """,
     ),
     Rule(
         """
