@@ -12,7 +12,7 @@ from resnetboost_operator.cli.run import command
 from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.job import parse_job
-from resnetboost_operator.runs import resumption, runfolder
+from resnetboost_operator.runs import place, resumption, runfolder
 from resnetboost_operator.validation import jobfile, schema
 from support.measuredrun import COMMANDS
 
@@ -136,14 +136,14 @@ def test_a_run_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) ->
 
 def test_a_run_is_found_by_its_name_in_the_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for place in (Path("runs", "digits"), Path("runs", "here"), Path("here"), Path("runs", "net.pth")):
-        place.mkdir(parents=True)
-        runfolder.open_for_run(place).enter(job())
+    for path in (Path("runs", "digits"), Path("runs", "here"), Path("here"), Path("runs", "net.pth")):
+        path.mkdir(parents=True)
+        runfolder.open_for_run(path).enter(job())
     Path("net.pth").write_text("weights")
     for source, found in (("digits", "runs/digits"), ("runs/digits", "runs/digits"), ("here", "here")):
-        assert runfolder.named(source) == found
+        assert place.named(source) == found
     for source in ("net.pth", "./digits", "nowhere", ".", "s3://digits"):
-        assert runfolder.named(source) == source
+        assert place.named(source) == source
 
 
 def test_an_address_is_no_folder_of_this_machine() -> None:

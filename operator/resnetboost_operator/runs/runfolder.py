@@ -18,13 +18,13 @@ from resnetboost_operator import yamltext
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import extension, folderlock, resumption
 from resnetboost_operator.runs.extension import Made
+from resnetboost_operator.runs.place import JOB, RUNS
 from resnetboost_operator.validation import schema
 
 Manifest = dict[str, Any]
 
-RUNS = Path("runs")  # where `resnetboost run` writes run folders
 _OURS = (
-    "job.yaml",
+    JOB,
     "status.yaml",
     "environment.yaml",
     "metrics.csv",
@@ -74,7 +74,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.job_file = path / "job.yaml"
+        self.job_file = path / JOB
         self.status_file = path / "status.yaml"
         self.environment_file = path / "environment.yaml"
         self.metrics_file = path / "metrics.csv"
@@ -190,13 +190,6 @@ def open_for_run(path: Path) -> RunFolder:
     return folder
 
 
-def named(source: str) -> str:
-    """The path of a run that is named as in ./runs; else `source`, which is a path, a file or an address."""
-    run = RUNS / source
-    is_name = os.sep not in source and not Path(source).is_file() and not RunFolder(Path(source)).job_file.is_file()
-    return str(run) if is_name and RunFolder(run).job_file.is_file() else source
-
-
 def open_existing(path: Path) -> RunFolder:
     """Open the folder of a run that was started."""
     if path.parts[:1] == ("s3:",):
@@ -216,7 +209,7 @@ def open_existing(path: Path) -> RunFolder:
 
 def below(folder: Path) -> list[RunFolder]:
     """The runs in a folder of runs, by name."""
-    return [RunFolder(path.parent) for path in sorted(folder.glob("*/job.yaml")) if path.is_file()]
+    return [RunFolder(path.parent) for path in sorted(folder.glob(f"*/{JOB}")) if path.is_file()]
 
 
 def write(path: Path, text: str | bytes) -> None:

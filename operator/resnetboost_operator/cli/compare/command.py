@@ -12,7 +12,7 @@ from resnetboost_operator import readable
 from resnetboost_operator.cli.compare import text
 from resnetboost_operator.cli.output import console, standard_output
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import comparison, comparison_picture, runfolder
+from resnetboost_operator.runs import comparison, comparison_picture, place, runfolder
 from resnetboost_operator.runs.comparison import Run
 
 MOST = 14  # colours, solid and dashed
@@ -107,7 +107,7 @@ def _named(folders: Sequence[Path]) -> list[tuple[str, Path]]:
     """Each run's folder under the shortest name that tells it from the others. Raises `UserError`."""
     if len(folders) > MOST:
         raise UserError(f"{len(folders)} runs are more than a picture can show; compare at most {MOST}")
-    paths = [Path(runfolder.named(str(path))) for path in folders]
+    paths = [Path(place.named(str(path))) for path in folders]
     names = [str(path) if _is_job(path) else path.absolute().name for path in paths]
     return [(name if names.count(name) == 1 else str(path), path) for name, path in zip(names, paths, strict=True)]
 

@@ -22,6 +22,7 @@ from resnetboost_operator.job import Job
 from resnetboost_operator.local import entry
 from resnetboost_operator.local.runloop import RunLoop
 from resnetboost_operator.runs import runfolder
+from resnetboost_operator.runs.place import RUNS
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.validation import data_notes
 from resnetboost_operator.validation.notes import notes
@@ -69,7 +70,7 @@ def run_job(file: Path, assignments: Sequence[str], out: Path | None, fresh: boo
         print(f"resnetboost: note: {readable.printable(note)}", file=sys.stderr, flush=True)
     output = standard_output()
     try:
-        folder = runfolder.open_for_run(out or runfolder.RUNS / job["metadata"]["name"])
+        folder = runfolder.open_for_run(out or RUNS / job["metadata"]["name"])
         with folder.locked():
             status, trained = _enter_and_train(folder, job, fresh, output)
     except OSError as error:

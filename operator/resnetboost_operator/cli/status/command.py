@@ -9,8 +9,8 @@ import click
 from resnetboost_operator import readable
 from resnetboost_operator.cli.status.request import Form, StatusRequest
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import runfolder
-from resnetboost_operator.runs.runfolder import RUNS
+from resnetboost_operator.runs import place
+from resnetboost_operator.runs.place import RUNS
 
 
 @click.command()
@@ -87,8 +87,8 @@ def _show_sweep(request: StatusRequest) -> int:
 def _show_by_name(request: StatusRequest) -> int:
     """A bare name may be a local run, a job, or both; if the answer depends on it, the user must choose."""
     name = request.target
-    here = Path(runfolder.named(name))
-    if not (here / "job.yaml").is_file():
+    here = Path(place.named(name))
+    if not (here / place.JOB).is_file():
         return _show_cluster(request) if _has_cluster() else _show_cluster_or_fail(request, f"no run {RUNS / name}")
     if not _has_cluster():
         return _show_run(request, here)
@@ -103,6 +103,8 @@ def _show_by_name(request: StatusRequest) -> int:
 
 def _show_all(request: StatusRequest) -> int:
     """Show local runs first: they need no network."""
+    from resnetboost_operator.runs import runfolder
+
     runs, cluster = runfolder.below(RUNS), _has_cluster()
     if not runs and not cluster:
         return _show_cluster_or_fail(request, f"no run in the folder {RUNS}")
@@ -128,6 +130,7 @@ def _show_cluster_or_fail(request: StatusRequest, missing: str) -> int:
 
 def _show_run(request: StatusRequest, path: Path) -> int:
     from resnetboost_operator.cli.status import local_run
+    from resnetboost_operator.runs import runfolder
 
     return local_run.run(runfolder.open_existing(path), follow=request.follow)
 
