@@ -23,8 +23,11 @@ PLACES = {
     "charts/resnetboost/Chart.yaml": rf"^(?:version|appVersion): ({NUMBER})$",
     "charts/resnetboost/README.md": _IMAGE,
     "docs/after.md": _IMAGE,
+    "docs/images.md": _IMAGE,
     "docs/operator.md": _IMAGE,
     "docs/tracking.md": _IMAGE,
+    "docs/tutorial-ascend.md": _IMAGE,
+    "docs/tutorial-cluster.md": _IMAGE,
 }
 
 

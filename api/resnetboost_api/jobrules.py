@@ -44,12 +44,12 @@ ACROSS_PARTS = (
     ),
     Rule(
         "!(self.dataset.name in ['digits', 'mnist_5k', 'MNIST', 'CIFAR10']) || self.model.numClasses >= 10",
-        "data sets digits, mnist_5k, MNIST and CIFAR10 have ten classes; use at least 10 numClasses",
+        "data sets digits, mnist_5k, MNIST and CIFAR10 have ten classes; use numClasses of at least 10",
         field_path=".model.numClasses",
     ),
     Rule(
         "self.dataset.name != 'CIFAR100' || self.model.numClasses >= 100",
-        "data set CIFAR100 has a hundred classes; use at least 100 numClasses",
+        "data set CIFAR100 has a hundred classes; use numClasses of at least 100",
         field_path=".model.numClasses",
     ),
     Rule(
@@ -271,6 +271,14 @@ ACROSS_PARTS = (
         """
         Adasum's sums depend on the number of devices, which would be another training; delete the job and apply it
         again
+        """,
+        field_path=".device.count",
+    ),
+    Rule(
+        "self.device.count == oldSelf.device.count || self.stages.all(s, !s.syncBatchNorm)",
+        """
+        syncBatchNorm needs the images of all devices at once, and fewer would have them one after another; delete the
+        job and apply it again
         """,
         field_path=".device.count",
     ),
@@ -526,12 +534,12 @@ NAMES = (
     Rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
         """
-        metadata.name must start with a letter, end with a letter or digit and hold only a-z, 0-9 and '-',
+        the name must start with a letter, end with a letter or digit and hold only a-z, 0-9 and '-',
         because services and pods are named after it
         """,
         field_path=".metadata.name",
         message_expression="""
-        "metadata.name '" + self.metadata.name + "' must start with a letter, end with a letter or digit and "
+        "'" + self.metadata.name + "' must start with a letter, end with a letter or digit and "
         + "hold only a-z, 0-9 and '-', because services and pods are named after it"
         """,
     ),

@@ -218,7 +218,7 @@ class StragglerPolicy(Block, frozen=True, kw_only=True):
     action: Literal["Report", "Replace"] = "Report"
     """Report: condition, event and metrics. Replace: then also start the gang again without that rank's node, at most
     once an hour and not counted towards maxRestarts; only where the gang is on several nodes and has a
-    checkpoint.claimName.
+    checkpoint.claimName or checkpoint.url.
     """
 
 

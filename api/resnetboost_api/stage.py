@@ -13,6 +13,8 @@ from resnetboost_api.storage import Location
 
 Algorithm = Literal["Momentum", "AdamW", "LAMB", "THOR", "Adasum", "PCA"]
 Schedule = Literal["Cosine", "Linear", "Step", "Polynomial", "Constant", "OneCycle", "WSD", "LinearCosine"]
+# Schedules whose rate at a step is the same in a longer stage; all others are laid out over the epochs of the stage.
+INDEPENDENT_OF_EPOCHS = ("Step", "Constant")
 # Schedules that fall to final.
 FALLING = ("Cosine", "Linear", "Polynomial", "OneCycle", "WSD")
 Precision = Literal["Float32", "Float16", "BFloat16"]

@@ -160,7 +160,7 @@ class Progress(Reported, frozen=True):
     """Estimated seconds to the end of the stage."""
     checkpoint_step: Count | None = None
     """Step of the newest whole checkpoint; left out where checkpoints go with their pods, without
-    checkpoint.claimName.
+    checkpoint.claimName and checkpoint.url.
     """
     resumed_step: Count | None = None
     """Step that the attempt went on from, 0 if it began the stage."""

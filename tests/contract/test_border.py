@@ -268,11 +268,11 @@ def test_the_termination_message_means_the_same_on_both_sides() -> None:
     assert understood == pods.Report("DataError", "x", 7, 5, 0.5, 0.9, 1.5, 44, 0.02, 0.99, 3, ("1f",))
 
 
+# By schedule: the fields that it needs.
+NEEDED: dict[str, dict[str, Any]] = {"Step": {"milestones": [2, 3.5]}, "WSD": {"decayEpochs": 1}}
 RATES: list[dict[str, Any]] = [
-    {"schedule": "Constant"},
-    {"schedule": "Step", "milestones": [2, 3.5]},
-    *({"schedule": name} for name in ("Cosine", "Linear", "Polynomial")),
-    *({"schedule": name, "scheduleEpochs": 9} for name in ("Cosine", "Linear", "Polynomial")),
+    *({"schedule": name} | NEEDED.get(name, {}) for name in schedule.SCHEDULES),
+    *({"schedule": name, "scheduleEpochs": 9} | NEEDED.get(name, {}) for name in schedule.SCHEDULES),
     {"schedule": "Polynomial", "milestones": [2]},
 ]
 
@@ -284,6 +284,7 @@ def test_a_run_continues_exactly_if_its_learning_rates_are_unchanged(rate: dict[
     per_epoch = 22
     found = jobfile.load(GOOD.parents[2] / "examples" / "digits.yaml")
     found["spec"]["stages"][0] |= {"epochs": 5, "learningRate": {"peak": 0.1, "warmupEpochs": 1.5} | rate}
+    assert not schema.check(found)
     short = schema.defaulted(found)
     found["spec"]["stages"][0]["epochs"] = 8
     extended = extension.extended(short, schema.defaulted(found), extension.Made({"base": made}))

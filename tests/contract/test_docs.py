@@ -1,6 +1,7 @@
 """Job snippets in the docs are valid and have the documented effect."""
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,10 @@ def test_the_gangs_that_are_shown_are_those_of_the_examples(scheduler: str) -> N
     shown_ones = [block["scheduling"] for block in blocks(DOCS / "queueing.md") if "scheduling" in block]
     example = yaml.safe_load((ROOT / "examples" / f"gang-{scheduler}.yaml").read_text())
     assert example["spec"]["scheduling"] in shown_ones
+
+
+def test_every_document_that_names_an_image_has_the_version_that_is_set_everywhere() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "set_version.py"))
+    documents = [ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "charts").rglob("*.md")]
+    naming = {found for found in documents if re.search(script["_IMAGE"], found.read_text())}
+    assert {str(found.relative_to(ROOT)) for found in naming} <= script["PLACES"].keys()

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("CHANGELOG.md", "README.md", "charts", "crds", "docs", "examples", "zensical.toml", "scripts/build_site.py")
-FOLDERS = ("Dockerfile", "images", "operator", "tests", "trainer")
+FOLDERS = (".ci", ".github", "Dockerfile", "images", "operator", "tests", "trainer")
 
 
 @pytest.fixture

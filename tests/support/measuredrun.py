@@ -1,7 +1,10 @@
 """Run folders with the metrics of several attempts, for tests of reports and summaries."""
 
+from resnetboost_operator.cli.view.summary import Commands
 from resnetboost_operator.runs import metricsfile
 from resnetboost_operator.runs.runfolder import RunFolder
+
+COMMANDS = Commands("command", "corrected command")
 
 
 def attempt(folder: RunFolder, stage: str, number: int, text: str) -> None:

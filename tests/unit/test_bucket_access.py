@@ -1,6 +1,7 @@
 """Access to object storage: what a refusal means, and where requests go; against scripted answers of S3."""
 
 import http.server
+import os
 import socket
 import threading
 import time
@@ -31,7 +32,7 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         self._refuse()
 
     def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self._refuse()
 
     def log_message(self, *_: object) -> None:
@@ -71,6 +72,18 @@ def test_a_refusal_is_one_sentence(status: int, code: str, message: str, refusin
         assert message in str(raised.value) and "\n" not in str(raised.value)
     with pytest.raises(StorageError if status == 500 else ConfigError):
         place.check()
+
+
+def test_without_any_credentials_they_are_what_is_missing(
+    refusing: type[Refusing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library then asks the node for some, and a proxy may answer."""
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", os.environ["AWS_ENDPOINT_URL"])
+    for variable in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(variable)
+    refusing.status, refusing.code = 403, "AccessDenied"
+    with pytest.raises(ConfigError, match=r"^s3://bucket/runs: no credentials were found; set AWS_ACCESS_KEY_ID and"):
+        Bucket(address.parse("s3://bucket/runs", "url"), 0.2).check()
 
 
 def test_the_bucket_is_in_the_path_or_in_the_host() -> None:

@@ -112,7 +112,7 @@ def test_runs_of_the_same_name_are_told_apart(two: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nothing"], "there is no run runs/nothing; runs holds empty, plain, thor"),
+        (["nothing"], "there is no run nothing; runs holds empty, plain, thor"),
         (["plain", "--out", "table.docx"], "has none of the extensions .png"),
         (["empty", "plain"], "empty has no finished step yet"),
         (["plain"] * 15, "15 runs are more than a picture can show"),

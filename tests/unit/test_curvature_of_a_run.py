@@ -10,7 +10,7 @@ from resnetboost_operator.cli.view import summary
 from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
-from support.measuredrun import attempt, height, measured
+from support.measuredrun import COMMANDS, attempt, height, measured
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +102,7 @@ def test_runs_of_other_algorithms_have_no_curvature_section(folder: RunFolder, t
     report.write_report(folder)
     assert thor.by_stage(measured(folder)) == []
     assert "curvature" not in folder.report_html.read_text()
-    assert not any("curvature" in line for line in summary.closing_lines(folder, Status(), "command", 1))
+    assert not any("curvature" in line for line in summary.closing_lines(folder, Status(), COMMANDS, 1))
 
 
 def test_an_update_in_every_step_has_no_relative_cost(folder: RunFolder) -> None:
@@ -134,4 +134,4 @@ def test_the_terminal_has_a_line_per_stage(folder: RunFolder) -> None:
         told
         == "base: 4 updates · 0.2 s, 9.1 % of the steps' time without compiling · 24 of 40 layers updated · 4 failed"
     )
-    assert f"  curvature  {told}" in list(summary.closing_lines(folder, Status(stage="base"), "command", 1))
+    assert f"  curvature  {told}" in list(summary.closing_lines(folder, Status(stage="base"), COMMANDS, 1))

@@ -329,7 +329,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere\.npz: cannot be read: No such file or directory"):
+    with pytest.raises(DataError, match=r"^dataset\.path: .*nowhere\.npz does not exist; set it to the path of"):
         load(tmp_path / "nowhere.npz")
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         load(tmp_path)

@@ -246,7 +246,7 @@ PROBLEMS: dict[str, tuple[Name, int, Callable[[Path], object], str]] = {
         "/train: no folders in it; the images to train on need a folder for each class",
     ),
     "too few classes for CIFAR10": ("CIFAR10", 9, lambda _: None, "model.numClasses: 9 is too few for CIFAR10; use at"),
-    "a batch of CIFAR10 is missing": ("CIFAR10", 10, removed("data_batch_3.bin"), "/data_batch_3.bin: cannot be"),
+    "a batch of CIFAR10 is missing": ("CIFAR10", 10, removed("data_batch_3.bin"), "/data_batch_3.bin: missing; fetch"),
     "a batch of CIFAR10 is cut off": (
         "CIFAR10",
         10,
@@ -358,7 +358,9 @@ def test_a_path_that_is_missing_or_leads_nowhere(name: Name, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=rf"dataset\.path: missing; dataset\.name: {name} needs the folder"):
         load(name, classes=100)
     with pytest.raises(
-        DataError, match=r"nowhere.*: (missing|.*No such file or directory)|there is no folder .*nowhere; "
+        DataError,
+        match=r"^dataset\.path: .*nowhere does not exist; set it to the folder of its |"
+        r"nowhere.*: .*No such file or directory|there is no folder .*nowhere; ",
     ):
         load(name, tmp_path / "nowhere", classes=100)
 

@@ -67,6 +67,15 @@ def test_adasum_is_refused_and_its_stage_named() -> None:
     assert elastic.of_same_training(manifest(4, ADASUM), manifest(4, ADASUM)) == manifest(4, ADASUM)
 
 
+def test_batch_normalization_over_all_ranks_is_refused_and_its_stage_named() -> None:
+    synced = FINE | {"syncBatchNorm": True}
+    says = r"^device\.count: 2: stage fine has syncBatchNorm, which needs the images of all 4 ranks at once; use 4, "
+    with pytest.raises(UserError, match=says):
+        elastic.of_same_training(manifest(4, BASE, synced), manifest(2, BASE, synced))
+    small = [BASE, synced | {"deviceCount": 2}]
+    assert elastic.of_same_training(manifest(4, *small), manifest(2, *small)) == manifest(4, *small)
+
+
 def test_adasum_on_devices_that_are_still_there_goes_on() -> None:
     stages = [BASE, ADASUM | {"deviceCount": 2}]
     assert elastic.of_same_training(manifest(4, *stages), manifest(2, *stages)) == manifest(4, *stages)

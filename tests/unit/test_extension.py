@@ -101,6 +101,18 @@ def test_a_bfgs_stage_goes_on_in_its_subspace() -> None:
         extended(job(base, fine | solver), job(base, fine | solver | {"epochs": 4}), have)
 
 
+def test_a_warm_up_that_is_too_long_for_what_follows_is_refused_with_the_fields_of_the_job_file() -> None:
+    with pytest.raises(UserError) as caught:
+        extended(job(stage(epochs=2)), job(stage(epochs=3)), made(("base",), base=2))
+    assert str(caught.value) == (
+        "stages[0].epochs: 3 needs a stage base-2 of 1 epoch, because the learning rate of stage base is laid out over "
+        "2 epochs, and the warm-up takes 1 of them; use epochs of at least 4, or append a stage with a shorter "
+        "learningRate.warmupEpochs to the job file"
+    )
+    found = extended(job(stage(epochs=2)), job(stage(epochs=4)), made(("base",), base=2))
+    assert stages(found) == [("base", 2), ("base-2", 2)]
+
+
 def test_further_stages_may_follow() -> None:
     found = extended(job(stage()), job(stage(), stage("more", 2)), made(("base",), base=6))
     assert (stages(found), found.notes) == ([("base", 6), ("more", 2)], ("stage more follows",))
@@ -160,7 +172,7 @@ ANNEALED, STEADY = stage(), stage(schedule="Constant")
             r"rate of stage base is laid out over 6 epochs, and stage fine follows it; give that one more epochs",
         ),
         ([STEADY], [STEADY | {"epochs": 9}], made(("base",)), "stage base left no checkpoint to go on from"),
-        ([ANNEALED], [ANNEALED | {"epochs": 7}], made(base=6), "the warm-up must be shorter than the stage"),
+        ([ANNEALED], [ANNEALED | {"epochs": 7}], made(base=6), "the warm-up takes 1 of them; use epochs of at least 8"),
     ],
     ids=[
         "fewer",
@@ -178,7 +190,7 @@ def test_an_impossible_extension_is_one_sentence_with_a_remedy(
         extended(job(*kept), job(*asked), have)
     told = str(caught.value)
     assert "\n" not in told
-    assert "--fresh" in told or "ask for another number of epochs" in told
+    assert "--fresh" in told or "ask for another number of epochs" in told or "use epochs of at least" in told
 
 
 def test_other_changes_of_the_job_are_refused() -> None:

@@ -313,6 +313,16 @@ def test_time_while_suspended_is_nobodys() -> None:
     assert lost(cluster)["Restart", "Suspended"] == 29
 
 
+def test_a_first_start_that_is_suspended_is_overhead() -> None:
+    cluster = begun()
+    at(cluster, 20)
+    policy = replace(cluster.job.spec.run_policy, suspend=True)
+    cluster.job = replace(cluster.job, spec=replace(cluster.job.spec, run_policy=policy))
+    cluster.settle()
+    assert status.is_true(cluster.status, "Suspended")
+    assert lost(cluster) == {("Overhead", ""): 20}
+
+
 def test_an_attempt_that_ends_before_its_first_pod_is_counted() -> None:
     cluster = Cluster(job())
     cluster.status = cluster.plan().status  # the operator was killed before it created a pod

@@ -108,6 +108,19 @@ def test_missing_addresses_and_files_are_errors(tmp_path: Path) -> None:
     assert (done.exit_code, "none.json cannot be read: No such file" in done.stderr) == (10, True)
 
 
+def test_a_chip_that_is_unknown_is_refused_with_the_chips_as_they_are_written(tmp_path: Path) -> None:
+    done = run("check", tmp_path / "hccl.json", "--chip", "910C")
+    assert "'910C' is not one of 910A, 910B, A3, 950." in " ".join(done.stderr.split())
+
+
+def test_a_name_that_hccl_would_not_read_is_a_warning_with_the_name_it_needs(tmp_path: Path) -> None:
+    table = tmp_path / "hccl.txt"
+    table.write_text(run("generate", "-", given=ANSWERS).stdout)
+    done = run("check", table)
+    said = " ".join(done.stdout.split())
+    assert f"the path {table} must contain .json exactly once, at its end; HCCL reads no other" in said
+
+
 def test_a_table_that_hccl_would_refuse_is_not_written(tmp_path: Path) -> None:
     table = tmp_path / "hccl.json"
     source = "\n".join(f"address_{device}=10.0.0.{device}" for device in (2, 3, 4, 5))

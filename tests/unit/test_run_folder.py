@@ -3,15 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from resnetboost_api.status import Attempt, Condition, Ranks, StageStatus, Status
+from resnetboost_api.status import Attempt, Condition, Progress, Ranks, StageStatus, Status
 from resnetboost_operator import yamltext
+from resnetboost_operator.cli.run import command
 from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.job import parse_job
-from resnetboost_operator.runs import resumption, runfolder
+from resnetboost_operator.runs import place, resumption, runfolder
 from resnetboost_operator.validation import jobfile, schema
+from support.measuredrun import COMMANDS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
@@ -131,6 +134,18 @@ def test_a_run_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) ->
         runfolder.open_existing(tmp_path / "nowhere" / "rose")
 
 
+def test_a_run_is_found_by_its_name_in_the_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("runs", "digits"), Path("runs", "here"), Path("here"), Path("runs", "net.pth")):
+        path.mkdir(parents=True)
+        runfolder.open_for_run(path).enter(job())
+    Path("net.pth").write_text("weights")
+    for source, found in (("digits", "runs/digits"), ("runs/digits", "runs/digits"), ("here", "here")):
+        assert place.named(source) == found
+    for source in ("net.pth", "./digits", "nowhere", ".", "s3://digits"):
+        assert place.named(source) == source
+
+
 def test_an_address_is_no_folder_of_this_machine() -> None:
     with pytest.raises(UserError, match=r"^s3://bucket/run is an address, .*`resnetboost report s3://\.\.\.`"):
         runfolder.open_existing(Path("s3://bucket/run"))
@@ -191,8 +206,34 @@ def test_the_closing_lines_name_the_address_of_the_checkpoints_copies(tmp_path: 
     entered = folder.enter(job(checkpoint=job()["spec"]["checkpoint"] | {"url": "s3://bucket/kept/"}))
     uid, stage = entered["metadata"]["uid"], entered["spec"]["stages"][0]["name"]
     copies = f"  copies     s3://bucket/kept/{uid}"
-    assert copies not in list(summary.closing_lines(folder, Status(), "command", 1)), "there is no checkpoint yet"
+    assert copies not in list(summary.closing_lines(folder, Status(), COMMANDS, 1)), "there is no checkpoint yet"
     saved = folder.checkpoints / uid / stage / "attempt-0" / "step-00000010"
     saved.mkdir(parents=True)
     (saved / "manifest.json").write_text("{}")
-    assert copies in list(summary.closing_lines(folder, Status(), "command", 1))
+    assert copies in list(summary.closing_lines(folder, Status(), COMMANDS, 1))
+
+
+@pytest.mark.parametrize("reason", ["NumericsError", "Diverged", "ConfigError"])
+def test_a_run_whose_fields_were_wrong_is_begun_anew_by_a_command_without_them(reason: str, tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    folder.enter(job())
+    status = Status(phase="Failed", conditions=(Condition("Failed", "True", reason, "", ""),))
+    folder.write_status(status)
+    then = "  correct the job file or its --set, then  corrected command"
+    assert list(summary.closing_lines(folder, status, COMMANDS, 1))[-1] == then, "nothing was trained yet"
+    trained = msgspec.structs.replace(status, progress=Progress(stage="base", step=5))
+    folder.write_status(trained)
+    fresh = f"{then} --fresh  (deletes this run)"
+    assert list(summary.closing_lines(folder, trained, COMMANDS, 1))[-1] == fresh
+
+
+def test_a_run_whose_data_were_wrong_goes_on_with_the_same_command(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    folder.enter(job())
+    assert list(summary.closing_lines(folder, FAILED, COMMANDS, 1))[-1] == "  fix, then  command"
+
+
+def test_the_command_for_other_fields_has_no_values_to_copy() -> None:
+    found = command._commands(Path("job.yaml"), ["stages[0].learningRate.peak=900"], Path("runs/div"))
+    assert found.again.endswith(" run job.yaml --set 'stages[0].learningRate.peak=900' --out runs/div")
+    assert found.corrected.endswith(" run job.yaml --set ... --out runs/div")

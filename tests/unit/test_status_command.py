@@ -191,7 +191,7 @@ def test_failing_events_have_a_reason(cluster: Cluster) -> None:
         (("-A", "-n", "x"), [], "-A means all namespaces, -n means one of them"),
         (("-A", "digits"), [], "the job digits is in one; use -n"),
         (("runs/digits", "-n", "x"), [], "runs/digits is a folder, and -n, -A and -o are for jobs"),
-        (("./nowhere",), [], "there is no run nowhere; . holds no run"),
+        (("./nowhere",), [], "there is no run nowhere; runs holds no run"),
     ],
     ids=[
         *("credentials", "rights", "no definition", "no answer", "unavailable", "no API server", "nearest name"),

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from resnetboost_api.status import Attempt, Condition, Progress, StageStatus, Status
+from resnetboost_api.status import Attempt, Condition, Goodput, Loss, Progress, StageStatus, Status
+from resnetboost_operator.cli import job_file
 from resnetboost_operator.cli.main import main
 from resnetboost_operator.kubeclient import connection
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
@@ -94,6 +96,35 @@ def test_a_run_is_found_by_its_name_without_a_kubeconfig(name: str) -> None:
     assert "active     1:12" in result.stdout
 
 
+@pytest.mark.parametrize(
+    "conditions", [(), (Condition("Suspended", "True", "Suspended", "", ""),)], ids=["dead", "stopped"]
+)
+def test_a_run_that_can_go_on_has_the_command_for_it(conditions: tuple[Condition, ...]) -> None:
+    folder = begin("digits", msgspec.structs.replace(RUNNING, conditions=conditions))
+    command = "resnetboost run runs/digits/job.yaml --out runs/digits"
+    assert status("digits").stdout.endswith(f"  resume     {command}\n")
+    kept = folder.read_job()
+    assert folder.enter(job_file.load(folder.job_file)) == kept, "its own job file resumes it"
+    folder.write_status(COMPLETE)
+    assert "resume" not in status("digits").stdout
+
+
+def test_a_run_without_a_restart_has_no_goodput() -> None:
+    found = Goodput(percent=18, attempt_seconds=50, productive_seconds=9, lost=(Loss("Overhead", 41),))
+    folder = begin("digits", msgspec.structs.replace(COMPLETE, goodput=found))
+    assert "goodput" not in status("digits").stdout
+    folder.write_status(msgspec.structs.replace(COMPLETE, goodput=found, restarts=1))
+    assert "goodput    18 % · lost 82 %: overhead 82 %" in status("digits").stdout
+
+
+def test_a_report_is_drawn_again_by_the_runs_name() -> None:
+    folder = begin("digits", COMPLETE)
+    result = CliRunner().invoke(main, ["report", "digits"])
+    assert (result.exit_code, result.stdout) == (0, f"{folder.report_html}\n"), result.stderr
+    refused = CliRunner().invoke(main, ["report", "digit"])
+    assert (refused.exit_code, refused.stderr) == (10, "resnetboost: there is no run digit; runs holds digits\n")
+
+
 def test_a_run_is_found_from_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     begin("digits", COMPLETE)
     monkeypatch.chdir("runs")
@@ -105,6 +136,14 @@ def test_a_failed_run_has_a_reason_and_no_end_time() -> None:
     told = status("digits").stdout
     assert f"  why        {SAID}\n" in told
     assert "ETA" not in told
+
+
+def test_a_sweep_that_is_not_there_is_said_to_be_missing_from_the_folder() -> None:
+    where = "change to the folder that you ran `resnetboost sweep` in"
+    refused = status("--sweep", "digits")
+    says = f"--sweep: there is no sweep digits in sweeps, and there is no kubeconfig; {where}, or set KUBECONFIG"
+    assert (refused.exit_code, refused.stderr) == (10, f"resnetboost: {says}\n")
+    assert f"there is no sweep b in a; correct the path, or {where}" in status("--sweep", "a/b").stderr
 
 
 @pytest.mark.parametrize(("words", "missing"), [((), "no run in the folder runs"), (("mine",), "no run runs/mine")])

@@ -12,7 +12,7 @@ from resnetboost_operator.cli.view import text as run_text
 from resnetboost_operator.runs import pca, report
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.validation import schema
-from support.measuredrun import attempt, height, measured
+from support.measuredrun import COMMANDS, attempt, height, measured
 
 pytestmark = pytest.mark.slow
 
@@ -118,7 +118,7 @@ def test_runs_of_other_algorithms_have_no_subspace_section(folder: RunFolder, te
     report.write_report(folder)
     assert pca.by_stage(measured(folder)) == []
     assert "subspace" not in folder.report_html.read_text()
-    assert not any(line.startswith("  PCA") for line in summary.closing_lines(folder, Status(), "command", 1))
+    assert not any(line.startswith("  PCA") for line in summary.closing_lines(folder, Status(), COMMANDS, 1))
 
 
 def test_the_report_has_a_summary_and_a_panel(folder: RunFolder) -> None:
@@ -150,4 +150,4 @@ def test_the_terminal_has_a_line_per_stage(folder: RunFolder) -> None:
         "fine: 75.0 % of the variance explained · steps 80 whole, 10 shortened, 10 rejected · gradient share 34.7 % · "
         "4 s, 40.0 % of the steps' time without compiling"
     )
-    assert f"  PCA        {told}" in list(summary.closing_lines(folder, Status(stage="fine"), "command", 1))
+    assert f"  PCA        {told}" in list(summary.closing_lines(folder, Status(stage="fine"), COMMANDS, 1))

@@ -14,7 +14,7 @@ from resnetboost_operator.runs import adasum as summing
 from resnetboost_operator.runs import cost, report, thor
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.validation import schema
-from support.measuredrun import attempt, height, measured
+from support.measuredrun import COMMANDS, attempt, height, measured
 
 pytestmark = pytest.mark.slow
 
@@ -158,7 +158,7 @@ def test_runs_of_other_algorithms_have_no_adasum_section(folder: RunFolder, text
     report.write_report(folder)
     assert sums(folder) == []
     assert "Adaptive sums" not in folder.report_html.read_text()
-    assert not any("Adasum" in line for line in summary.closing_lines(folder, Status(), "command", 1))
+    assert not any("Adasum" in line for line in summary.closing_lines(folder, Status(), COMMANDS, 1))
 
 
 def test_the_report_has_a_summary_and_panels(folder: RunFolder) -> None:
@@ -187,4 +187,4 @@ def test_the_terminal_has_a_line_per_stage(folder: RunFolder) -> None:
     (base,) = sums(folder)
     told = run_text.SEPARATOR.join(run_text.sums(base))
     assert told == "base: gain 1.5 of 2 · cosine 0.16, least -0.3 · 0.2 s, 10.0 % of the steps' time without compiling"
-    assert f"  Adasum     {told}" in list(summary.closing_lines(folder, Status(stage="base"), "command", 1))
+    assert f"  Adasum     {told}" in list(summary.closing_lines(folder, Status(stage="base"), COMMANDS, 1))

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
 from resnetboost_api import names
 from resnetboost_operator.cli import job_file
+from resnetboost_operator.cli.main import main
 from resnetboost_operator.cli.sweep import space as spaces
 from resnetboost_operator.cli.sweep.command import Request
 from resnetboost_operator.cli.sweep.folder import SweepFolder
@@ -141,6 +144,24 @@ def test_the_same_space_goes_on_and_another_is_refused(parameter: dict[str, Any]
     assert folder.enter(request(read({"parameters": {path: parameter}})).record()) == begun
     with pytest.raises(UserError, match="has a sweep with another space"):
         folder.enter(request(read({"parameters": {path: parameter}, "metric": "loss"})).record())
+
+
+def test_another_place_is_refused_with_its_option(tmp_path: Path, space: Space) -> None:
+    folder, asked = SweepFolder(tmp_path), request(space)
+    folder.enter(msgspec.structs.replace(asked, on="cluster").record())
+    with pytest.raises(UserError) as caught:
+        folder.enter(asked.record())
+    says = "has a sweep with --on cluster, and this one has --on here; use --on cluster, another --out, or --fresh"
+    assert str(caught.value) == f"{tmp_path} {says}"
+
+
+def test_without_a_cluster_no_folder_of_the_sweep_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    files = (EXAMPLES / "digits.yaml", "--space", EXAMPLES / "sweep" / "digits.yaml")
+    result = CliRunner().invoke(main, ["sweep", *map(str, files), "--on", "cluster"])
+    assert result.exit_code == 10 and "kubeconfig" in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_job_outside_of_the_space_has_no_first_trial_of_its_own(space: Space) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from resnetboost_operator.cli.trainer import process
+from resnetboost_operator.cli.trainer import options, process
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import remoterun, runfolder
 from resnetboost_operator.runs import report as reports
@@ -13,7 +13,7 @@ from resnetboost_operator.runs.runfolder import RunFolder
 
 
 @click.command()
-@click.argument("source", metavar="DIR|ADDRESS")
+@click.argument("source", metavar="RUN|ADDRESS", callback=options.named)
 @click.option(
     "--out",
     metavar="DIR",
@@ -22,7 +22,7 @@ from resnetboost_operator.runs.runfolder import RunFolder
 )
 @click.pass_context
 def report(ctx: click.Context, /, source: str, out: Path | None) -> None:
-    """Redraw report.html and report.png of the run folder DIR.
+    """Redraw report.html and report.png of a RUN: a run folder, or the name of one in ./runs.
 
     A run writes its report at its end. This command works at any time, also during the run.
     Of a job's checkpoints in object storage, which ADDRESS names, the report has what was copied by the
@@ -30,7 +30,7 @@ def report(ctx: click.Context, /, source: str, out: Path | None) -> None:
 
     \b
     Examples:
-      resnetboost report runs/digits
+      resnetboost report digits
       resnetboost report s3://bucket/checkpoints/UID
     """
     if "://" in source:

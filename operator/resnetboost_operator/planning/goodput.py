@@ -171,13 +171,13 @@ def _repeated_seconds(state: ObservedState, steps: _Steps, spans: _Spans, failur
 
 
 def _start_losses(status: Status, spans: _Spans, failure: str | None) -> dict[tuple[str, str], int]:
-    """What the start was lost to. One that failed is lost to its own failure, any other to the failure before it."""
+    """What the start was lost to: its own failure if it failed, else (also if it was stopped) the failure before it."""
     before = cause = cause_of_start(status)
     progress = statuses.current_progress(status)
     reported = (progress.preflight_seconds if progress is not None else None) or 0.0
     checked = round(min(reported, spans.start))
     trained = spans.training or status.attempt_training_time is not None
-    cause = cause if trained or failure is None else failure
+    cause = cause if trained or failure is None or failure in _STOPPED else failure
     rest = (RESTART, cause) if cause else (OVERHEAD, "")
     return {(QUEUEING, before): spans.waited, (PREFLIGHT, cause): checked, rest: spans.start - checked}
 

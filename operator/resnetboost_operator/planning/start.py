@@ -55,7 +55,7 @@ def _begin_attempt(state: ObservedState) -> tuple[Status, tuple[Event, ...]]:
     status = replace(status, virtual_ranks=status.virtual_ranks or state.job.defined_devices)
     attempts = statuses.stage_status(status, status.stage).attempts + 1
     status = statuses.with_stage(status, status.stage, state="Running", attempts=attempts)
-    message = f"attempt {status.attempt} of stage {status.stage}: a gang of {readable.plural(state.count, 'pod')}"
+    message = f"attempt {status.attempt} of stage {status.stage}: a gang of {readable.plural(state.count, 'rank')}"
     return status, (Event("Normal", "GangStarting", message),)
 
 

@@ -54,7 +54,7 @@ def draw(details: EvaluationDetails) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError(f"a picture needs {error.name}; pip install 'resnetboost-operator[report]'") from None
+        raise UserError(f"a picture needs {error.name}; pip install {error.name}") from None
     from resnetboost_operator.runs.curves import STYLE
 
     with mpl.rc_context(STYLE):

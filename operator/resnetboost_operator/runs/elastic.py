@@ -51,6 +51,9 @@ def _check(stages: Iterable[Manifest], defined: int, asked: int) -> None:
         if stage.get("algorithm") == "Adasum" and count > asked:
             reason = f"stage {stage['name']} has the algorithm Adasum, whose sums depend on the number of ranks"
             raise UserError(f"{field}: {reason}, {count} in this folder; use {defined}, {_OTHERWISE}")
+        if stage.get("syncBatchNorm") and count > asked:
+            reason = f"stage {stage['name']} has syncBatchNorm, which needs the images of all {count} ranks at once"
+            raise UserError(f"{field}: {reason}; use {defined}, {_OTHERWISE}")
 
 
 def _with_count(stage: Manifest, count: int | None) -> Manifest:

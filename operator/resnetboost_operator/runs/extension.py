@@ -1,15 +1,17 @@
 """More epochs for an existing run: its last stage is extended, or another stage follows it.
 
 A stage is extended if its steps so far would have been the same with more epochs from the start: if its learning rate
-does not depend on their number, or was still in the warm-up. Otherwise the stage stays as it is, and another one with
-its settings continues from its weights for the missing epochs.
+does not depend on their number, was still in the warm-up, or (WSD) had not begun to fall. Otherwise the stage stays as
+it is, and another one with its settings continues from its weights for the missing epochs.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from resnetboost_api.stage import INDEPENDENT_OF_EPOCHS
 from resnetboost_operator import readable
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.validation import schema
@@ -20,7 +22,6 @@ Stage = Mapping[str, Any]
 # Name and epochs of the stages that stand for one of the job file: itself and its continuations.
 _Parts = list[tuple[str, int]]
 
-_LAID_OUT = ("Cosine", "Linear", "Polynomial")  # schedules over the epochs of the stage, unless scheduleEpochs is set
 _OTHERWISE = "choose another folder with --out, or start over with --fresh"
 
 
@@ -122,6 +123,14 @@ def _longer(group: _Group, epochs: int, made: Made) -> _Longer:
         reason = f"{laid_out}, and stage {group.later[0]} follows it"
         raise UserError(f"{group.field}: {reason}; give that one more epochs, {_OTHERWISE}")
     following = f"{group.parts[0][0]}-{len(group.parts) + 1}"
+    warmup = group.stages[-1]["learningRate"]["warmupEpochs"]
+    if warmup >= lacking:
+        needed = f"a stage {following} of {readable.plural(lacking, 'epoch')}, because {laid_out}"
+        least = group.epochs + math.floor(warmup) + 1
+        raise UserError(
+            f"{group.field} needs {needed}, and the warm-up takes {warmup:g} of them; use epochs of at least {least}, "
+            "or append a stage with a shorter learningRate.warmupEpochs to the job file"
+        )
     note = f"{laid_out}: stage {following} follows, from its weights and with its settings, for {lacking} more"
     return _Longer([*group.parts, (following, lacking)], note=note)
 
@@ -153,9 +162,10 @@ def _has_no_other_past(stage: Stage, epochs: float) -> bool:
     rate = stage["learningRate"]
     if stage["algorithm"] == "PCA" and stage.get("pca", {}).get("solver", "BFGS") == "BFGS":
         return True  # it searches the length of each step
-    if rate["schedule"] not in _LAID_OUT or "scheduleEpochs" in rate:
+    if rate["schedule"] in INDEPENDENT_OF_EPOCHS or "scheduleEpochs" in rate:
         return True
-    return epochs <= float(rate["warmupEpochs"])
+    same_until = stage["epochs"] - rate["decayEpochs"] if rate["schedule"] == "WSD" else rate["warmupEpochs"]
+    return epochs <= float(same_until)
 
 
 def _check(group: _Group, lacking: int, made: Made) -> None:

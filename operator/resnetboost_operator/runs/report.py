@@ -147,7 +147,7 @@ def _drawn(measured: metricsfile.Measured, heading: str, did: Did) -> bytes:
     try:
         return curves.draw(measured, heading, did) if measured.steps else b""
     except ImportError as error:
-        raise UserError(f"a report needs {error.name}; pip install 'resnetboost-operator[report]'") from None
+        raise UserError(f"a report needs {error.name}; pip install {error.name}") from None
 
 
 def title(job: Manifest) -> str:

@@ -18,12 +18,13 @@ from resnetboost_operator import yamltext
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.runs import extension, folderlock, resumption
 from resnetboost_operator.runs.extension import Made
+from resnetboost_operator.runs.place import JOB, RUNS
 from resnetboost_operator.validation import schema
 
 Manifest = dict[str, Any]
 
 _OURS = (
-    "job.yaml",
+    JOB,
     "status.yaml",
     "environment.yaml",
     "metrics.csv",
@@ -73,7 +74,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.job_file = path / "job.yaml"
+        self.job_file = path / JOB
         self.status_file = path / "status.yaml"
         self.environment_file = path / "environment.yaml"
         self.metrics_file = path / "metrics.csv"
@@ -198,8 +199,9 @@ def open_existing(path: Path) -> RunFolder:
         )
     folder = RunFolder(path)
     if not path.exists():
-        runs = ", ".join(run.path.name for run in below(path.parent)) or "no run"
-        raise RunFolderError(f"there is no run {path}; {path.parent} holds {runs}")
+        place = RUNS if path.parent == Path() else path.parent
+        runs = ", ".join(run.path.name for run in below(place)) or "no run"
+        raise RunFolderError(f"there is no run {path}; {place} holds {runs}")
     if not folder.job_file.is_file():
         raise RunFolderError(f"{path} is not a run folder: it has no job.yaml; resnetboost run makes one")
     return folder
@@ -207,7 +209,7 @@ def open_existing(path: Path) -> RunFolder:
 
 def below(folder: Path) -> list[RunFolder]:
     """The runs in a folder of runs, by name."""
-    return [RunFolder(path.parent) for path in sorted(folder.glob("*/job.yaml")) if path.is_file()]
+    return [RunFolder(path.parent) for path in sorted(folder.glob(f"*/{JOB}")) if path.is_file()]
 
 
 def write(path: Path, text: str | bytes) -> None:

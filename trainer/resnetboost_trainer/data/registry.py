@@ -4,6 +4,9 @@ A new source is a file in data/sources with its reader, a line here, and its nam
 resnetboost_api/dataset.py (and in the rules there that list sources without a path or with an image size).
 """
 
+import contextlib
+from pathlib import Path
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +21,7 @@ from resnetboost_trainer.data.preprocessing import Preparation
 from resnetboost_trainer.data.recipe import Recipe
 from resnetboost_trainer.data.sources import cifar, digits, imagefolder, mindrecord, mnist, npz, streamed, synthetic
 from resnetboost_trainer.data.sources.source import Files, Source, place
-from resnetboost_trainer.failures import ConfigError
+from resnetboost_trainer.failures import ConfigError, DataError
 from resnetboost_trainer.storage import address
 
 
@@ -31,7 +34,8 @@ _CIFAR_PATH, _DIGITS = "the folder of its .bin files", tuple("0123456789")
 SOURCES = {
     "digits": Source(arrays=digits.read, class_names=lambda _: _DIGITS),
     "npz": Source(
-        arrays=lambda dataset, classes: npz.read(place(dataset), classes, _parts(dataset)), path="the path of a file"
+        arrays=lambda dataset, classes: npz.read(place(dataset), classes, _parts(dataset)),
+        path="the path of an .npz file",
     ),
     "mnist_5k": Source(pixels=mnist.read_5k, class_names=lambda _: _DIGITS),
     "MNIST": Source(pixels=mnist.read, path="the folder of its idx files", class_names=lambda _: _DIGITS),
@@ -119,6 +123,13 @@ def load(
         raise read_errors.failure(f"{error.filename or dataset.path}: cannot be read", error) from None
 
 
+def _check_there(dataset: config.Dataset, source: Source) -> None:
+    """Raise DataError for a path that is not there; other errors are the reader's."""
+    with contextlib.suppress(OSError):
+        if dataset.path is not None and source.path is not None and not Path(dataset.path).exists():
+            raise DataError(f"dataset.path: {dataset.path} does not exist; set it to {source.path}")
+
+
 def _load(dataset: config.Dataset, classes: int, known: Preparation | None, storage: ObjectStorage) -> Dataset:
     source = SOURCES[dataset.name]
     chosen = recipe.recipe(dataset, classes, source)
@@ -134,6 +145,7 @@ def _load(dataset: config.Dataset, classes: int, known: Preparation | None, stor
         return _of_files(dataset, files if share is None else split.of_files(files, share), chosen, classes)
     read = source.arrays or source.pixels
     assert read is not None
+    _check_there(dataset, source)
     found = read(dataset, classes)
     names = source.class_names(dataset)[:classes]
     if share is not None:

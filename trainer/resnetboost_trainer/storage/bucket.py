@@ -46,6 +46,8 @@ _ROLES = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+# Where the library asks for credentials that no variable has: nodes and containers of AWS.
+_METADATA_SERVICE = re.compile(r"http://169\.254\.|/latest/(api/token|meta-data)\b")
 _STATUS = re.compile(r"status code: (\d{3})\b")
 
 _KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or correct the Secret of storage.secretName"
@@ -313,14 +315,14 @@ def endpoint_of(bucket: str, variables: Mapping[str, str]) -> dict[str, Any]:
 def _explained(text: str) -> tuple[str, str]:
     """Return what an error of the library means, and its remedy."""
     code, status = _CODE.search(text), _STATUS.search(text)
+    if _METADATA_SERVICE.search(text):  # a proxy may refuse the request for credentials
+        return "no credentials were found", _KEYS
     if code is not None and code[1] in _MEANINGS:
         return _MEANINGS[code[1]]
     if status is not None and status[1] == "403":
         return _MEANINGS["AccessDenied"]
     if status is not None and status[1].startswith("4"):
         return f"the storage refuses the request: {code[1] if code is not None else status[1]}", "correct what it names"
-    if "169.254." in text:
-        return "there are no credentials", _KEYS
     return _AWAY
 
 

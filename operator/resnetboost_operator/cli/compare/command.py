@@ -1,7 +1,6 @@
 """`resnetboost compare`: reads run folders, prints a table and draws the picture."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,10 @@ from resnetboost_operator import readable
 from resnetboost_operator.cli.compare import text
 from resnetboost_operator.cli.output import console, standard_output
 from resnetboost_operator.errors import UserError
-from resnetboost_operator.runs import comparison, comparison_picture, runfolder
+from resnetboost_operator.runs import comparison, comparison_picture, place, runfolder
 from resnetboost_operator.runs.comparison import Run
 
 MOST = 14  # colours, solid and dashed
-_RUNS = Path("runs")
 
 
 @click.command()
@@ -109,14 +107,9 @@ def _named(folders: Sequence[Path]) -> list[tuple[str, Path]]:
     """Each run's folder under the shortest name that tells it from the others. Raises `UserError`."""
     if len(folders) > MOST:
         raise UserError(f"{len(folders)} runs are more than a picture can show; compare at most {MOST}")
-    paths = [_RUNS / path if _is_of_runs(path) else path for path in folders]
+    paths = [Path(place.named(str(path))) for path in folders]
     names = [str(path) if _is_job(path) else path.absolute().name for path in paths]
     return [(name if names.count(name) == 1 else str(path), path) for name, path in zip(names, paths, strict=True)]
-
-
-def _is_of_runs(path: Path) -> bool:
-    bare = os.sep not in str(path) and not (path / "job.yaml").is_file()
-    return bare and (not path.exists() or (_RUNS / path / "job.yaml").is_file())
 
 
 def _check_measured(runs: Sequence[Run]) -> None:
@@ -128,4 +121,4 @@ def _drawn(runs: Sequence[Run], form: str) -> bytes:
     try:
         return comparison_picture.draw(runs, form)
     except ImportError as error:
-        raise UserError(f"a picture needs {error.name}; pip install 'resnetboost-operator[report]'") from None
+        raise UserError(f"a picture needs {error.name}; pip install {error.name}") from None

@@ -29,13 +29,15 @@ def doctor(ctx: click.Context, /, cluster: bool, namespace: str, output: str, **
 
     Reads only. The self-checks (some minutes; by default where an NPU or GPU is) train a small network for three
     steps by each algorithm and compare the numbers with the CPU's. They write resnetboost-doctor.json, which can
-    be attached to a bug report: no environment variables, no names, no addresses.
+    be attached to a bug report, without environment variables; names and addresses that look like such are replaced.
+    Read it before you attach it.
 
     \b
     Exit codes:
-      0   no problem; warnings are none
+      0   no problem; warnings do not count
       1   at least one problem
       10  no cluster or no trainer, or a wrong option: the message says which
+      15  the file for the bug report cannot be written
       130 Ctrl-C
 
     \b

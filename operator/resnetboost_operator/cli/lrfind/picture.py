@@ -16,7 +16,7 @@ def draw(title: str, sweep: Sweep, suggestion: Suggestion | None) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError(f"a picture needs {error.name}; pip install 'resnetboost-operator[report]'") from None
+        raise UserError(f"a picture needs {error.name}; pip install {error.name}") from None
     smoothed = sweep.smoothed
     with mpl.rc_context(curves.STYLE):
         figure = Figure(figsize=(8, 4.5), dpi=110, layout="constrained")

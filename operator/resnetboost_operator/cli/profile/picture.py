@@ -32,7 +32,7 @@ def draw(profile: Profile) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError(f"a picture needs {error.name}; pip install 'resnetboost-operator[report]'") from None
+        raise UserError(f"a picture needs {error.name}; pip install {error.name}") from None
     operators = profile.times.operators[: text.SHOWN]
     with mpl.rc_context(curves.STYLE):
         figure = Figure(figsize=(10, 3 + 0.32 * len(operators)), dpi=110, layout="constrained")

@@ -9,9 +9,19 @@ if TYPE_CHECKING:
     from resnetboost_operator.ranktable.chips import Chip
 
 _CHIPS = ("910A", "910B", "A3", "950")
+
+
+class _Chips(click.Choice[str]):
+    """The chips in any case; click itself lists the choices in lower case then."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        """List the chips as they are written."""
+        return f"{value!r} is not one of {', '.join(_CHIPS)}."
+
+
 _CHIP = click.option(
     "--chip",
-    type=click.Choice(_CHIPS, case_sensitive=False),
+    type=_Chips(_CHIPS, case_sensitive=False),
     metavar="CHIP",
     help="Chip to check for: 910A (Atlas training series), 910B (Atlas A2), A3 or 950. "
     "[default: all that read the table's version]",

@@ -134,7 +134,12 @@ def _misnamed(file: str, verdict: Verdict) -> Finding | None:
     """Warn about a path that HCCL misreads: it looks for the first .json, which must be at the end."""
     if file == STANDARD_INPUT or file.find(_SUFFIX) + len(_SUFFIX) == len(file):
         return None
-    return Finding(rules.FILE_NAME, "", f"{file} does not have its first .json at its end", verdict.chips)
+    return Finding(
+        rules.FILE_NAME,
+        "",
+        f"the path {file} must contain {_SUFFIX} exactly once, at its end; HCCL reads no other",
+        verdict.chips,
+    )
 
 
 def show(file: str) -> None:

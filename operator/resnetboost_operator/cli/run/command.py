@@ -22,6 +22,7 @@ from resnetboost_operator.job import Job
 from resnetboost_operator.local import entry
 from resnetboost_operator.local.runloop import RunLoop
 from resnetboost_operator.runs import runfolder
+from resnetboost_operator.runs.place import RUNS
 from resnetboost_operator.runs.runfolder import RunFolder
 from resnetboost_operator.validation import data_notes
 from resnetboost_operator.validation.notes import notes
@@ -45,9 +46,11 @@ def run(ctx: click.Context, file: Path, assignments: tuple[str, ...], out: Path 
 
     \b
     Exit codes:
-      0 complete              12 numerics (NaN or divergence)   15 storage
-      10 job file or option   13 out of memory                  16 interrupted, resumable
-      11 data set             14 communication between ranks    1 anything else
+      0  complete              12 numerics (NaN)                16 interrupted, resumable
+      1  anything else         13 out of memory                 17 diverged
+      2  command line          14 communication between ranks   18 preflight
+      10 job file or option    15 storage
+      11 data set
 
     \b
     Examples:
@@ -67,7 +70,7 @@ def run_job(file: Path, assignments: Sequence[str], out: Path | None, fresh: boo
         print(f"resnetboost: note: {readable.printable(note)}", file=sys.stderr, flush=True)
     output = standard_output()
     try:
-        folder = runfolder.open_for_run(out or Path("runs") / job["metadata"]["name"])
+        folder = runfolder.open_for_run(out or RUNS / job["metadata"]["name"])
         with folder.locked():
             status, trained = _enter_and_train(folder, job, fresh, output)
     except OSError as error:
@@ -75,16 +78,18 @@ def run_job(file: Path, assignments: Sequence[str], out: Path | None, fresh: boo
     seconds = time.monotonic() - began if trained else summary.active_seconds(status, time.time())
     screen = console(output)
     screen.print()
-    for line in summary.closing_lines(folder, status, _resume_command(file, assignments, out), seconds):
+    for line in summary.closing_lines(folder, status, _commands(file, assignments, out), seconds):
         screen.print(line, soft_wrap=True)
     return summary.exit_code(status)
 
 
-def _resume_command(file: Path, assignments: Sequence[str], out: Path | None) -> str:
-    """The command that resumes this run."""
+def _commands(file: Path, assignments: Sequence[str], out: Path | None) -> summary.Commands:
+    """The commands that run this job again; where its fields were wrong, without values to copy."""
     options = [word for assignment in assignments for word in ("--set", assignment)]
+    others = ["--set", "..."] if assignments else []
     folder = ["--out", str(out)] if out is not None else []
-    return shlex.join([_program(), "run", str(file), *options, *folder])
+    program = [_program(), "run", str(file)]
+    return summary.Commands(shlex.join([*program, *options, *folder]), shlex.join([*program, *others, *folder]))
 
 
 def _program() -> str:

@@ -9,8 +9,8 @@ import click
 from resnetboost_operator import readable
 from resnetboost_operator.cli.status.request import Form, StatusRequest
 from resnetboost_operator.errors import UserError
-
-RUNS = Path("runs")  # where `resnetboost run` writes run folders
+from resnetboost_operator.runs import place
+from resnetboost_operator.runs.place import RUNS
 
 
 @click.command()
@@ -87,8 +87,8 @@ def _show_sweep(request: StatusRequest) -> int:
 def _show_by_name(request: StatusRequest) -> int:
     """A bare name may be a local run, a job, or both; if the answer depends on it, the user must choose."""
     name = request.target
-    here = next((found for found in (Path(name), RUNS / name) if (found / "job.yaml").is_file()), None)
-    if here is None:
+    here = Path(place.named(name))
+    if not (here / place.JOB).is_file():
         return _show_cluster(request) if _has_cluster() else _show_cluster_or_fail(request, f"no run {RUNS / name}")
     if not _has_cluster():
         return _show_run(request, here)

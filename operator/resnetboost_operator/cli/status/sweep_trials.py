@@ -55,10 +55,20 @@ def run(request: StatusRequest, *, in_cluster: bool) -> int:
             return code
         found = next((one for one in listed if one.trials), found)  # jobs say more than the list of who made them
     if found is None:
-        where = ", nor jobs of it in the cluster; -n names another namespace" if in_cluster else "; is this the folder?"
-        raise UserError(f"--sweep: there is no {place / LIST} here{where}")
+        raise UserError(f"--sweep: {_missing(name, place, in_cluster=in_cluster)}")
     _show(request, found)
     return 0
+
+
+def _missing(name: str, place: Path, *, in_cluster: bool) -> str:
+    """Where no such sweep was found, and what to do."""
+    where = "change to the folder that you ran `resnetboost sweep` in"
+    sweep = f"there is no sweep {place.name} in {place.parent}"
+    if os.sep in name:
+        return f"{sweep}; correct the path, or {where}"
+    if in_cluster:
+        return f"{sweep}, nor jobs of it in the cluster; {where}, or name another namespace with -n"
+    return f"{sweep}, and there is no kubeconfig; {where}, or set KUBECONFIG"
 
 
 async def _read(request: StatusRequest, found: list[Listed]) -> int:

@@ -167,6 +167,12 @@ def _read(obj: Mapping[str, Any]) -> TrialJob | None:
     )
 
 
+async def check(namespace: str) -> None:
+    """Raise `UserError` if the cluster does not list jobs of the namespace."""
+    async with reader.connected() as cluster:
+        await cluster.names(namespace or cluster.namespace)
+
+
 @contextlib.asynccontextmanager
 async def connected(namespace: str, sweep: str, uid: str, metric: Metric) -> AsyncIterator[ClusterTrials]:
     """The cluster of the kubeconfig as a place for trials, followed. Raises `UserError` if there is none."""

@@ -168,6 +168,10 @@ def sweep(
     )
     request.job_of("", trials - 1, {})  # its name must not be too long
     folder = SweepFolder(out or SWEEPS / name)
+    if on == "cluster" and (fresh or not folder.record_file.exists()):
+        from resnetboost_operator.cli.sweep import cluster
+
+        asyncio.run(cluster.check(namespace))  # before the folder is changed
     try:
         with folder.locked():
             if fresh:
@@ -182,7 +186,7 @@ def _check(name: str, on: On, namespace: str, parallel: int, job: Manifest) -> N
     if not _NAME.fullmatch(name):
         raise UserError(f"--name: {name!r} can be no sweep's name; use a-z, 0-9 and '-'")
     if importlib.util.find_spec("optuna") is None:
-        raise UserError("a sweep needs optuna; pip install 'resnetboost-operator[sweep]'")
+        raise UserError("a sweep needs optuna, which is not installed; `make setup` installs it")
     if on == "cluster":
         return
     if namespace:

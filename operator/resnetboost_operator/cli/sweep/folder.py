@@ -19,6 +19,7 @@ from resnetboost_operator.runs.runfolder import write
 
 Manifest = dict[str, Any]
 
+_OPTIONS = ("name", "on", "seed")
 _OURS = ("sweep.yaml", "study.journal", LIST, "best.yaml", "sweep.png", "trials")
 
 
@@ -65,10 +66,7 @@ class SweepFolder:
         asked, kept = yaml.safe_load(text), self._record()
         for field in record:
             if kept.get(field) != asked[field]:  # as both are read: a tuple is written as a list
-                raise UserError(
-                    f"{self.path} has a sweep with another {field}; give it the same one to go on, choose another "
-                    "folder with --out, or start over with --fresh"
-                )
+                raise UserError(f"{self.path} has a sweep {_differs(field, kept.get(field), asked[field])}")
         return str(kept["uid"])
 
     def _record(self) -> Manifest:
@@ -80,3 +78,14 @@ class SweepFolder:
     def list_trials(self, name: str, metric: Metric, rows: Sequence[TrialRow], best: int | None) -> None:
         """Write the list of the trials."""
         write(self.trials_file, msgspec.json.format(msgspec.json.encode(Listed(name, metric, tuple(rows), best))))
+
+
+def _differs(field: str, kept: Any, asked: Any) -> str:
+    """How the sweep differs, and what to do; the fields in `_OPTIONS` are options of the command."""
+    if field in _OPTIONS:
+        there, here = f"--{field} {kept}", f"--{field} {asked}"
+        return f"with {there}, and this one has {here}; use {there}, another --out, or --fresh"
+    return (
+        f"with another {field}; give it the same one to go on, choose another folder with --out, or start over with "
+        "--fresh"
+    )

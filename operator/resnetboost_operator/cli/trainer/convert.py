@@ -9,7 +9,7 @@ from resnetboost_operator.cli.trainer import options, process
 
 
 @click.command()
-@click.argument("source", metavar="IN")
+@click.argument("source", metavar="IN", callback=options.named)
 @click.argument("target", metavar="OUT", type=options.PATH)
 @click.option("--to", type=click.Choice(["torch", "resnetboost"]), help="Names in OUT. [default: the opposite of IN]")
 @options.WEIGHTS
@@ -19,7 +19,7 @@ def convert(ctx: click.Context, /, source: str, target: Path, **given: Any) -> N
     """Convert weights between PyTorch's names and this trainer's. The content of IN determines the direction.
 
     IN is a state dict of torchvision or timm (.safetensors, or .pth written by torch.save; nothing in it is
-    executed), a checkpoint folder or its model.safetensors, or a run folder (its newest complete checkpoint).
+    executed), a checkpoint folder or its model.safetensors, or a run (its newest complete checkpoint).
     OUT is a .safetensors file.
 
     \b

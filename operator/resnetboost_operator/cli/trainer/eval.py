@@ -40,8 +40,9 @@ from resnetboost_operator.cli.trainer import options, process
 def evaluate(ctx: click.Context, /, source: str, **given: Any) -> None:
     """Evaluate a trained network: top-1, top-5 and loss on a test set.
 
-    The network is a run folder (its newest complete checkpoint), a checkpoint folder, or a file of weights
-    (.safetensors, .pth). A checkpoint names its data set; images are normalised like its training images.
+    The network is a run folder or the name of one in ./runs (its newest complete checkpoint), a checkpoint folder, or a
+    file of weights (.safetensors, .pth). A checkpoint names its data set; images are normalised like its training
+    images.
 
     \b
     Examples:

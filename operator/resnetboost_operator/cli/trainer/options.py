@@ -7,10 +7,17 @@ from typing import Any, get_args
 import click
 
 from resnetboost_api.dataset import DatasetName
+from resnetboost_operator.runs import place
 
 PATH = click.Path(path_type=Path)
 
-SOURCE: Callable[[Any], Any] = click.argument("source", metavar="RUN|CHECKPOINT|FILE")
+
+def named(_context: click.Context, _parameter: click.Parameter, source: str) -> str:
+    """Take the name of a run in ./runs for its folder."""
+    return place.named(source)
+
+
+SOURCE: Callable[[Any], Any] = click.argument("source", metavar="RUN|CHECKPOINT|FILE", callback=named)
 MODEL: Callable[[Any], Any] = click.option(
     "--model", metavar="NAME", help="Fail unless it is this network. [default: accept any]"
 )

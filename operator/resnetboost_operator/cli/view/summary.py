@@ -1,7 +1,10 @@
 """Summary of a run: its exit code and closing lines, read from the run folder."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from resnetboost_api import failures
 from resnetboost_api.status import Status
@@ -13,6 +16,15 @@ from resnetboost_operator.runs import adasum, metricsfile, pca, thor
 from resnetboost_operator.runs.runfolder import RunFolder
 
 _FAILED_OTHERWISE = failures.INTERNAL_ERROR
+# Failures that the job's own fields cause: the same job would fail the same way.
+_OF_FIELDS = tuple(found.name for found in (failures.CONFIG_ERROR, failures.NUMERICS_ERROR, failures.DIVERGED))
+
+
+class Commands(msgspec.Struct, frozen=True):
+    """Commands that run a job again: `again` as it is, `corrected` after a change of its fields."""
+
+    again: str
+    corrected: str
 
 
 def exit_code(status: Status) -> int:
@@ -31,12 +43,12 @@ def _code(verdict: failures.FailureClass | None) -> int:
     return (verdict.exit_code if verdict is not None else None) or _FAILED_OTHERWISE.exit_code or 1
 
 
-def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_seconds: float) -> Iterator[str]:
+def closing_lines(folder: RunFolder, status: Status, commands: Commands, elapsed_seconds: float) -> Iterator[str]:
     """The closing lines: the result, where its files are, and how to continue."""
     job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
     yield f"{job['metadata']['name']} {outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
-    if status.restarts and (spent := goodput(status)):
+    if spent := goodput(status):
         yield _line("goodput", spent)
     for stage in status.stages:
         for skipped in text.skipped(stage):
@@ -58,15 +70,19 @@ def closing_lines(folder: RunFolder, status: Status, command: str, elapsed_secon
         yield _line("best", best)
     yield _line("logs", folder.logs)
     if exit_code(status) != 0:
-        yield _line(_invitation(status, checkpoint), command)
+        yield _invitation(folder, status, checkpoint, commands)
 
 
-def _invitation(status: Status, checkpoint: Path | None) -> str:
-    """The words before the command that runs the job again."""
+def _invitation(folder: RunFolder, status: Status, checkpoint: Path | None, commands: Commands) -> str:
+    """The command that runs the job again, and what to do before it."""
     failed = statuses.condition(status, "Failed")
-    if failed is not None and failed.status == "True" and failed.reason in failures.FOR_GOOD:
-        return "fix, then"
-    return "resume" if checkpoint is not None else "try again"
+    reason = failed.reason if failed is not None and failed.status == "True" else ""
+    if reason in _OF_FIELDS:
+        fresh = "" if folder.is_barren() else " --fresh  (deletes this run)"
+        return _line("correct the job file or its --set, then ", commands.corrected + fresh)
+    if reason in failures.FOR_GOOD:
+        return _line("fix, then", commands.again)
+    return _line("resume" if checkpoint is not None else "try again", commands.again)
 
 
 def _line(what: str, value: object) -> str:
@@ -122,7 +138,7 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
     job = folder.read_job()
     phase = status.phase if status.stage else "not begun"
     runs = not is_at_rest(status) and folder.in_use()
-    dead = "" if runs or is_at_rest(status) else ", but nothing runs it: run it again to resume"
+    dead = "" if runs or is_at_rest(status) else ", but nothing runs it"
     yield f"{job['metadata']['name']} in {folder.path}: {phase}{dead}"
     failed = statuses.condition(status, "Failed")
     if failed is not None and failed.status == "True":
@@ -146,12 +162,15 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
         yield _line(f"attempt {attempt.attempt}", text.attempt(attempt))
     if status.start_time is not None:
         yield _line("active", readable.duration(active_seconds(status, now)))
+    if dead or statuses.is_true(status, "Suspended"):
+        words = ("resnetboost", "run", str(folder.job_file), "--out", str(folder.path))
+        yield _line("resume", readable.printable(shlex.join(words)))
 
 
 def goodput(status: Status) -> str:
-    """The share of time that went into steps that count, and what the rest was lost to; '' before an attempt ended."""
+    """The share of time that went into steps that count, and what the rest was lost to; '' if nothing restarted."""
     found = status.goodput
-    if found is None or not found.attempt_seconds:
+    if not status.restarts or found is None or not found.attempt_seconds:
         return ""
     return text.SEPARATOR.join(filter(None, [f"{found.percent} %", lost_time.summary(found)]))
 

@@ -18,6 +18,8 @@ def read(path: Path) -> bytes:
             return _unpacked(path, file)
     except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:  # type: ignore[attr-defined]
         raise DataError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing; fetch it, or set dataset.path to the folder that has it") from None
     except OSError as error:
         raise read_errors.failure(f"{path}: cannot be read", error) from None
 
