@@ -125,7 +125,7 @@ rights: setup  ## Write the tables of rights in docs/security.md anew, as a real
 
 .PHONY: pictures
 pictures: setup  ## Draw docs/dashboard-*.png anew from runs on a real node (needs root, some minutes)
-	@DASHBOARD_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q -m long tests/kubelet/test_monitoring.py -k picture
+	@DASHBOARD_PICTURES="$(CURDIR)/docs" $(BIN)/python -m pytest -q -m long tests/kubelet/test_monitoring.py -k picture
 
 .PHONY: terminal-picture
 terminal-picture: setup  ## Draw docs/terminal.svg anew from two runs and their comparison (needs tmux, a minute)

@@ -18,10 +18,10 @@ def defined(job: Job, stage: Stage) -> int:
 
 def sizes(job: Job, stage: Stage) -> tuple[int, ...]:
     """The numbers of ranks that the stage may have, ascending. Nodes with `perNode` devices are used whole; sums of
-    Adasum depend on the number.
+    Adasum depend on the number, and synchronized batch normalization needs all images at once.
     """
     whole, per_node = defined(job, stage), job.spec.device.per_node or 1
-    if stage.algorithm == "Adasum":
+    if stage.algorithm == "Adasum" or stage.sync_batch_norm:
         return (whole,)
     unit = per_node if whole >= per_node else 1
     return tuple(number for number in range(1, whole + 1) if whole % number == 0 and number % unit == 0)

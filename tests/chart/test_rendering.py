@@ -43,6 +43,7 @@ def test_every_way_to_install_it_is_clean(offline_helm: Helm, values: Path) -> N
         pytest.param(
             "podDisruptionBudget.maxUnavailable=0", "minimum: got 0, want 1", id="a budget that blocks drains"
         ),
+        pytest.param("podDisruptionBudget.maxUnavailable=0%", "'0%' does not match", id="the same as a share"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(offline_helm: Helm, given: str, complaint: str) -> None:
@@ -194,8 +195,9 @@ def test_a_digest_precedes_the_tag(offline_helm: Helm) -> None:
     ("replicas", "budgets"), [(1, []), (2, [1])], ids=["one would only block drains", "one of two"]
 )
 def test_a_budget_never_blocks_a_drain(offline_helm: Helm, replicas: int, budgets: list[int]) -> None:
-    objects = render(offline_helm, f"--set=replicas={replicas}")
-    assert [found["spec"]["maxUnavailable"] for found in of(objects, "PodDisruptionBudget")] == budgets
+    found = [budget["spec"] for budget in of(render(offline_helm, f"--set=replicas={replicas}"), "PodDisruptionBudget")]
+    assert [spec["maxUnavailable"] for spec in found] == budgets
+    assert all(spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow" for spec in found), "none of them is ready"
 
 
 @pytest.mark.parametrize("kind", monitoringkinds.KINDS)
@@ -265,11 +267,17 @@ def groups(objects: list[Manifest]) -> list[Manifest]:
     return found
 
 
-def test_each_releases_rules_select_its_own_operator(offline_helm: Helm) -> None:
+@pytest.mark.parametrize(
+    "service",
+    [',service="blue-resnetboost"', ""],
+    ids=["by its ServiceMonitor", "without the label of a ServiceMonitor"],
+)
+def test_each_releases_rules_select_its_own_operator(offline_helm: Helm, service: str) -> None:
     options = ["--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.prometheusRule.jobs=false"]
+    options.append(f"--set=monitoring.serviceMonitor.enabled={str(bool(service)).lower()}")
     (group,) = groups(render(offline_helm, *options, release="blue"))
     (plain,) = yaml.safe_load((CHART / "rules/operator.yaml").read_text())["groups"]
-    own = f'{{namespace="{NAMESPACE}",service="blue-resnetboost"}}'
+    own = f'{{namespace="{NAMESPACE}"{service}}}'
     for rule, as_it_was in zip(group["rules"], plain["rules"], strict=True):
         series = re.findall(r"resnetboost_operator_\w+", as_it_was["expr"])
         assert series
@@ -278,7 +286,8 @@ def test_each_releases_rules_select_its_own_operator(offline_helm: Helm) -> None
 
 
 def test_the_operators_service_is_the_one_its_rules_ask(offline_helm: Helm) -> None:
-    objects = render(offline_helm, "--set=monitoring.prometheusRule.enabled=true", "--set=fullnameOverride=x")
+    monitored = [f"--set=monitoring.{kind}.enabled=true" for kind in ("prometheusRule", "serviceMonitor")]
+    objects = render(offline_helm, *monitored, "--set=fullnameOverride=x")
     name = one(objects, "Service")["metadata"]["name"]
     exprs = [rule["expr"] for group in groups(objects) for rule in group["rules"]]
     assert f'absent(resnetboost_operator_leading{{namespace="{NAMESPACE}",service="{name}"}} == 1)' in exprs
@@ -355,3 +364,11 @@ def test_a_topology_constraint_without_selector_selects_the_operator(offline_hel
     deployment = one(render(offline_helm, f"--values={CHART}/ci/replicas-values.yaml"), "Deployment")
     (constraint,) = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
     assert constraint["labelSelector"] == deployment["spec"]["selector"]
+
+
+def test_a_topology_constraint_keeps_its_own_selector(offline_helm: Helm) -> None:
+    selector = {"matchLabels": {"tier": "control"}}
+    constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+    option = f"--set-json=topologySpreadConstraints={json.dumps([constraint])}"
+    deployment = one(render(offline_helm, option), "Deployment")
+    assert deployment["spec"]["template"]["spec"]["topologySpreadConstraints"] == [constraint]

@@ -232,6 +232,16 @@ class TestScale:
         found.live(60)
         assert (found.ranks(), found.cluster.status.phase) == (ranks, "Running")
 
+    @pytest.mark.parametrize("stage", [{"syncBatchNorm": True}, {"algorithm": "Adasum"}])
+    def test_a_stage_that_needs_all_its_ranks_at_once_keeps_them(self, stage: dict[str, Any]) -> None:
+        """An older CRD lets them be scaled."""
+        base = {"name": "base", "algorithm": "Momentum", "epochs": 2, "localBatchSize": 8}
+        found = elastic(room=WHOLE, minCount=None, spec={"stages": [base | stage]})
+        found.live(60)
+        found.scale(2)
+        found.live(60)
+        assert (found.sizes(), found.cluster.status.phase) == ([WHOLE], "Running")
+
     def test_the_event_says_what_was_asked_for_and_what_it_gets(self) -> None:
         found = elastic(room=8, minCount=None)
         found.live(60)
