@@ -70,6 +70,8 @@ def variable(name: str, value: str) -> str:
 
 
 SLOW = variable("STUB_STEP_SECONDS", "0.1")
+# Another command can begin to follow it, also on busy cores.
+SLOWER = variable("STUB_STEP_SECONDS", "0.5")
 
 
 @pytest.fixture
@@ -242,7 +244,7 @@ def test_a_complete_run_is_not_run_again_unless_told(runner: Runner) -> None:
 
 
 def test_a_run_is_followed_to_its_end(runner: Runner) -> None:
-    process = runner.start(stub=SLOW)
+    process = runner.start(stub=SLOWER)
     runner.until_step(1)
     command = [RESNETBOOST, "status", str(runner.folder), "-w"]
     told = subprocess.run(command, env=runner.environment, capture_output=True, text=True, timeout=60, check=False)
