@@ -1,8 +1,12 @@
 """Weights, runs and data sets at an address in object storage, and the cache of their copies; on a real S3 gateway."""
 
+import errno
+import io
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,6 +224,28 @@ def test_a_copy_in_use_outlives_its_deletion(storage: Gateway, tmp_path: Path) -
     os.utime(kept.path("a", ""), (0, 0))
     kept.read("b", "c", "d")
     assert not kept.path("a", "").exists() and (tmp_path / "used").read_bytes() == b"a" * 30
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one volume", "two volumes"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_copy_that_another_process_deletes_before_it_is_linked_is_fetched_again(
+    apart: bool, times: int, storage: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(storage, tmp_path / "cache")
+    kept.cache.link(kept.bucket, kept.objects["a"], tmp_path / "first")
+    link, deletions = os.link, [kept.path("a", "")] * times
+
+    def after_a_deletion(path: Path, to: Path) -> None:
+        if deletions:
+            deletions.pop().unlink()
+        if apart:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        link(path, to)
+
+    monkeypatch.setattr(os, "link", after_a_deletion)
+    kept.cache.link(kept.bucket, kept.objects["a"], tmp_path / "used")
+    assert (tmp_path / "used").read_bytes() == b"a" * 30
+    assert (kept.cache.hits, kept.cache.misses) == (0, 2)
 
 
 def test_a_damaged_copy_is_fetched_again_and_a_changed_object_too(storage: Gateway, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.storage.bucket import Bucket, Missing, Object
+from resnetboost_trainer.storage.bucket import Bucket, Object
 
 GIGABYTE = 1 << 30
 # Of the limit, what is left after a deletion: it lists the whole folder, and is not to happen again soon.
@@ -98,9 +98,7 @@ class Cache:
             size = f"it has {found.bytes / GIGABYTE:.1f} GiB, and the cache {self.limit / GIGABYTE:g}"
             raise ConfigError(f"{bucket.address.below(found.key)}: {size}; raise storage.cacheGigabytes")
         with self._making(path, found.bytes) as file:
-            bucket.download(found.key, file, found.bytes)
-            if file.tell() != found.bytes:
-                raise Missing(f"{bucket.address.below(found.key)}: it has changed since it was listed")
+            bucket.download(found, file)
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             path.with_name(path.name + _SUM).write_text(digest)
