@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from resnetboost_api import failures
 from support import onerank
 from support.smallcheckpoints import tree
 
@@ -117,6 +118,13 @@ def test_a_finished_training_that_resumes_evaluates_and_ends_well(
     names = ("step", "epoch", "ranks", "top1", "top5", "test_loss")
     assert [row[name] for name in names] == [before[name] for name in names]
     assert f"{100 * float(row['top1']):.2f}" in (stage / "model-card.md").read_text()
+
+
+def test_a_batch_of_one_number_per_channel_is_refused_before_training(tmp_path: Path) -> None:
+    rank = onerank.start(tmp_path, attempt=0, changes=["model.name=resnet18"], config={"localBatchSize": 1})
+    assert rank.wait(timeout=300) == failures.CONFIG_ERROR.exit_code
+    record = json.loads((tmp_path / "uid-0.json").read_text())
+    assert record["message"].startswith("localBatchSize: 1 image of 8 x 8 pixels is 1 x 1 in ")
 
 
 def test_a_stale_process_does_not_disturb_its_successor(undisturbed: Path, tmp_path: Path) -> None:
