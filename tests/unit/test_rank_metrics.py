@@ -24,9 +24,9 @@ AVERAGED = GOOD | {"ema": {"decay": 0.9}}
 def started(
     config: Mapping[str, object] = GOOD, path: Path | None = None, publish: Callable[[Row], object] = lambda row: None
 ) -> tuple[Metrics, MetricLogger]:
-    metrics, shape = Metrics(msgspec.convert(config, Config), 0, "GEMM"), {"total": 66, "per_epoch": 22, "batch": 64}
-    board = ProgressState(Progress(state="Starting", stage="base", attempt=0))
-    return metrics, MetricLogger(board, metrics, CsvLog(path), **shape, ranks=2, publish=publish)
+    metrics = Metrics(msgspec.convert(config, Config), 0, "GEMM")
+    board, log = ProgressState(Progress(state="Starting", stage="base", attempt=0)), CsvLog(path)
+    return metrics, MetricLogger(board, metrics, log, total=66, per_epoch=22, batch=64, ranks=2, publish=publish)
 
 
 def series(metrics: Metrics) -> dict[str, float]:
