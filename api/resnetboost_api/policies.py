@@ -153,8 +153,8 @@ class LossLimit(Block, frozen=True, kw_only=True):
 
     loss_above: Annotated[float, Meta(ge=0, le=1000000)] = 3.0
     """Limit of a step's loss, as a multiple of the running median of the losses before it, above 1. The median is that
-    of the latest 100 losses that were not above the limit themselves, and at most ln(numClasses), the loss of an
-    untrained network.
+    of the latest 100 losses that were not above the limit themselves, and at most the loss of an untrained network,
+    which is ln(numClasses) for the cross entropy.
     """
     for_steps: Annotated[int, Meta(ge=1, le=1000000)] = 50
     """How many steps in a row the loss must be above that limit. A roll-back goes back at least as many steps."""

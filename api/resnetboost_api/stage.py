@@ -251,8 +251,9 @@ class Training(Block, frozen=True, kw_only=True):
     epochs: Annotated[int, Meta(ge=1, le=100000)]
     """How often the stage goes over the training data."""
     local_batch_size: Annotated[int, Meta(ge=1, le=65536)]
-    """Images that a rank works on at a time. The global batch, what a step learns from, is the deviceCount of the stage
-    times this number times accumulationSteps, and must not be larger than the training data.
+    """Images that a rank works on at a time. The global batch, what a step learns from, is the deviceCount of the
+    stage times this number times accumulationSteps, and must not be larger than the training data. At least 2 where
+    an image becomes 1 x 1 in the network, since batch normalisation of a single number learns nothing.
     """
     accumulation_steps: Annotated[int, Meta(ge=1, le=65536)] = 1
     """How many batches of localBatchSize each rank goes through for one step, which is made with their mean gradient:

@@ -154,6 +154,22 @@ def test_the_student_learns_and_the_teacher_keeps_its_bits(algorithm: str, tmp_p
     assert saved is not None and not [name for file in saved.values() for name in file if "teacher" in name]
 
 
+def confident(folder: Path) -> Path:
+    """A file of weights of a teacher that gives nearly all to one class, as trained ones do."""
+    path, weights = folder / "teacher.safetensors", drawn("resnet32")
+    weightfile.write(path, weights | {"fc.weight": 100 * weights["fc.weight"]})
+    return path
+
+
+def test_a_student_that_begins_far_above_a_plain_loss_has_not_diverged(tmp_path: Path) -> None:
+    device.prepare()
+    rule = {"teacher": str(confident(tmp_path)), "temperature": 6, "alpha": 0.9}
+    program = programmed(settings(tmp_path, distillation=rule, divergence={"lossAbove": 3, "forSteps": 1}))
+    images, labels = batch()
+    losses = [program.step(images, labels, StepSchedule(number, 1e-4, 0.1), stop=False).loss for number in range(3)]
+    assert min(losses) > 3 * np.log(10)
+
+
 def test_micro_batches_and_a_reloaded_state_give_the_same_bits(tmp_path: Path) -> None:
     device.prepare()
     stage = settings(written(tmp_path), accumulationSteps=2)

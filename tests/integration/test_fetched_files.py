@@ -1,8 +1,12 @@
 """Weights, runs and data sets at an address in object storage, and the cache of their copies; on a real S3 gateway."""
 
+import errno
+import io
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from resnetboost_trainer.checkpoint.evaluations import BestMark, evaluated
 from resnetboost_trainer.data import registry
 from resnetboost_trainer.failures import ConfigError, DataError, StorageError
 from resnetboost_trainer.storage import address, cache
-from resnetboost_trainer.storage.bucket import Bucket, Object
+from resnetboost_trainer.storage.bucket import PART_BYTES, Bucket, Object
 from resnetboost_trainer.storage.cache import Cache
 from support.smallcheckpoints import CONTENTS, MODEL, keep, manifest, save, tree
 
@@ -222,6 +226,28 @@ def test_a_copy_in_use_outlives_its_deletion(storage: Gateway, tmp_path: Path) -
     assert not kept.path("a", "").exists() and (tmp_path / "used").read_bytes() == b"a" * 30
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["one volume", "two volumes"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_copy_that_another_process_deletes_before_it_is_linked_is_fetched_again(
+    apart: bool, times: int, storage: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(storage, tmp_path / "cache")
+    kept.cache.link(kept.bucket, kept.objects["a"], tmp_path / "first")
+    link, deletions = os.link, [kept.path("a", "")] * times
+
+    def after_a_deletion(path: Path, to: Path) -> None:
+        if deletions:
+            deletions.pop().unlink()
+        if apart:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        link(path, to)
+
+    monkeypatch.setattr(os, "link", after_a_deletion)
+    kept.cache.link(kept.bucket, kept.objects["a"], tmp_path / "used")
+    assert (tmp_path / "used").read_bytes() == b"a" * 30
+    assert (kept.cache.hits, kept.cache.misses) == (0, 2)
+
+
 def test_a_damaged_copy_is_fetched_again_and_a_changed_object_too(storage: Gateway, tmp_path: Path) -> None:
     kept = Kept(storage, tmp_path / "cache")
     kept.read("a", "b")
@@ -233,6 +259,44 @@ def test_a_damaged_copy_is_fetched_again_and_a_changed_object_too(storage: Gatew
     kept.bucket.put("a", b"A" * 30)
     (now,) = [found for found in kept.bucket.objects() if found.key == "a"]
     assert kept.cache.read(kept.bucket, now) == b"A" * 30
+
+
+class Swapping(io.BytesIO):
+    """A file that puts another content of an object into its bucket as soon as the first part of it has come."""
+
+    def __init__(self, bucket: Bucket, key: str, content: bytes) -> None:
+        super().__init__()
+        self.swap: Callable[[], object] | None = lambda: bucket.put(key, content)
+
+    def write(self, data: Any) -> int:
+        written, swap, self.swap = super().write(data), self.swap, None
+        if swap is not None:
+            swap()
+        return written
+
+
+@pytest.mark.parametrize("size", [PART_BYTES + 9, PART_BYTES + 8, PART_BYTES + 10, 0])
+def test_a_download_never_mixes_two_contents(size: int, storage: Gateway) -> None:
+    bucket = Bucket(address.parse("s3://bucket", "x"), 1)
+    bucket.put("large", b"1" * (PART_BYTES + 9))
+    (found,) = bucket.objects()
+    whole = io.BytesIO()
+    bucket.download(found, whole)
+    assert whole.getvalue() == b"1" * (PART_BYTES + 9)
+    with pytest.raises(StorageError, match="s3://bucket/large: "):
+        bucket.download(found, Swapping(bucket, "large", b"2" * size))
+
+
+def test_what_has_changed_since_it_was_listed_is_not_kept_as_what_was_listed(storage: Gateway, tmp_path: Path) -> None:
+    kept = Kept(storage, tmp_path / "cache")
+    kept.bucket.put("a", b"A" * 30)
+    with pytest.raises(StorageError, match="s3://bucket/a: it has changed since it was listed; start again"):
+        kept.cache.link(kept.bucket, kept.objects["a"], tmp_path / "before")
+    assert not (tmp_path / "before").exists()
+    (now,) = [found for found in kept.bucket.objects() if found.key == "a"]
+    kept.cache.link(kept.bucket, now, tmp_path / "after")
+    assert (tmp_path / "after").read_bytes() == b"A" * 30
+    assert (kept.cache.hits, kept.cache.misses) == (0, 2)
 
 
 def test_an_object_that_vanishes_is_a_storage_error(storage: Gateway, tmp_path: Path) -> None:

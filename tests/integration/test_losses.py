@@ -1,14 +1,18 @@
 """Losses of a stage against PyTorch's (timm's, Hinton's), and weights of classes over ranks and micro batches."""
 
+import math
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import mindspore
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 from sklearn.utils.class_weight import compute_class_weight
@@ -16,7 +20,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from resnetboost_trainer import config
 from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.distributed.communicator import Communicator
-from resnetboost_trainer.engine import class_weights, device, loss, objective
+from resnetboost_trainer.engine import class_weights, device, distillation, loss, objective
 from resnetboost_trainer.engine.distillation import Distilled
 from resnetboost_trainer.engine.loss import WeightedCrossEntropy
 from resnetboost_trainer.engine.objective import Objective
@@ -192,3 +196,48 @@ def test_binary_cross_entropy_learns() -> None:
         program.objective.begin(whole)
         losses.append(program.step(images, labels, StepSchedule(number, 0.1, 0.1), stop=False).loss)
     assert losses[-1] < 0.7 * losses[0]
+
+
+UNEVEN = [20, 1, 1, 1, 1, 5, 1, 1, 0, 0.1]
+STAGES: dict[str, dict[str, Any]] = {
+    "plain": {"labelSmoothing": 0},
+    "smoothed": {"labelSmoothing": 0.2, "labelSmoothingOver": "OtherClasses"},
+    "weighted": {"loss": {"classWeights": UNEVEN}, "labelSmoothing": 0},
+    "weighted and smoothed": {"loss": {"classWeights": UNEVEN}, "labelSmoothing": 0.2},
+    "balanced": {"loss": {"classWeighting": "Balanced"}, "labelSmoothing": 0.1},
+    "binary": {"loss": {"function": "BinaryCrossEntropy", "targetThreshold": 0.2}},
+    "binary, weighted": {"loss": {"function": "BinaryCrossEntropy", "classWeights": [100 * it for it in UNEVEN]}},
+}
+
+
+@pytest.mark.parametrize("mixes", [False, True], ids=["plain labels", "mixed labels"])
+@pytest.mark.parametrize("name", STAGES)
+def test_the_untrained_loss_is_that_of_equal_logits(name: str, mixes: bool) -> None:
+    stage = settings(**STAGES[name])
+    labels = np.concatenate([np.arange(10), np.repeat(np.arange(4), [50, 3, 7, 30])]).astype(np.int32)
+    goal = Objective(stage, labels, mixes)
+    goal.begin(np.arange(len(labels)))
+    shares = np.eye(10, dtype=np.float32)[labels]
+    mixed = Tensor(0.7 * shares + 0.3 * shares[::-1]) if mixes else Tensor(labels)
+    value = float(goal.loss(Tensor(np.zeros((len(labels), 10), np.float32)), mixed))
+    assert goal.untrained == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"labelSmoothing": 0}, {"labelSmoothing": 0.1}])
+def test_the_untrained_loss_of_plain_cross_entropy_is_the_logarithm_of_the_classes(changes: dict[str, Any]) -> None:
+    assert Objective(settings(**changes)).untrained == math.log(10)
+
+
+@hypothesis.settings(deadline=None, max_examples=15)  # each compiles a graph
+@given(st.floats(0.05, 100), st.floats(0.01, 1), st.floats(0, 50), st.integers(0, 99))
+def test_the_untrained_loss_of_a_student_is_no_less_than_that_of_equal_logits(
+    temperature: float, alpha: float, confidence: float, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    rule = config.Distillation(teacher="/", temperature=temperature, alpha=alpha)
+    of_teacher = confidence * draw.standard_normal((SAMPLES, CLASSES))
+    shares = np.eye(CLASSES)[draw.integers(0, CLASSES, SAMPLES)]
+    labels = Tensor(np.concatenate([shares, of_teacher], 1).astype(np.float32))
+    cell = Distilled(loss.CrossEntropy(), temperature, alpha)
+    value = float(cell(Tensor(np.zeros((SAMPLES, CLASSES), np.float32)), labels))
+    assert value <= distillation.untrained(rule, math.log(CLASSES), CLASSES) * (1 + 1e-5)

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from resnetboost_api import failures
 from support import onerank
 from support.smallcheckpoints import tree
 
@@ -99,6 +101,30 @@ def test_a_job_applied_again_goes_on_from_its_predecessor_to_the_same_bits(undis
     assert sorted(path.name for path in ours.glob("step-*"))[0] == "step-00000017", "it did not begin afresh"
     assert onerank.final_weights(ours) == onerank.final_weights(undisturbed)
     assert tree(theirs) == before
+
+
+@pytest.mark.parametrize("uid", ["uid", "again"], ids=["killed before its exit", "applied again"])
+@pytest.mark.parametrize("ends", [{}, {"stopWhen": {"top1": 0.1}}], ids=["after all epochs", "early"])
+def test_a_finished_training_that_resumes_evaluates_and_ends_well(
+    uid: str, ends: dict[str, Any], tmp_path: Path
+) -> None:
+    config = {"tracking": {"tensorboard": {}}, "evaluateEveryEpochs": 1, **ends}
+    onerank.train(tmp_path, attempt=0, config=config, keep=1)
+    (last,) = (tmp_path / BASE / "attempt-0").glob("step-*")
+    before = list(csv.DictReader((last.parent / "metrics.csv").open()))[-1]
+    onerank.train(tmp_path, attempt=1, uid=uid, config=config, keep=1, resume="IfPresent")
+    stage = tmp_path / "checkpoints" / uid / "base"
+    (row,) = csv.DictReader((stage / "attempt-1" / "metrics.csv").open())
+    names = ("step", "epoch", "ranks", "top1", "top5", "test_loss")
+    assert [row[name] for name in names] == [before[name] for name in names]
+    assert f"{100 * float(row['top1']):.2f}" in (stage / "model-card.md").read_text()
+
+
+def test_a_batch_of_one_number_per_channel_is_refused_before_training(tmp_path: Path) -> None:
+    rank = onerank.start(tmp_path, attempt=0, changes=["model.name=resnet18"], config={"localBatchSize": 1})
+    assert rank.wait(timeout=300) == failures.CONFIG_ERROR.exit_code
+    record = json.loads((tmp_path / "uid-0.json").read_text())
+    assert record["message"].startswith("localBatchSize: 1 image of 8 x 8 pixels is 1 x 1 in ")
 
 
 def test_a_stale_process_does_not_disturb_its_successor(undisturbed: Path, tmp_path: Path) -> None:

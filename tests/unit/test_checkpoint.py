@@ -132,6 +132,29 @@ def test_a_write_cut_off_anywhere_leaves_no_checkpoint(tmp_path: Path, monkeypat
     assert not list(tmp_path.rglob("*.partial")), "and no rubbish that fills the disk"
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["new folders", "beside metrics"])
+def test_a_power_loss_after_the_first_save_loses_nothing_of_it(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry of a folder is on disk once the folder is flushed after its creation."""
+    on_disk, flush = set[Path](), os.fsync
+
+    def record(descriptor: int) -> None:
+        flush(descriptor)
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        on_disk.update([place] if place.is_file() else place.iterdir())
+
+    if begun:
+        store.attempt_directory(tmp_path, "uid", "base", 0).mkdir(parents=True)
+    monkeypatch.setattr(os, "fsync", record)
+    final = save(tmp_path, 20)
+    folders = [folder for folder in final.parents if folder.is_relative_to(tmp_path) and folder != tmp_path]
+    assert len(folders) == 3
+    assert {final, *folders} <= on_disk
+    written = [final.with_name(f".{final.name}.partial") / path.name for path in final.iterdir()]
+    assert written and set(written) <= on_disk
+
+
 def test_leftovers_of_a_killed_writer_are_replaced(tmp_path: Path) -> None:
     partial = store.attempt_directory(tmp_path, "uid", "base", 0) / ".step-00000020.partial"
     partial.mkdir(parents=True)

@@ -1,5 +1,6 @@
 """The watch on the loss, which checkpoints a roll-back abandons, which batches it skips and which checkpoints stay."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,8 @@ from support.trainerconfig import GOOD
 ALONE = Communicator(0, 1)
 
 
-def watch(for_steps: int = 3, above: float = 3.0) -> LossWatch:
-    return LossWatch(LossLimit(loss_above=above, for_steps=for_steps), 10, ALONE)
+def watch(for_steps: int = 3, above: float = 3.0, untrained: float = math.log(10)) -> LossWatch:
+    return LossWatch(LossLimit(loss_above=above, for_steps=for_steps), untrained, ALONE)
 
 
 def first_divergence(found: LossWatch, losses: list[float], first: int = 0) -> int | None:
@@ -54,6 +55,11 @@ def test_a_long_divergence_does_not_become_its_own_median() -> None:
 
 def test_a_training_that_is_ruined_from_its_first_step_on_is_found() -> None:
     assert first_divergence(watch(5), [30.0] * 50) == 5
+
+
+def test_the_loss_of_an_untrained_network_is_the_yardstick_of_the_first_steps() -> None:
+    assert first_divergence(watch(5, untrained=20.0), [30.0] * 50) is None
+    assert first_divergence(watch(5, untrained=9.0), [30.0] * 50) == 5
 
 
 def test_a_training_that_learns_nothing_does_not_diverge() -> None:

@@ -40,6 +40,16 @@ def test_a_later_attempt_replaces_the_same_and_all_later_steps(tmp_path: Path) -
     )
 
 
+def test_an_attempt_that_only_evaluates_the_last_step_again_keeps_what_was_measured_in_it(tmp_path: Path) -> None:
+    folder, root = begun(tmp_path)
+    attempt(root, "base", 0, HEADER + "1,1.0,\n2,0.9,\n")
+    attempt(root, "base", 1, HEADER + "2,,0.8\n")
+    attempt(root, "boost", 2, HEADER + "2,,0.7\n")
+    metricsfile.merge(folder)
+    lines = folder.metrics_file.read_text().splitlines()[1:]
+    assert lines == ["base,0,1,1.0,", "base,0,2,0.9,0.8", "boost,2,2,,0.7"], "the second stage took over a checkpoint"
+
+
 def test_attempts_are_ordered_by_number_and_stages_as_in_the_job(tmp_path: Path) -> None:
     folder, root = begun(tmp_path)
     attempt(root, "boost", 11, HEADER + "1,0.5,0.9\n")

@@ -91,7 +91,7 @@ def test_it_is_measured_where_a_step_has_two_small_batches(
     assert (None if found is None else (found.small, found.large)) == batches
 
 
-def test_the_gauge_has_the_scale_once_there_is_one_and_keeps_it() -> None:
+def test_the_gauge_has_the_scale_while_there_is_one() -> None:
     metrics = Metrics(msgspec.convert(GOOD | {"gradientNoise": True}, Config), 0, "GEMM")
 
     def shown() -> list[str]:
@@ -104,8 +104,11 @@ def test_the_gauge_has_the_scale_once_there_is_one_and_keeps_it() -> None:
     assert shown() == [], "a scale of 0 would be wrong"
     metrics.observe_step(record(noise=NoiseRecord(2.0, 0.01, 200.0)), 2)
     metrics.observe_step(record(left_out=True), 2)
+    assert shown() == ["200.0"], "a step that is left out measures nothing"
     metrics.observe_step(record(noise=NoiseRecord(2.0, -1.0, None)), 2)
-    assert shown() == ["200.0"]
+    assert shown() == [], "the noise is larger than what the batch can tell"
+    metrics.observe_step(record(noise=NoiseRecord(2.0, 0.02, 100.0)), 2)
+    assert shown() == ["100.0"]
 
 
 def test_the_report_has_the_scale_beside_the_global_batch() -> None:

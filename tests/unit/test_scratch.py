@@ -1,5 +1,6 @@
 """Scratch folders: those of killed processes go with the next process, those in use stay."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -32,6 +33,27 @@ def test_the_next_process_removes_what_a_killed_one_left_and_nothing_else(place:
     assert len(list(place.iterdir())) == 3
     following = Scratch("graphs-")
     assert set(place.iterdir()) == {mine.path, following.path, place / "graphs-strange"}
+
+
+def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_anew(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one takes it for a killed process's: it begins between the creation of the lock file and its lock."""
+    lock, others = fcntl.flock, list[Scratch]()
+
+    def late(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not others:
+            monkeypatch.setattr(fcntl, "flock", lock)
+            others.append(Scratch("graphs-"))
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    mine = Scratch("graphs-")
+    assert set(place.iterdir()) == {mine.path, others[0].path}
+    following = Scratch("graphs-")
+    assert set(place.iterdir()) == {mine.path, others[0].path, following.path}
+    mine.remove()
+    assert not mine.path.exists()
 
 
 def test_removing_twice_is_removing_once(place: Path) -> None:

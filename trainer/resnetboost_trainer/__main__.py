@@ -121,7 +121,7 @@ def _train(settings: Config, environment: Environment, progress: ProgressState, 
     from resnetboost_trainer.data import checks, registry
     from resnetboost_trainer.distributed import ranktable, virtual_ranks
     from resnetboost_trainer.distributed.communicator import Rendezvous
-    from resnetboost_trainer.engine import class_weights
+    from resnetboost_trainer.engine import batch_statistics, class_weights
     from resnetboost_trainer.metrics.server import Server
 
     startup, stop = StartupTimes(), StopRequest()
@@ -133,6 +133,7 @@ def _train(settings: Config, environment: Environment, progress: ProgressState, 
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
     virtual = virtual_ranks.of(settings, environment.world_size)
     checks.check_batch(samples, virtual.count, batch, mixes, accumulated)
+    batch_statistics.check(settings, *dataset.train.shape[1:], environment.world_size)
     class_weights.of(settings.loss, dataset.train.labels, settings.model.num_classes)
     remote.prepare(settings, environment)
     pretrained.check(settings, environment, dataset.channels)

@@ -19,9 +19,11 @@ class Scratch:
 
     def __init__(self, prefix: str) -> None:
         _sweep(prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        self._lock: int | None = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path, descriptor = _made(prefix)
+        while not _is_there(self.path / _LOCK, descriptor):
+            os.close(descriptor)
+            self.path, descriptor = _made(prefix)
+        self._lock: int | None = descriptor
 
     def remove(self) -> None:
         """Remove the folder with all that is in it. The second time it does nothing."""
@@ -29,6 +31,21 @@ class Scratch:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = None
+
+
+def _made(prefix: str) -> tuple[Path, int]:
+    """Make a folder and lock it. Another process may have removed it before it was locked."""
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    descriptor = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return path, descriptor
+
+
+def _is_there(path: Path, descriptor: int) -> bool:
+    """True if the path still names the open file."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    return False
 
 
 def _sweep(prefix: str) -> None:

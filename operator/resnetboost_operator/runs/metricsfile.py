@@ -74,14 +74,22 @@ def _columns(rows: Iterable[Row]) -> list[str]:
 def merged(attempts: Iterable[Sequence[Row]]) -> list[Row]:
     """Rows of one stage over its attempts: a later one replaces the same and all later steps before it.
 
-    A killed attempt may have trained beyond its last checkpoint; the next one repeated those steps.
+    A killed attempt may have trained beyond its last checkpoint; the next one repeated those steps. One that resumed
+    after the stage's last step has made none: its row is an evaluation, and adds to the row of that step.
     """
     result: list[Row] = []
     for rows in attempts:
         if rows:
             first = int(rows[0]["step"])
-            result = [row for row in result if int(row["step"]) < first] + list(rows)
+            made = [] if rows[0].get("loss") else [row for row in result if int(row["step"]) == first]
+            begin = _filled(made[0], rows[0]) if made else rows[0]
+            result = [row for row in result if int(row["step"]) < first] + [begin, *rows[1:]]
     return result
+
+
+def _filled(row: Row, by: Row) -> Row:
+    """A row with another one's values where it has none."""
+    return {name: row.get(name) or by.get(name, "") for name in row | by}
 
 
 def _attempts(stage: Path, name: str) -> Iterable[list[Row]]:

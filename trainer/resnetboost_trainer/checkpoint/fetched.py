@@ -13,7 +13,7 @@ from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.scratch import Scratch
 from resnetboost_trainer.storage import address, cache
 from resnetboost_trainer.storage.address import Address
-from resnetboost_trainer.storage.bucket import Bucket, Missing, Object, TooLarge
+from resnetboost_trainer.storage.bucket import Bucket, Changed, Missing, Object, TooLarge
 from resnetboost_trainer.storage.cache import Cache
 
 # Of a command, whose user waits for it; a job says its own.
@@ -111,7 +111,7 @@ def _chosen(
             for name in (*manifest.files, store.MANIFEST, f"../{lineage.METRICS}"):
                 _link(bucket, objects, _joined(folder, name), copies, to / name, name.startswith("../"))
             store.verify_files(to, manifest)
-        except (Damaged, Missing) as damage:
+        except (Damaged, Missing, Changed) as damage:
             log.warning("%s is skipped: %s", bucket.address.below(folder.as_posix()), damage)
             continue
         return to.resolve()

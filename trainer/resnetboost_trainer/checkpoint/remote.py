@@ -20,7 +20,7 @@ from resnetboost_trainer.checkpoint.lookup import MAX_FOLDERS, MAX_MANIFESTS, Jo
 from resnetboost_trainer.checkpoint.store import MANIFEST, Damaged, Kind, Manifest, Usable, every
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.storage import address
-from resnetboost_trainer.storage.bucket import Bucket, Missing, TooLarge
+from resnetboost_trainer.storage.bucket import Bucket, Changed, Missing, TooLarge
 
 FIELD = "checkpoint.url"
 # Requests at the same time, where jobs are searched by name.
@@ -113,10 +113,10 @@ class Remote:
             raise Damaged(f"{MANIFEST}: {name!r} is not a plain file name")
         try:
             with (to / name).open("wb") as file:
-                self.bucket.download(self._key(path, name), file, at_most)
+                self.bucket.download(self.bucket.look_up(self._key(path, name), at_most), file)
                 file.flush()
                 os.fsync(file.fileno())
-        except (Missing, TooLarge) as error:
+        except (Missing, TooLarge, Changed) as error:
             raise Damaged(f"{name}: {error}") from error
 
     def bring(self, job_uid: str, stage: str, before_attempt: float = math.inf, usable: Usable = every) -> bool:

@@ -41,6 +41,8 @@ MANIFEST_LIMIT_BYTES = 1 << 20
 _PLACES = {kind: re.compile(rf"{kind}-(\d{{8}}|[1-9]\d{{8,17}})") for kind in get_args(Kind)}
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
+_LEVELS = 3  # of folders above an attempt's: the stage's, the job's and the root
+
 log = logging.getLogger(__name__)
 
 
@@ -153,7 +155,9 @@ def write_files(directory: Path, manifest: Manifest, fill: Fill, kind: Kind) -> 
         sync(partial)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
-        sync(directory)
+        # Its folder may be new, and those above: their entries must be on disk too, before older ones are deleted.
+        for folder in (directory, *directory.parents[:_LEVELS]):
+            sync(folder)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
         raise

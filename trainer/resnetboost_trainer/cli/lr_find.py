@@ -18,6 +18,7 @@ from resnetboost_trainer import config, failures
 from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import checks, registry
 from resnetboost_trainer.data.registry import Dataset
+from resnetboost_trainer.engine import batch_statistics
 from resnetboost_trainer.failures import ConfigError, NumericsError
 
 INTERRUPTED = 130  # the shells' exit code for SIGINT
@@ -75,6 +76,7 @@ def _sweep(settings: Config, environment: Environment, rates: Sequence[float]) -
     ranks = settings.virtual_ranks or 1
     mixes, accumulated = dataset.mixing is not None, settings.accumulation_steps
     checks.check_batch(len(dataset.train.labels), ranks, settings.local_batch_size, mixes, accumulated)
+    batch_statistics.check(settings, *dataset.train.shape[1:], 1)
     environment = msgspec.structs.replace(environment, checkpoints=None, world_size=1, rank=0, index=0)
     rendezvous, first = Rendezvous(environment), math.nan
     try:

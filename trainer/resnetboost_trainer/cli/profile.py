@@ -21,6 +21,7 @@ from resnetboost_trainer.config import Config, Environment
 from resnetboost_trainer.data import checks, registry
 from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.distributed import ranktable, virtual_ranks
+from resnetboost_trainer.engine import batch_statistics
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.kernels import library
 from resnetboost_trainer.profiling.layer_times import LayerTimes
@@ -82,6 +83,7 @@ def _check_batch(settings: Config, environment: Environment, dataset: Dataset) -
     batch, accumulated = settings.local_batch_size, settings.accumulation_steps
     ranks = virtual_ranks.of(settings, environment.world_size).count
     checks.check_batch(samples, ranks, batch, mixes, accumulated)
+    batch_statistics.check(settings, *dataset.train.shape[1:], environment.world_size)
 
 
 def _measured(settings: Config, environment: Environment, dataset: Dataset, folder: Path, steps: int) -> Profile:

@@ -12,6 +12,7 @@ line search of PCA, virtual ranks) uses the same numbers.
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import get_args
 
@@ -70,6 +71,16 @@ class Distilled(nn.Cell):
         if self.alpha == 1:
             return distilled
         return self.of_labels(logits, labels[:, :classes]) * (1 - self.alpha) + distilled
+
+
+def untrained(rule: config.Distillation, of_labels: float, classes: int) -> float:
+    """Return at least the loss of an untrained student, whose loss of the labels is `of_labels`.
+
+    The divergence of equal logits is at most ln(classes). Divided by a temperature below 1, the small logits of an
+    untrained network are no longer nearly equal: then that grows as 1 / temperature.
+    """
+    factor = rule.alpha * rule.temperature * max(rule.temperature, 1.0)
+    return (1 - rule.alpha) * of_labels + factor * math.log(classes)
 
 
 def of(stage: config.Config, dataset: Dataset, communicator: Communicator, sha256: str = "") -> tuple[Teacher, str]:

@@ -30,8 +30,9 @@ class LossWatch:
     Without this bound a training that is ruined from its first steps on would never be above its own median.
     """
 
-    def __init__(self, limit: LossLimit, classes: int, communicator: Communicator) -> None:
-        self.limit, self.untrained, self.communicator = limit, math.log(classes), communicator
+    def __init__(self, limit: LossLimit, untrained: float, communicator: Communicator) -> None:
+        """`untrained` is the loss of an untrained network."""
+        self.limit, self.untrained, self.communicator = limit, untrained, communicator
         self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
         self._above = 0
 

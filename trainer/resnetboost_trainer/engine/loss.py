@@ -3,6 +3,8 @@
 Labels are classes (n,) or, mixed, shares of the classes (n, K); both are smoothed.
 """
 
+import math
+
 import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -127,3 +129,18 @@ def of(stage: config.Config, weights: NDArray[np.float32] | None) -> nn.Cell:
     if loss.function == "BinaryCrossEntropy":
         return BinaryCrossEntropy(smoothing, over, loss.target_threshold, weights)
     return CrossEntropy(smoothing, over) if weights is None else WeightedCrossEntropy(smoothing, over, weights)
+
+
+def untrained(stage: config.Config, weights: NDArray[np.float32] | None, mean_weight: float, divided: bool) -> float:
+    """Return the loss of logits that are all equal: about that of a network which nothing has trained.
+
+    `mean_weight` is that of the training labels; `divided`: the loss of each step is divided by that of its labels.
+    """
+    classes = stage.model.num_classes
+    if stage.loss.function == "BinaryCrossEntropy":
+        return math.log(2) * (1.0 if weights is None else float(weights.mean()))
+    if weights is None:
+        return math.log(classes)
+    kept, spread = kept_and_spread(stage.label_smoothing, stage.label_smoothing_over, classes)
+    found = math.log(classes) * (kept * mean_weight + spread * float(weights.sum()))
+    return found / mean_weight if divided else found

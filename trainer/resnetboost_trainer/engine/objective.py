@@ -15,6 +15,7 @@ from resnetboost_trainer.engine.loss import WeightedCrossEntropy
 class Objective:
     """The loss of a stage, (logits, labels) -> (), for the labels that `labels` makes.
 
+    `untrained` is about the loss of a network that nothing has trained, the yardstick of a loss that diverges.
     `teacher_sha256` is, on the leader, the hash of the teacher's file.
     """
 
@@ -31,8 +32,10 @@ class Objective:
         self.teacher, self.teacher_sha256 = teacher, teacher_sha256
         self._labels, self._mixes = training_labels, mixes
         self._of_labels = self.loss = loss.of(stage, self.weights)
+        self.untrained = loss.untrained(stage, self.weights, self._mean_weight(), self._divides)
         if stage.distillation is not None:
             assert teacher is not None, "a stage that distils has a teacher"
+            self.untrained = distillation.untrained(stage.distillation, self.untrained, stage.model.num_classes)
             self.loss = Distilled(self._of_labels, stage.distillation.temperature, stage.distillation.alpha)
 
     def labels(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -41,9 +44,20 @@ class Objective:
 
     def begin(self, whole: NDArray[np.int64]) -> None:
         """Prepare a step with a global batch of these training images. Without it, weights are divided by nothing."""
-        if isinstance(self._of_labels, WeightedCrossEntropy) and self._labels is not None and not self._mixes:
-            assert self.weights is not None
+        if self._divides:
+            assert self.weights is not None and self._labels is not None
             self._of_labels.divide_by(class_weights.mean(self.weights, self._labels[whole]))
+
+    @property
+    def _divides(self) -> bool:
+        """True if the loss of a step is divided by the mean weight of its labels."""
+        return isinstance(self._of_labels, WeightedCrossEntropy) and self._labels is not None and not self._mixes
+
+    def _mean_weight(self) -> float:
+        """Mean weight of all training labels; without them that of the classes."""
+        if self.weights is None:
+            return 1.0
+        return float(self.weights.mean()) if self._labels is None else class_weights.mean(self.weights, self._labels)
 
 
 def of(stage: config.Config, dataset: Dataset, communicator: Communicator, teacher_sha256: str = "") -> Objective:

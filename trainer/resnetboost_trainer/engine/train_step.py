@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 # noise is measured the squared norm of the rank's own gradient.
 STOP, SECONDS = TAIL, TAIL + 1
 
-# Limit of the loss as a multiple of ln(classes), the loss of an untrained network; above it training cannot recover.
+# Limit of the loss as a multiple of an untrained network's; above it training cannot recover.
 DIVERGED = 1000.0
 
 
@@ -73,7 +73,7 @@ class Program:
         self.average = self._average(config)
         self.watch: LossWatch | None = None
         if config.divergence is not None:
-            self.watch = self.state.watch = LossWatch(config.divergence, self.classes, communicator)
+            self.watch = self.state.watch = LossWatch(config.divergence, self.objective.untrained, communicator)
         self.scaler = grad_scaler.of(config)
         self.statistics = None if self.scaler is None else self.of_each or Statistics(network)
         self.state.add([] if self.scaler is None else self.scaler.parameters)
@@ -277,7 +277,7 @@ class Program:
 
     def _check(self, scalars: Floats, now: StepSchedule) -> None:
         """Raise NumericsError or Diverged for numbers that must not reach the weights."""
-        _check_numbers(scalars, self.classes, self._advice(now))
+        _check_numbers(scalars, self.objective.untrained, self._advice(now))
         if self.watch is not None:
             self.watch.check(now.step + 1, float(scalars[LOSS]), self._advice(now))
 
@@ -319,11 +319,11 @@ def _buckets(config: Config, sizes: Sequence[int], scale: float | Parameter) -> 
     return buckets
 
 
-def _check_numbers(scalars: Floats, classes: int, remedy: str) -> None:
+def _check_numbers(scalars: Floats, untrained: float, remedy: str) -> None:
     """Raise NumericsError for values that are not finite and for a diverged loss, which may stay finite with BN."""
     if not np.isfinite(scalars[LOSS]):
         raise NumericsError(f"the loss is not finite {remedy}")
     if not np.isfinite(scalars[NORM_SQUARED]):
         raise NumericsError(f"a gradient is not finite {remedy}")
-    if scalars[LOSS] > DIVERGED * np.log(classes):
+    if float(scalars[LOSS]) > DIVERGED * untrained:
         raise NumericsError(f"training has diverged to a loss of {scalars[LOSS]:.3g} {remedy}")

@@ -40,7 +40,7 @@ class MetricLogger:
         self._window, self._durations = Window(min(WINDOW_STEPS, per_epoch)), Window(min(WINDOW_STEPS, per_epoch))
         self.stragglers = stragglers
         self._publish = publish
-        self._row: Row = {}
+        self._row: Row | None = None  # of the last step, begun by `_begin_row`
         self._marks: Row = {}  # of the next row alone
         self.skipped_batches = 0
         self._logged = -math.inf  # log the first step at once: users wait to see that it runs
@@ -67,13 +67,11 @@ class MetricLogger:
 
     def diverged(self, step: int, learning_rate: float | None) -> None:
         """Mark the row of a step that diverged; if its update was not made, it has none yet."""
-        if self._row.get("step") == step:
-            self._row |= {"diverged": 1}
+        if self._row is None or self._row["step"] != step:
             self.settle()
-            return
+            self._row = self._begin_row(step) | {"loss": math.nan, "learning_rate": learning_rate}
+        self._row |= {"diverged": 1}
         self.settle()
-        here: Row = {"epoch": step / self.per_epoch, "time": round(time.time(), 3), "learning_rate": learning_rate}
-        self._write({"step": step, "loss": math.nan, "diverged": 1, "skipped_batches": self.skipped_batches, **here})
 
     def saves(self, step: int, every_steps: int) -> None:
         """Report that this rank writes the checkpoints; a restart would resume from that step."""
@@ -100,14 +98,14 @@ class MetricLogger:
         """Report an evaluation after the last step."""
         self.metrics.observe_evaluation(result, seconds)
         self.progress.update(top1=result.top1, top5=result.top5, test_loss=result.loss)
-        self._row |= result.row()
+        self._add(result.row())
         text, step = "test of step %d: top-1 %.2f %%, top-5 %.2f %%, loss %.4f", self.progress.read().step
         log.info(text, step, result.top1 * 100, result.top5 * 100, result.loss)
 
     def evaluated_average(self, result: EvaluationRecord) -> None:
         """Report an evaluation of the averaged weights after the last step."""
         self.metrics.observe_ema_evaluation(result)
-        self._row |= result.row("ema_")
+        self._add(result.row("ema_"))
         text = "test of the averaged weights: top-1 %.2f %%, top-5 %.2f %%, loss %.4f"
         log.info(text, result.top1 * 100, result.top5 * 100, result.loss)
 
@@ -144,13 +142,19 @@ class MetricLogger:
 
     def settle(self) -> None:
         """Write the row of the last step. Call it before its checkpoint: a resumed run does not repeat the step."""
-        if self._row:
-            self._write(self._row)
-            self._row = {}
+        if self._row is not None:
+            self.csv_log.add(**self._row)
+            self._publish(self._row)
+            self._row = None
 
-    def _write(self, row: Row) -> None:
-        self.csv_log.add(**row)
-        self._publish(row)
+    def _begin_row(self, step: int) -> Row:
+        """Return the row of a step with what every row has."""
+        place: Row = {"step": step, "epoch": step / self.per_epoch, "time": round(time.time(), 3)}
+        return place | {"skipped_batches": self.skipped_batches, "ranks": self.ranks}
+
+    def _add(self, columns: Row) -> None:
+        """Add columns to the row of the last step; it has none yet in a run that resumed after its last step."""
+        self._row = (self._row or self._begin_row(self.progress.read().step)) | columns
 
     def _judge(self, step: StepRecord) -> None:
         """Report which ranks are slow, at the end of each window of steps."""
@@ -185,11 +189,9 @@ class MetricLogger:
         self.progress.beat()
 
     def _csv(self, step: StepRecord) -> Row:
-        epoch, speed = step.step / self.per_epoch, self.batch / step.step_seconds
-        here: Row = {"epoch": epoch, "time": round(time.time(), 3), "images_per_second": speed}
-        here |= {"skipped_batches": self.skipped_batches, "ranks": self.ranks}
+        speed: Row = {"images_per_second": self.batch / step.step_seconds}
         marks, self._marks = self._marks, {}
-        return step.row() | self.metrics.row(step) | here | marks
+        return self._begin_row(step.step) | step.row() | self.metrics.row(step) | speed | marks
 
     def _log(self, step: StepRecord) -> None:
         self._logged = time.monotonic()

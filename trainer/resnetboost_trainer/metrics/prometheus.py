@@ -10,7 +10,7 @@ from resnetboost_trainer import __version__
 from resnetboost_trainer.config import Config
 from resnetboost_trainer.metrics.algorithm import AlgorithmMetrics
 from resnetboost_trainer.metrics.record import EvaluationRecord, StepRecord
-from resnetboost_trainer.metrics.series import SeriesFactory
+from resnetboost_trainer.metrics.series import LateGauge, SeriesFactory
 from resnetboost_trainer.metrics.stragglers import Stragglers
 
 
@@ -170,10 +170,18 @@ class Metrics:
             self.steps_left_out.inc()
         else:
             self.gradient_norm.set(record.gradient_norm)
-        if self.noise_scale is not None and record.noise is not None and record.noise.scale is not None:
-            self.noise_scale.set(record.noise.scale)
+        if self.noise_scale is not None and record.noise is not None:
+            self._observe_noise(self.noise_scale, record.noise.scale)
         self.learning_rate.set(record.learning_rate)
         self.step.set(record.step)
+
+    @staticmethod
+    def _observe_noise(gauge: LateGauge, scale: float | None) -> None:
+        """Show the scale; an earlier one would be wrong where there is none."""
+        if scale is None:
+            gauge.clear()
+        else:
+            gauge.set(scale)
 
     def observe_ranks(self, judged: Stragglers) -> None:
         """Observe what a window of steps says about this rank among the others."""

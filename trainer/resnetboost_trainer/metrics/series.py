@@ -11,7 +11,7 @@ disable_created_metrics()
 
 
 class LateGauge:
-    """A gauge that is exposed only once it has a value: until then, a loss of 0 would be wrong."""
+    """A gauge that is exposed only while it has a value: before, a loss of 0 would be wrong."""
 
     def __init__(self, gauge: Gauge, labels: tuple[str, ...]) -> None:
         self._gauge, self._labels = gauge, labels
@@ -19,6 +19,10 @@ class LateGauge:
     def set(self, value: float) -> None:
         """Set the value."""
         self._gauge.labels(*self._labels).set(value)
+
+    def clear(self) -> None:
+        """Expose it no longer, until it has a value again."""
+        self._gauge.remove(*self._labels)
 
 
 class LateHistogram:

@@ -226,6 +226,21 @@ def parts(name: str) -> tuple[str, ...]:
     return ("stem", *(f"layer{group + 1}" for group in range(len(topology(name, 3).groups))), "head")
 
 
+def maps(name: str, height: int, width: int) -> dict[str, tuple[int, int]]:
+    """Return height and width of what each part's last batch normalisation sees, for images of that size."""
+    network, found, size = topology(name, 3), dict[str, tuple[int, int]](), (height, width)
+    for convolution in network.stem:
+        found["stem"] = size = _strided(size, convolution.stride)
+    size = _strided(size, 2 if network.pooled else 1)
+    for block in network.blocks:
+        found[part(block.path)] = size = _strided(size, block.stride)
+    return found
+
+
+def _strided(size: tuple[int, int], stride: int) -> tuple[int, int]:
+    return -(-size[0] // stride), -(-size[1] // stride)
+
+
 def _parameters(network: Topology, classes: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     for convolution in network.stem:
         yield from _normalised(convolution)

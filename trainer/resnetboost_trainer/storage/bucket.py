@@ -91,6 +91,10 @@ class TooLarge(StorageError, failure=failures.STORAGE_ERROR):
     """An object is larger than it may be."""
 
 
+class Changed(StorageError, failure=failures.STORAGE_ERROR):
+    """An object has another content than when it was looked up."""
+
+
 class Outage(StorageError, failure=failures.STORAGE_ERROR):
     """The storage did not answer for as long as a request is repeated."""
 
@@ -138,13 +142,19 @@ class Bucket:
                         yield Object(key, item["size"], _tag(item))
 
     def find(self, name: str) -> Object | None:
-        """Look up the object of that name right below the address; None if there is none."""
+        """Look up the object of that name below the address; None if there is none."""
+        with contextlib.suppress(Missing):
+            return self.look_up(name)
+        return None
+
+    def look_up(self, key: str, limit: float = math.inf) -> Object:
+        """Look up an object. Raises Missing, TooLarge."""
         import obstore
 
-        with contextlib.suppress(Missing), self._failing(name):
-            found = obstore.get(self._store, self._key(name)).meta
-            return Object(name, found["size"], _tag(found))
-        return None
+        with self._failing(key):
+            found = obstore.get(self._store, self._key(key)).meta
+        self._check_size(key, found["size"], limit)
+        return Object(key, found["size"], _tag(found))
 
     def folders(self, prefix: str = "") -> Sequence[str]:
         """List the names of what has objects below it, one level below a prefix."""
@@ -165,15 +175,8 @@ class Bucket:
             self._check_size(key, found.meta["size"], limit)
             return bytes(found.bytes())
 
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        """Read a part of an object. Raises Missing."""
-        import obstore
-
-        with self._failing(key):
-            return bytes(obstore.get_range(self._store, self._key(key), start=start, length=length))
-
     def read_part(self, found: Object, start: int, end: int) -> bytes:
-        """Read a part of an object of a listing. Raises Missing, and StorageError if it has changed since then."""
+        """Read a part of an object of a listing. Raises Missing, and Changed if it has changed since then."""
         if start == end:
             return b""
         parts = range(start, end, PART_BYTES)
@@ -188,22 +191,13 @@ class Bucket:
 
         data, now = self._repeated(found.key, read)
         if now.bytes != found.bytes or now.content != found.content or len(data) != end - start:
-            raise StorageError(f"{self.address.below(found.key)}: it has changed since it was listed; start again")
+            raise Changed(f"{self.address.below(found.key)}: it has changed since it was listed; start again")
         return data
 
-    def download(self, key: str, to: BinaryIO, limit: float = math.inf) -> None:
-        """Copy an object into a file; a large one by ranges, each repeated by itself. Raises Missing, TooLarge."""
-        import obstore
-
-        with self._failing(key):
-            found = obstore.get(self._store, self._key(key))
-            size = found.meta["size"]
-            self._check_size(key, size, limit)
-            if size <= PART_BYTES:
-                to.write(found.bytes())
-                return
-        for start in range(0, size, PART_BYTES):
-            to.write(self.read_range(key, start, min(PART_BYTES, size - start)))
+    def download(self, found: Object, to: BinaryIO) -> None:
+        """Copy an object into a file, a large one by ranges. Raises Missing, and Changed as `read_part` does."""
+        for start in range(0, found.bytes, PART_BYTES):
+            to.write(self._part(found, start, min(start + PART_BYTES, found.bytes)))
 
     def put(self, key: str, content: bytes | BinaryIO) -> None:
         """Write an object; it is there as a whole or not at all. A file is read from its beginning.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from resnetboost_api.storage import ObjectStorage
 from resnetboost_trainer.failures import ConfigError
-from resnetboost_trainer.storage.bucket import Bucket, Missing, Object
+from resnetboost_trainer.storage.bucket import Bucket, Object
 
 GIGABYTE = 1 << 30
 # Of the limit, what is left after a deletion: it lists the whole folder, and is not to happen again soon.
@@ -76,16 +76,14 @@ class Cache:
         Raises Missing, StorageError, OSError, and ConfigError for an object that is larger than the cache.
         """
         path = self._path(bucket, found)
-        if not _intact(path):
-            self.misses += 1
-            self._fetch(bucket, found, path)
-        else:
-            self.hits += 1
         to.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path, to)
-        except OSError:  # it is on another volume
-            shutil.copyfile(path, to)
+        if _intact(path) and _link(path, to):
+            self.hits += 1
+            return
+        self.misses += 1
+        self._fetch(bucket, found, path)
+        while not _link(path, to):
+            self._fetch(bucket, found, path)
 
     def _path(self, bucket: Bucket, found: Object, part: str = "") -> Path:
         """Another content of an object has another name here."""
@@ -98,9 +96,7 @@ class Cache:
             size = f"it has {found.bytes / GIGABYTE:.1f} GiB, and the cache {self.limit / GIGABYTE:g}"
             raise ConfigError(f"{bucket.address.below(found.key)}: {size}; raise storage.cacheGigabytes")
         with self._making(path, found.bytes) as file:
-            bucket.download(found.key, file, found.bytes)
-            if file.tell() != found.bytes:
-                raise Missing(f"{bucket.address.below(found.key)}: it has changed since it was listed")
+            bucket.download(found, file)
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             path.with_name(path.name + _SUM).write_text(digest)
@@ -193,6 +189,22 @@ def _intact(path: Path) -> bool:
     except (FileNotFoundError, UnicodeDecodeError):
         return False
     return digest == expected[:_SUM_CHARACTERS]
+
+
+def _link(path: Path, to: Path) -> bool:
+    """Give a copy another name; False if another process has deleted it meanwhile, to make room. Raises OSError."""
+    try:
+        try:
+            os.link(path, to)
+        except FileNotFoundError:
+            raise
+        except OSError:  # it is on another volume
+            shutil.copyfile(path, to)
+    except FileNotFoundError:
+        if not to.parent.exists():
+            raise
+        return False
+    return True
 
 
 def _part(path: Path) -> bytes | None:
