@@ -129,7 +129,7 @@ def test_a_queued_job_says_in_which_queue_for_how_long_and_why() -> None:
         "digits in team-a: Queued, 5:00 old",
         "  resnet20 on digits · 2 CPU ranks · global batch 64 · seed 0",
         f"  {sentence}",
-        "  stage base  Running · Momentum · 1 attempt",
+        "  stage base  Queued · Momentum · 1 attempt",
         "  ranks       0/2 run · 0 ready",
         "  queue       team-a · WaitingForQuota for 3:09",
         "  restarts    0, of which 0 count towards maxRestarts (5)",
@@ -177,10 +177,11 @@ def held(renewed: float, holder: str = "op_1") -> Lease:
         ([held(JUST_NOW)], LONG_AGO, ""),
         ([held(LONG_AGO), held(JUST_NOW)], LONG_AGO, ""),
         ([held(LONG_AGO)], JUST_NOW, ""),
+        ([], LONG_AGO, "no operator has looked at this for 3:09"),
         (None, LONG_AGO, "no news of it for 3:09: no operator runs, or its ranks hang"),
         (None, JUST_NOW, ""),
     ],
-    ids=["stale", "given up", "held", "one of two is held", "heard just now", "no right", "no right, heard just now"],
+    ids=["stale", "given up", "held", "one of two is held", "heard just now", "none", "no right", "no right, heard just now"],
 )
 def test_a_job_without_an_operator_says_so(found: list[Lease] | None, heard: float, sentence: str) -> None:
     condition_ = condition("Running", True, "Training", "all 2 ranks train") | {
@@ -196,6 +197,17 @@ def test_a_job_without_an_operator_says_so(found: list[Lease] | None, heard: flo
     if sentence:
         assert sentence.partition(" for ")[0] in job_table.change(seen, namespaces=False)
         assert "3:09" not in job_table.change(seen, namespaces=False), "no clock where lines are compared"
+
+
+def test_where_no_operator_leads_the_doctor_is_asked() -> None:
+    seen = replace(view(running()), silence=silence.Silence(LONG_AGO, True))
+    assert job_facts.advice(seen) == ("resnetboost", "doctor", "--cluster")
+
+
+def test_a_job_of_an_unknown_priority_is_shown_those_there_are() -> None:
+    status = queued()
+    status["conditions"] = [condition("Admitted", False, "PriorityUnknown", "no such class"), *status["conditions"][1:]]
+    assert page(in_queue(status))[-1].split() == ["next", "kubectl", "get", "workloadpriorityclasses"]
 
 
 def test_a_finished_job_needs_no_operator() -> None:

@@ -53,7 +53,8 @@ def stages(status: Status, algorithms: Mapping[str, str]) -> Iterator[Fact]:
 
 
 def _stage(stage: StageStatus, status: Status, algorithms: Mapping[str, str]) -> Iterator[str]:
-    yield stage.state
+    # A stage that was evicted is still that of the job, but nothing of it runs.
+    yield "Queued" if (stage.state, status.phase) == ("Running", "Queued") else stage.state
     if stage.name in algorithms:
         yield algorithms[stage.name]
     progress = text.progress_of(stage, status)
@@ -65,6 +66,11 @@ def _stage(stage: StageStatus, status: Status, algorithms: Mapping[str, str]) ->
     yield from text.skipped(stage)
     if stage.attempts:
         yield readable.plural(stage.attempts, "attempt")
+
+
+def _reason(status: Status, kind: str) -> str:
+    found = statuses.condition(status, kind)
+    return found.reason if found is not None else ""
 
 
 def _ranks(view: JobView) -> str:
@@ -203,6 +209,8 @@ def advice(view: JobView) -> tuple[str, ...]:
     running = statuses.condition(status, "Running")
     if view.deleting or statuses.is_true(status, "Complete"):
         return ()
+    if view.silence is not None and view.silence.leaderless:
+        return "resnetboost", "doctor", "--cluster"
     if not status.stage or view.silence is not None:
         return "kubectl", "get", "pods", "-A", "|", "grep", "resnetboost"
     if status.phase == "Failed":
@@ -210,6 +218,8 @@ def advice(view: JobView) -> tuple[str, ...]:
     if status.phase == "Suspended":
         resumed = """'{"spec": {"runPolicy": {"suspend": false}}}'"""
         return ("kubectl", "patch", "rbj", view.name, *space, "--type", "merge", "-p", resumed) if view.suspend else ()
+    if status.phase == "Queued" and _reason(status, statuses.ADMITTED) == "PriorityUnknown":
+        return "kubectl", "get", "workloadpriorityclasses"
     if status.phase == "Queued":
         return "kubectl", "describe", "workloads.kueue.x-k8s.io", *space, "-l", f"{names.LABEL_JOB}={view.name}"
     if running is None or (running.status, running.reason) == ("True", "Training") or running.reason in PASSING:
