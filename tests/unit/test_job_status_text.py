@@ -177,7 +177,7 @@ def held(renewed: float, holder: str = "op_1") -> Lease:
         ([held(JUST_NOW)], LONG_AGO, ""),
         ([held(LONG_AGO), held(JUST_NOW)], LONG_AGO, ""),
         ([held(LONG_AGO)], JUST_NOW, ""),
-        ([], LONG_AGO, "no operator has looked at this for 3:09"),
+        ([], LONG_AGO, "no news of it for 3:09: no operator runs, or its ranks hang"),
         (None, LONG_AGO, "no news of it for 3:09: no operator runs, or its ranks hang"),
         (None, JUST_NOW, ""),
     ],
@@ -197,11 +197,6 @@ def test_a_job_without_an_operator_says_so(found: list[Lease] | None, heard: flo
     if sentence:
         assert sentence.partition(" for ")[0] in job_table.change(seen, namespaces=False)
         assert "3:09" not in job_table.change(seen, namespaces=False), "no clock where lines are compared"
-
-
-def test_where_no_operator_leads_the_doctor_is_asked() -> None:
-    seen = replace(view(running()), silence=silence.Silence(LONG_AGO, True))
-    assert job_facts.advice(seen) == ("resnetboost", "doctor", "--cluster")
 
 
 def test_a_job_of_an_unknown_priority_is_shown_those_there_are() -> None:
@@ -391,7 +386,7 @@ LOGS = "kubectl logs -n team-a digits-base-0-1"
         (failed(attempts=[KILLED]), {}, LOGS),
         (failed(attempts=[KILLED]), {"runPolicy": {"cleanPodPolicy": "All"}}, "kubectl describe rbj -n team-a digits"),
         (failed(), {}, "kubectl describe rbj -n team-a digits"),
-        (None, {}, "kubectl get pods -A | grep resnetboost"),
+        (None, {}, "resnetboost doctor --cluster"),
     ],
     ids=[
         "trains",

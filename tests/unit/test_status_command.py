@@ -119,7 +119,7 @@ def test_the_jobs_of_the_contexts_namespace(cluster: Cluster) -> None:
             says({"items": [lease.manifest("rnb", "ops", Lease("op_1", 15, version="1"))]}),
             "no operator has looked at this",
         ),
-        (says({"items": []}), "no operator has looked at this"),
+        (says({"items": []}), "no news of it"),
         (refuses(403), "no news of it"),
     ],
     ids=["a lease of long ago", "no lease", "no right"],

@@ -209,10 +209,8 @@ def advice(view: JobView) -> tuple[str, ...]:
     running = statuses.condition(status, "Running")
     if view.deleting or statuses.is_true(status, "Complete"):
         return ()
-    if view.silence is not None and view.silence.leaderless:
-        return "resnetboost", "doctor", "--cluster"
     if not status.stage or view.silence is not None:
-        return "kubectl", "get", "pods", "-A", "|", "grep", "resnetboost"
+        return "resnetboost", "doctor", "--cluster"
     if status.phase == "Failed":
         return _after_failure(view)
     if status.phase == "Suspended":

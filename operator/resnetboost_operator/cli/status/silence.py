@@ -57,10 +57,8 @@ def of(status: Status, created: float, leases: Sequence[Lease] | None, now: floa
     if not is_quiet(status, created, now):
         return None
     heard = heard_at(status, created)
-    if leases is None:  # a waiting job has nothing to report; a training one has
+    if not leases:  # a waiting job has nothing to report; a training one has
         return Silence(heard, False) if _is_polled(status) else None
-    if not leases:
-        return Silence(heard, True)
     renewed = max(pods.seconds(found.renew_time or None) for found in leases)
     if any(found.holder for found in leases) and now - renewed < LEASE_SECONDS:
         return None
