@@ -30,7 +30,7 @@ def ours(folder: str) -> Callable[[int], Iterator[Any]]:
 
     crop = ResizedCrop(min_scale=0.08, max_scale=1, min_ratio=0.75, max_ratio=4 / 3)
     contents = FolderContents(Path(folder), sorted(os.listdir(folder)))
-    split = ImageDataset(contents, photos.Augmented(crop, 0.5, None), recipe.IMAGE_SIZE)
+    split = ImageDataset(contents, photos.Augmented(crop, 0.5, None), (recipe.IMAGE_SIZE,) * 2)
     feed = DataLoader(split, Corrupt(0), WORKERS)
     share = sampler.DistributedSampler(0, BATCH, 0, 1, len(split.labels))
     return lambda epoch: feed.batches(share.steps(epoch * share.per_epoch, (epoch + 1) * share.per_epoch))

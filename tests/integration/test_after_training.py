@@ -24,6 +24,7 @@ from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.cli import eval as evaluating
 from resnetboost_trainer.cli import export
 from resnetboost_trainer.data import registry
+from resnetboost_trainer.data.sources import digits as digits_source
 from resnetboost_trainer.engine import device
 from resnetboost_trainer.models import arch
 from resnetboost_trainer.optim import ema
@@ -59,6 +60,26 @@ def test_an_evaluation_has_the_figures_of_the_training(run: Path) -> None:
     assert (found["top1"], found["top5"], found["images"]) == (ended["top1"], ended["top5"], 360)
     assert found["loss"] == pytest.approx(ended["testLoss"], rel=1e-5)
     assert found["dataset"] == found["trainedOn"]
+
+
+def test_the_same_images_in_another_data_set_give_the_same_accuracy(run: Path, tmp_path: Path) -> None:
+    """Digits as bytes, whose brightest training pixel is darker than the brightest test pixel."""
+    raw = digits_source.read(config.Dataset(name="digits"), 10)._asdict()
+    images = {part: np.round(raw[part] * (255 / 16)).astype(np.uint8) for part in ("x_train", "x_test")}
+    np.savez(tmp_path / "bytes.npz", **raw | images | {"x_train": images["x_train"] // 2 + 5})
+    own, other = (
+        json.loads(resnetboost("eval", run, "-o", "json", *words).stdout)
+        for words in ((), ("--dataset", "npz", "--path", tmp_path / "bytes.npz"))
+    )
+    assert other["top1"] == pytest.approx(own["top1"], abs=0.01) and other["loss"] == pytest.approx(
+        own["loss"], abs=0.01
+    )
+    np.savez(tmp_path / "floats.npz", **raw | {part: raw[part] / 10 for part in images})
+    done = resnetboost("eval", run, "--dataset", "npz", "--path", tmp_path / "floats.npz")
+    told = (
+        "the network was trained on levels up to 16, these images are floats up to 1.6, and nothing says which number"
+    )
+    assert done.returncode == 10 and f"dataset.path: {tmp_path / 'floats.npz'}: {told}" in done.stderr
 
 
 def test_the_details_by_class_are_scikit_learns_and_reach_files_report_and_card(run: Path, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from resnetboost_trainer import config
 from resnetboost_trainer.cli import to_mindrecord
 from resnetboost_trainer.data import registry, sampler
 from resnetboost_trainer.data.corrupt import Corrupt
+from resnetboost_trainer.data.image_dataset import ImageDataset
 from resnetboost_trainer.data.loader import BatchRequest, DataLoader
+from resnetboost_trainer.data.preprocessing import Preparation
 from resnetboost_trainer.data.sampler import DistributedSampler
 from resnetboost_trainer.failures import ConfigError, DataError, StorageError
 from resnetboost_trainer.storage import address, cache
@@ -99,6 +101,22 @@ def test_a_split_has_the_bits_of_local_files_also_while_both_parts_are_read(
     assert evaluations(far) == tested
     assert found + list(training) == expected
     assert len(far.train.labels) + len(far.test.labels) == TRAIN
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_near_and_far_become_what_predict_makes_of_them(name: Name, data: Gateway, made: Path) -> None:
+    """For a network that was trained on arrays: its size and its normalisation."""
+    known = Preparation(height=12, width=20, mean=(0.4, 0.5, 0.3), deviation=(0.2,) * 3, white=1.0, values="Floats")
+    for share in (None, 0.25):
+        local, far = (
+            registry.load(config.Dataset(name=name, path=f"{root}/{name}", validation_split=share), 2, known)
+            for root in (made, "s3://bucket/deep")
+        )
+        expected = evaluations(local)
+        assert evaluations(far) == expected
+        assert isinstance(local.test, ImageDataset)
+        pictures = [known.picture(local.test.contents.read(index)) for index in range(len(local.test.labels))]
+        assert b"".join(expected)[: len(pictures) * pictures[0].nbytes] == b"".join(map(np.ndarray.tobytes, pictures))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -256,7 +256,7 @@ class Outage:
 )
 def test_an_outage_ends_the_attempt_and_names_the_file(number: int, kind: type[TrainingError]) -> None:
     """Treated as a corrupt image, it would fail the job for good, or train on other images than another run."""
-    split = ImageDataset(Outage(number), Evaluated(16, 16), 16)
+    split = ImageDataset(Outage(number), Evaluated(16, 16), (16, 16))
     for rng in (None, SampleRNG(0, 0, "augmentation")):
         with pytest.raises(kind, match=f"file 0: cannot be read: {os.strerror(number)}; "):
             list(DataLoader(split, Corrupt(100), 2).batches([BatchRequest(np.arange(8), 0, 4, rng)]))

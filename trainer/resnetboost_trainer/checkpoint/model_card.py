@@ -219,14 +219,21 @@ def _data(facts: Facts) -> str:
     )
     lines.append(
         f"Images are {colours}, {prepared.width} x {prepared.height} pixels: {way} (bilinear, antialiased)."
-        f" Each channel is (pixel × {prepared.white / 255:.6g} − mean) / deviation of pixels from 0 to 255, mean"
-        f" {_numbers(prepared.mean)}, deviation {_numbers(prepared.deviation)}."
+        f" Each channel is ({_pixel(prepared)}, mean {_numbers(prepared.mean)}, deviation"
+        f" {_numbers(prepared.deviation)}."
     )
     if prepared.classes:
         listed = ", ".join(f"{place} {_plain(name)}" for place, name in enumerate(prepared.classes[:MAX_CLASSES]))
         rest = len(prepared.classes) - MAX_CLASSES
         lines.append(f"Classes: {listed}{f' and {rest} more' if rest > 0 else ''}.")
     return "\n\n".join(lines)
+
+
+def _pixel(prepared: Preparation) -> str:
+    if prepared.white_guessed:
+        unknown = "nothing says which of them is white"
+        return f"value − mean) / deviation of the training data's own numbers ({prepared.numbers}; {unknown})"
+    return f"pixel × {prepared.white / 255:.6g} − mean) / deviation of pixels from 0 to 255"
 
 
 def _use(facts: Facts) -> str:

@@ -14,7 +14,8 @@ from resnetboost_trainer.checkpoint import fetched, trained
 from resnetboost_trainer.checkpoint.formats import weights as weightfile
 from resnetboost_trainer.checkpoint.trained import Trained, Weights
 from resnetboost_trainer.config import Config, Distillation, Environment
-from resnetboost_trainer.data.preprocessing import Preparation, readable
+from resnetboost_trainer.data import preprocessing
+from resnetboost_trainer.data.preprocessing import Preparation, UnknownScale, readable
 from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.failures import ConfigError
 
@@ -47,7 +48,15 @@ def read(distillation: Distillation, dataset: Dataset, storage: ObjectStorage, s
     except ConfigError as error:
         raise ConfigError(f"{FIELD}: {error}") from error
     _check(found, dataset)
-    scale, shift = _between(dataset.preparation, found.preparation, dataset.channels)
+    if found.preparation is None and dataset.preparation is not None and dataset.preparation.resize is None:
+        reason = "does not record how its images were normalised, so it is given the data set's as they are"
+        log.warning("%s: %s %s; name its checkpoint instead", FIELD, found.path, reason)
+    try:
+        scale, shift = _between(dataset.preparation, found.preparation, dataset.channels)
+    except UnknownScale as problem:
+        assert dataset.preparation is not None
+        remedy = f"use a teacher that was trained on {dataset.preparation.numbers}"
+        raise ConfigError(f"{FIELD}: {found.path}: {problem}; {remedy}") from None
     return Teacher(found, scale, shift)
 
 
@@ -87,11 +96,14 @@ def _check(found: Trained, dataset: Dataset) -> None:
 def _between(
     ours: Preparation | None, theirs: Preparation | None, channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the factor and the summand that turn images normalised our way into images normalised their way."""
+    """Return the factor and the summand that turn images normalised our way into images normalised their way.
+
+    Raises UnknownScale.
+    """
     if ours is None or theirs is None:
         return (1.0,) * channels, (0.0,) * channels
-    white = theirs.white / ours.white
+    by = preprocessing.factor(theirs, ours)
     pairs = list(zip(ours.mean, ours.deviation, theirs.mean, theirs.deviation, strict=True))
-    scale = tuple(deviation * white / their_deviation for _, deviation, _, their_deviation in pairs)
-    shift = tuple((mean * white - their_mean) / their_deviation for mean, _, their_mean, their_deviation in pairs)
+    scale = tuple(deviation / by / their_deviation for _, deviation, _, their_deviation in pairs)
+    shift = tuple((mean / by - their_mean) / their_deviation for mean, _, their_mean, their_deviation in pairs)
     return scale, shift

@@ -15,6 +15,7 @@ from resnetboost_trainer.checkpoint.formats.torch_pickle import Refused
 from resnetboost_trainer.checkpoint.formats.weights import File
 from resnetboost_trainer.checkpoint.state_dict import Array, Network
 from resnetboost_trainer.checkpoint.store import Damaged, Manifest
+from resnetboost_trainer.data import preprocessing
 from resnetboost_trainer.data.preprocessing import Preparation, readable
 from resnetboost_trainer.failures import ConfigError
 from resnetboost_trainer.models import arch
@@ -44,7 +45,9 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def preparation(self) -> Preparation | None:
         """Preprocessing of the network's input images, if the checkpoint records it."""
-        return None if self.manifest is None else self.manifest.preparation
+        if self.manifest is None or self.manifest.preparation is None:
+            return None
+        return preprocessing.of_earlier(self.manifest.preparation, self.manifest.dataset.partition(":")[0])
 
     def describe(self) -> str:
         """Describe the network and its origin in a phrase."""

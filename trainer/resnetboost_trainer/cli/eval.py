@@ -15,7 +15,7 @@ from resnetboost_trainer.checkpoint.trained import Trained
 from resnetboost_trainer.cli import evaluation_details, image_options
 from resnetboost_trainer.cli import options as commandline
 from resnetboost_trainer.data import registry
-from resnetboost_trainer.data.preprocessing import readable
+from resnetboost_trainer.data.preprocessing import Preparation, readable
 from resnetboost_trainer.data.registry import Dataset
 from resnetboost_trainer.failures import ConfigError, DataError
 from resnetboost_trainer.storage import address
@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--image-size", type=int, help="side of the square that the network sees, in pixels")
     made.add_argument("--resize", type=int, help="length of the shorter side that it is cut out of")
+    image_options.add_white(made)
     made.add_argument("--batch", type=int, default=BATCH, help=f"images at a time (default: {BATCH})")
     made.add_argument("--skip", type=int, default=0, help="number of unusable images to skip before failing")
     made.add_argument("--details", action="store_true", help="also by class: accuracy, confusion matrix, calibration")
@@ -61,7 +62,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         raise ConfigError("--record: a checkpoint in object storage is not changed; use --save DIR")
     network = trained.read(arguments.source, arguments.model, arguments.weights, arguments.which)
     source = chosen(network, arguments)
-    dataset = load(network, source)
+    dataset = load(network, source, image_options.with_white(network, network.preparation, arguments.white))
     from resnetboost_trainer.checkpoint import inference
     from resnetboost_trainer.data.corrupt import Corrupt
     from resnetboost_trainer.distributed.communicator import Communicator
@@ -153,9 +154,11 @@ def _alone(dataset: config.Dataset) -> config.Dataset:
     return msgspec.structs.replace(dataset, train_folder=dataset.test_folder or "val")
 
 
-def load(network: Trained, dataset: config.Dataset) -> Dataset:
-    """Load the data, normalised like the network's training data. Raises ConfigError, DataError if it does not fit."""
-    known = network.preparation
+def load(network: Trained, dataset: config.Dataset, known: Preparation | None) -> Dataset:
+    """Load the data, normalised by `known`, like the network's training data.
+
+    Raises ConfigError, DataError if it does not fit.
+    """
     found = registry.load(dataset, network.network.classes, known)
     image_options.check_channels(network, dataset.name, found.channels)
     names = found.preparation.classes if found.preparation is not None else ()

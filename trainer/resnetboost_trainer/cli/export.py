@@ -74,7 +74,8 @@ def notes(network: Trained, prepared: Preparation) -> dict[str, str]:
     found = {
         "mean": json.dumps(prepared.mean),
         "deviation": json.dumps(prepared.deviation),
-        "white": json.dumps(prepared.white),
+        "values": json.dumps(prepared.values),
+        "white": json.dumps(None if prepared.white_guessed else prepared.white),
         "resize": json.dumps(prepared.resize),
         "classes": json.dumps(prepared.classes),
         "weights_sha256": network.sha256,

@@ -1,6 +1,7 @@
 """Selects the preprocessing of a network's input images: from options, the checkpoint, or torchvision's default."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import get_args
 
@@ -26,7 +27,33 @@ def add_options(made: argparse.ArgumentParser) -> None:
     made.add_argument("--path", help="where that data set is")
     made.add_argument("--image-size", type=int, help="side of the square that the network sees, in pixels")
     made.add_argument("--resize", type=int, help="length of the shorter side that it is cut out of")
+    add_white(made)
     made.add_argument("--classes", metavar="FILE", type=Path, help="names of the classes, one on each line, in order")
+
+
+def add_white(made: argparse.ArgumentParser) -> None:
+    """Add the option for what a network's training images do not say themselves."""
+    made.add_argument("--white", type=float, help="the number of a white pixel in its training images, if not known")
+
+
+def with_white(trained: Trained, found: Preparation | None, white: float | None) -> Preparation | None:
+    """Return the preparation with the option --white. Raises ConfigError if it makes no sense."""
+    if white is None:
+        return found
+    if not (math.isfinite(white) and white > 0):
+        raise ConfigError(f"--white: {white:g} is not the number of a white pixel; give one above 0")
+    if found is None or found.resize is not None:
+        reason = "does not record how its images were normalised" if found is None else "was trained on photographs"
+        raise ConfigError(f"--white: {trained.path} {reason}; leave it out")
+    return msgspec.structs.replace(found, white=white, white_guessed=False, values=found.values or "Floats")
+
+
+def check_pictures(trained: Trained, found: Preparation) -> None:
+    """Raise ConfigError if pictures cannot be prepared for this network."""
+    if trained.network.channels not in (1, 3):
+        raise ConfigError(f"{trained.path}: {trained.network} takes no pictures, which have 1 or 3 channels; use eval")
+    if found.white_guessed:
+        raise ConfigError(f"{trained.path}: {preprocessing.white_unknown(found)}; say it with --white")
 
 
 def choose(trained: Trained, arguments: argparse.Namespace) -> Preparation:
@@ -36,6 +63,7 @@ def choose(trained: Trained, arguments: argparse.Namespace) -> Preparation:
         found = _usual(trained)
     if arguments.image_size is not None or arguments.resize is not None:
         found = _sized(found, arguments.image_size, arguments.resize)
+    found = with_white(trained, found, arguments.white) or found
     if arguments.classes is not None:
         found = msgspec.structs.replace(found, classes=_names(arguments.classes, trained.network.classes))
     problem = found.problem(trained.network.channels, trained.network.classes)

@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
 def _predict(arguments: argparse.Namespace) -> int:
     network = trained.read(arguments.source, arguments.model, arguments.weights, arguments.which)
     prepared = image_options.choose(network, arguments)
+    image_options.check_pictures(network, prepared)
     pictures = dict(_pictures(arguments.images, prepared))
     if not pictures:
         return DataError.exit_code

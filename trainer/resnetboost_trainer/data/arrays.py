@@ -9,16 +9,18 @@ from numpy.typing import NDArray
 from resnetboost_trainer.data import preprocessing
 from resnetboost_trainer.data.augmentation import ArrayAugmentation
 from resnetboost_trainer.data.dataset import ArraySplit, Channels
-from resnetboost_trainer.data.preprocessing import Preparation
+from resnetboost_trainer.data.preprocessing import Preparation, Scale
 from resnetboost_trainer.data.sources.npz import Arrays
 from resnetboost_trainer.failures import DataError
 
-_WHITE = 255.0  # of a byte
 _CHUNK = 1024  # samples worked on at a time, so that temporary arrays stay small
 
 
 class Parts(NamedTuple):
-    """Training and test images, and the preparation that turns a picture into such an image."""
+    """Training and test images, and the preparation that turns a picture into such an image.
+
+    Mean and deviation are the training images' own, or those of a trained network.
+    """
 
     train: ArraySplit
     test: ArraySplit
@@ -31,30 +33,36 @@ def normalised(
     augmentation: ArrayAugmentation | None,
     names: tuple[str, ...],
     known: Preparation | None,
+    white: float | None = None,
 ) -> Parts:
-    """Normalise arrays of any type and scale at once. Raises DataError, naming `source`, for values not finite."""
+    """Normalise arrays of any type and scale at once, whose data source may declare the value of `white`.
+
+    Raises DataError, naming `source`, for values not finite; UnknownScale.
+    """
     x_train, x_test = _as_nchw(arrays.x_train), _as_nchw(arrays.x_test)
     for name, images in (("x_train", x_train), ("x_test", x_test)):
         _check_finite(source, name, images)
-    white = _brightest(x_train)
-    channels = _channels(x_train, white, known)
-    blank = _normalise(x_train, x_test, channels)
+    prepared = _prepared(x_train, preprocessing.scale(arrays.x_train.dtype, x_train, white), names, known)
+    blank = _normalise(x_train, x_test, prepared.channels)
     train = ArraySplit(x_train, arrays.y_train.astype(np.int32), None, blank, augmentation)
     test = ArraySplit(x_test, arrays.y_test.astype(np.int32))
-    return Parts(train, test, preprocessing.of_arrays(x_train.shape[2:], channels, white, names))
+    return Parts(train, test, prepared)
 
 
 def pixels(
     arrays: Arrays, augmentation: ArrayAugmentation | None, names: tuple[str, ...], known: Preparation | None
 ) -> Parts:
-    """Keep arrays of bytes as bytes, a quarter of the memory; they are normalised when they are used."""
+    """Keep arrays of bytes as bytes, a quarter of the memory; they are normalised when they are used.
+
+    Raises UnknownScale.
+    """
     x_train, x_test = (
         np.ascontiguousarray(x.reshape(*x.shape[:3], -1).transpose(0, 3, 1, 2)) for x in (arrays[0], arrays[2])
     )
-    channels = _channels(x_train, _WHITE, known)
-    train = ArraySplit(x_train, arrays.y_train.astype(np.int32), channels, None, augmentation)
-    test = ArraySplit(x_test, arrays.y_test.astype(np.int32), channels)
-    return Parts(train, test, preprocessing.of_arrays(x_train.shape[2:], channels, _WHITE, names))
+    prepared = _prepared(x_train, Scale("Bytes", preprocessing.BYTE), names, known)
+    train = ArraySplit(x_train, arrays.y_train.astype(np.int32), prepared.channels, None, augmentation)
+    test = ArraySplit(x_test, arrays.y_test.astype(np.int32), prepared.channels)
+    return Parts(train, test, prepared)
 
 
 def digest(arrays: Arrays) -> str:
@@ -92,19 +100,13 @@ def _normalise(x_train: NDArray[np.float32], x_test: NDArray[np.float32], channe
     return blank
 
 
-def _channels(images: NDArray[np.float32] | NDArray[np.uint8], white: float, known: Preparation | None) -> Channels:
-    """Mean and standard deviation of each channel, or the known ones scaled to these images' white value."""
-    if known is not None and known.resize is None and len(known.mean) == images.shape[1]:
-        scale = np.float32(white / known.white)
-        return Channels(known.channels.mean * scale, known.channels.deviation * scale)
+def _prepared(
+    images: NDArray[np.float32] | NDArray[np.uint8], scale: Scale, names: tuple[str, ...], known: Preparation | None
+) -> Preparation:
+    """Mean and standard deviation of each channel of the training images (n, c, h, w), or the known ones."""
     moments = np.array([_moments(images[:, channel]) for channel in range(images.shape[1])], np.float32)
-    return Channels(moments[:, 0], moments[:, 1])
-
-
-def _brightest(images: NDArray[np.float32]) -> float:
-    """Return the largest value, assumed to be that of a white pixel; 1 if none is above 0."""
-    largest = float(images.max())
-    return largest if largest > 0 else 1.0
+    own = preprocessing.of_arrays(images.shape[2:], Channels(moments[:, 0], moments[:, 1]), scale, names)
+    return preprocessing.fitted(own, known)
 
 
 def _moments(values: NDArray[np.float32] | NDArray[np.uint8]) -> tuple[float, float]:

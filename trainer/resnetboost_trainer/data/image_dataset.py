@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resnetboost_trainer.data import read_errors, transforms
-from resnetboost_trainer.data.dataset import Images, Indices, Unreadable
+from resnetboost_trainer.data.dataset import Channels, Images, Indices, Unreadable
 from resnetboost_trainer.data.rng import SampleRNG
 from resnetboost_trainer.data.stream import Selection, Stream
-from resnetboost_trainer.data.transforms import Augmented, Evaluated
+from resnetboost_trainer.data.transforms import Augmented, Evaluated, Whole
 
 
 class Contents(Protocol):
@@ -31,13 +31,19 @@ class Contents(Protocol):
 
 
 class ImageDataset:
-    """Colour images decoded from `contents` and transformed to one size."""
+    """Colour images decoded from `contents`, transformed to one size (h, w), and normalised by `channels`."""
 
     each = 1
 
-    def __init__(self, contents: Contents, transform: Evaluated | Augmented, size: int) -> None:
-        self.contents, self.transform = contents, transform
-        self.shape = (3, size, size)
+    def __init__(
+        self,
+        contents: Contents,
+        transform: Evaluated | Augmented | Whole,
+        size: tuple[int, int],
+        channels: Channels = transforms.IMAGENET,
+    ) -> None:
+        self.contents, self.transform, self.channels = contents, transform, channels
+        self.shape = (3, *size)
 
     @property
     def labels(self) -> NDArray[np.int32]:
@@ -58,4 +64,5 @@ class ImageDataset:
                 if read_errors.is_outage(error):  # fails the attempt instead of counting as a corrupt image
                     raise read_errors.failure(f"{self.name(int(index))}: cannot be read", error) from None
                 raise Unreadable(f"it cannot be read: {error.strerror or error}") from None
-            transforms.fill(out[place], data, self.transform, None if rng is None else rng.of(int(index)))
+            draw = None if rng is None else rng.of(int(index))
+            transforms.fill(out[place], data, self.transform, draw, self.channels)

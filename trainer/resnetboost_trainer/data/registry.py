@@ -17,7 +17,7 @@ from resnetboost_trainer.data import arrays, download, preprocessing, read_error
 from resnetboost_trainer.data.dataset import ArraySplit, Split
 from resnetboost_trainer.data.image_dataset import ImageDataset
 from resnetboost_trainer.data.mixup import Mixing
-from resnetboost_trainer.data.preprocessing import Preparation
+from resnetboost_trainer.data.preprocessing import Preparation, UnknownScale
 from resnetboost_trainer.data.recipe import Recipe
 from resnetboost_trainer.data.sources import cifar, digits, imagefolder, mindrecord, mnist, npz, streamed, synthetic
 from resnetboost_trainer.data.sources.source import Files, Source, place
@@ -32,7 +32,7 @@ def _parts(dataset: config.Dataset) -> tuple[npz.Part, ...]:
 
 _CIFAR_PATH, _DIGITS = "the folder of its .bin files", tuple("0123456789")
 SOURCES = {
-    "digits": Source(arrays=digits.read, class_names=lambda _: _DIGITS),
+    "digits": Source(arrays=digits.read, class_names=lambda _: _DIGITS, white=digits.WHITE),
     "npz": Source(
         arrays=lambda dataset, classes: npz.read(place(dataset), classes, _parts(dataset)),
         path="the path of an .npz file",
@@ -115,10 +115,18 @@ def load(
 ) -> Dataset:
     """Read the job's data set. Raises ConfigError, DataError or StorageError: one sentence with the remedy.
 
-    Arrays are normalised by `known`, the preparation of a trained network, or else by their own mean and deviation.
+    Images are normalised by `known`, the preparation of a trained network. Without it, arrays are by their own mean and
+    deviation, and photographs by ImageNet's.
     """
     try:
         return _load(dataset, classes, known, storage)
+    except UnknownScale as problem:
+        assert known is not None
+        unknown = known.values is None or known.white_guessed
+        remedy = f"write these images on the scale of the training images ({known.numbers})"
+        remedy += ", or name the number of their white pixels with --white" if unknown else ""
+        field = f"dataset.name: {dataset.name}" if dataset.path is None else f"dataset.path: {dataset.path}"
+        raise ConfigError(f"{field}: {problem}; {remedy}") from None
     except OSError as error:
         raise read_errors.failure(f"{error.filename or dataset.path}: cannot be read", error) from None
 
@@ -138,11 +146,11 @@ def _load(dataset: config.Dataset, classes: int, known: Preparation | None, stor
     share = dataset.validation_split
     if source.streamed is not None and dataset.path is not None and address.is_address(dataset.path):
         files = source.streamed(dataset, classes, storage)
-        return _of_files(dataset, files if share is None else split.of_files(files, share), chosen, classes)
+        return _of_files(dataset, files if share is None else split.of_files(files, share), chosen, classes, known)
     dataset = download.local(dataset, storage)
     if source.files is not None:
         files = source.files(dataset, classes)
-        return _of_files(dataset, files if share is None else split.of_files(files, share), chosen, classes)
+        return _of_files(dataset, files if share is None else split.of_files(files, share), chosen, classes, known)
     read = source.arrays or source.pixels
     assert read is not None
     _check_there(dataset, source)
@@ -152,7 +160,7 @@ def _load(dataset: config.Dataset, classes: int, known: Preparation | None, stor
         found = split.of_arrays(found, share, names)
     if source.arrays is not None:
         origin = dataset.path if source.path is not None and dataset.path is not None else dataset.name
-        parts = arrays.normalised(found, origin, chosen.arrays, names, known)
+        parts = arrays.normalised(found, origin, chosen.arrays, names, known, source.white)
     else:
         parts = arrays.pixels(found, chosen.arrays, names, known)
     return Dataset(
@@ -168,14 +176,19 @@ def _load(dataset: config.Dataset, classes: int, known: Preparation | None, stor
     )
 
 
-def _of_files(dataset: config.Dataset, files: Files, chosen: Recipe, classes: int) -> Dataset:
+def _of_files(
+    dataset: config.Dataset, files: Files, chosen: Recipe, classes: int, known: Preparation | None
+) -> Dataset:
+    own = preprocessing.of_photographs(chosen.evaluated, files.classes[:classes])
+    prepared = preprocessing.of_files(own, known, dataset.image_size, dataset.evaluation_resize)
+    size = (prepared.height, prepared.width)
     return Dataset(
-        train=ImageDataset(files.train, chosen.augmented, chosen.size),
-        test=ImageDataset(files.test, chosen.evaluated, chosen.size),
+        train=ImageDataset(files.train, chosen.augmented, (chosen.size, chosen.size), prepared.channels),
+        test=ImageDataset(files.test, prepared.transform, size, prepared.channels),
         classes=classes,
         channels=3,
         fingerprint=f"{dataset.name}:{files.train.digest()}:{files.test.digest()}",
-        preparation=preprocessing.of_photographs(chosen.evaluated, files.classes[:classes]),
+        preparation=prepared,
         mixing=chosen.mixing,
         workers=dataset.workers,
         autotune=dataset.autotune,

@@ -56,6 +56,14 @@ class Evaluated(msgspec.Struct, frozen=True):
         return Box(left * across, top * down, self.size * across, self.size * down)
 
 
+class Whole(msgspec.Struct, frozen=True):
+    """The whole picture, resized to one size, in grey for one channel; a white pixel becomes `white`."""
+
+    width: int
+    height: int
+    white: float
+
+
 class Augmented(msgspec.Struct, frozen=True):
     """The training transform: a random or central crop, a flip with probability `flip`, RandAugment, colour jitter and
     random erasing, in this order.
@@ -71,11 +79,17 @@ class Augmented(msgspec.Struct, frozen=True):
 def fill(
     out: Images,
     data: bytes,
-    transform: Evaluated | Augmented,
+    transform: Evaluated | Augmented | Whole,
     draw: Generator | None,
     channels: Channels = IMAGENET,
 ) -> None:
-    """Decode, transform and normalise an image file into `out` (3, size, size). Raises Unreadable."""
+    """Decode, transform and normalise an image file into `out` (channels, h, w): 3 colours and a square, but for
+    Whole. Raises Unreadable.
+    """
+    if isinstance(transform, Whole):
+        pixels = whole(data, transform.width, transform.height, grey=len(out) == 1)
+        resize.normalise(out, pixels * np.float32(transform.white / 255), channels)
+        return
     size = out.shape[1]
     if draw is None or isinstance(transform, Evaluated):
         evaluated = transform if isinstance(transform, Evaluated) else transform.crop

@@ -19,6 +19,7 @@ from resnetboost_operator.cli.trainer import options, process
 )
 @options.SIZE
 @options.RESIZE
+@options.WHITE
 @click.option("--batch", type=click.IntRange(1), metavar="N", help="Batch size. [default: 64]")
 @click.option(
     "--skip", type=click.IntRange(0), metavar="N", help="Number of unusable images to skip before failing. [default: 0]"

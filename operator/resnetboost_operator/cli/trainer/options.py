@@ -37,6 +37,12 @@ SIZE: Callable[[Any], Any] = click.option(
 RESIZE: Callable[[Any], Any] = click.option(
     "--resize", metavar="PIXELS", type=click.IntRange(1), help="Length of the shorter side before the centre crop."
 )
+WHITE: Callable[[Any], Any] = click.option(
+    "--white",
+    metavar="NUMBER",
+    type=float,
+    help="The number of a white pixel in the training images, where the checkpoint does not know it.",
+)
 DEVICE: Callable[[Any], Any] = click.option(
     "--device",
     type=click.Choice(["CPU", "Ascend", "GPU"]),
@@ -63,7 +69,7 @@ PREPARED_AS: Callable[[Any], Any] = dataset("Prepare images as for this data set
 
 def prepared(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of how pictures become the network's images, and of which network: of commands on single images."""
-    shared = (PREPARED_AS, DATASET_PATH, SIZE, RESIZE, CLASSES, WHICH, WEIGHTS, MODEL, DEVICE)
+    shared = (PREPARED_AS, DATASET_PATH, SIZE, RESIZE, WHITE, CLASSES, WHICH, WEIGHTS, MODEL, DEVICE)
     for option in reversed(shared):
         command = option(command)
     return command

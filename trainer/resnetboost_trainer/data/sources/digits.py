@@ -12,6 +12,7 @@ from resnetboost_trainer.data.sources.npz import Arrays
 from resnetboost_trainer.failures import DataError
 
 CLASSES = 10
+WHITE = 16.0
 # All jobs have the same test set, so no field sets this seed.
 SPLIT_SEED = 0
 TEST_ONE_IN = 5

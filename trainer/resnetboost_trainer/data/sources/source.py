@@ -42,7 +42,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     and its number of classes. `arrays` returns values of any type and scale, which are normalised on loading; `pixels`
     returns bytes, which are normalised when they are used; `files` leaves the images on disk, and `streamed` in object
     storage; a source without it has its files copied to this machine first. `class_names` is for
-    arrays and pixels; files have their own.
+    arrays and pixels; files have their own. `white` is the value of a white pixel in arrays, where it is known.
     """
 
     arrays: Callable[[config.Dataset, int], Arrays] | None = None
@@ -53,6 +53,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     class_names: Callable[[config.Dataset], tuple[str, ...]] = unnamed
     crop: Crop = "Central"
     horizontal_flip: float = 0.0
+    white: float | None = None
 
 
 def place(dataset: config.Dataset) -> Path:
