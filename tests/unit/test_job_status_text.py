@@ -181,7 +181,16 @@ def held(renewed: float, holder: str = "op_1") -> Lease:
         (None, LONG_AGO, "no news of it for 3:09: no operator runs, or its ranks hang"),
         (None, JUST_NOW, ""),
     ],
-    ids=["stale", "given up", "held", "one of two is held", "heard just now", "none", "no right", "no right, heard just now"],
+    ids=[
+        "stale",
+        "given up",
+        "held",
+        "one of two is held",
+        "heard just now",
+        "none",
+        "no right",
+        "no right, heard just now",
+    ],
 )
 def test_a_job_without_an_operator_says_so(found: list[Lease] | None, heard: float, sentence: str) -> None:
     condition_ = condition("Running", True, "Training", "all 2 ranks train") | {
