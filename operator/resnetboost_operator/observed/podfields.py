@@ -53,8 +53,18 @@ class _Affinity(TypedDict, total=False):
     nodeAffinity: _NodeAffinity | None
 
 
+class _ConfigMap(TypedDict, total=False):
+    name: str
+
+
+class _Volume(TypedDict, total=False):
+    name: str
+    configMap: _ConfigMap | None
+
+
 class _Spec(TypedDict, total=False):
     nodeName: str
+    volumes: list[_Volume] | None
     schedulingGates: list[_Gate] | None
     affinity: _Affinity | None
 

@@ -81,10 +81,15 @@ def merged(attempts: Iterable[Sequence[Row]]) -> list[Row]:
     for rows in attempts:
         if rows:
             first = int(rows[0]["step"])
-            made = [] if rows[0].get("loss") else [row for row in result if int(row["step"]) == first]
+            made = [] if _is_step(rows[0]) else [row for row in result if int(row["step"]) == first]
             begin = _filled(made[0], rows[0]) if made else rows[0]
             result = [row for row in result if int(row["step"]) < first] + [begin, *rows[1:]]
     return result
+
+
+def _is_step(row: Row) -> bool:
+    """Whether a step was made, not only evaluated."""
+    return bool(row.get("step_seconds") or row.get("loss"))
 
 
 def _filled(row: Row, by: Row) -> Row:
