@@ -14,7 +14,7 @@ from beds.cluster import ControlPlane
 from beds.cluster.helm import Helm
 from beds.operator import Kubelet, Operator, Space
 from beds.operator.jobs import CLAIM, QUEUE, job, queued
-from beds.operator.namespace import JOB
+from beds.operator.namespace import JOB, condition
 from beds.queue import KUEUE, Kueue, served
 from chart import installation
 from chart.installation import DEFINITION, uids
@@ -212,6 +212,22 @@ def test_jobs_go_on_through_an_upgrade_and_a_rollback(plane: ControlPlane, relea
             assert invalid(space) == []
             assert (uids(space.pods()), uids(space.all(JOB))) == (pods, jobs)
             assert counters(space) == told
+
+
+def test_a_gang_of_which_some_pods_exist_begins_anew(plane: ControlPlane, release: Release, space: Space) -> None:
+    """The config map that its other pods would mount has another name now."""
+    where = f"--namespace={space.namespace}"
+    with Kubelet(plane, space.namespace):
+        with release.of_0_1_0("install"):
+            plane.kubectl("create", "quota", "one-pod", "--hard=pods=1", where)
+            space.create(placed("half"))
+            space.until(lambda status: condition(status, "Running").get("reason") == "PodsRefused", "refused", "half")
+            assert len(space.pods()) == 1
+        with release.of_today():
+            plane.kubectl("delete", "quota", "one-pod", where)
+            status = space.until_started(1, "half")
+            assert (status["restarts"], status["restartsCountTowardsMax"]) == (0, 0)
+            assert space.names_of("configmaps") == [space.config_map(1, job="half")]
 
 
 def test_a_newer_definition_may_stay_so_that_no_field_is_forgotten(
