@@ -8,9 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from resnetboost_api import names
+from resnetboost_operator import status as statuses
 from resnetboost_operator.cli import job_file
 from resnetboost_operator.cli.main import main
 from resnetboost_operator.cli.sweep import space as spaces
+from resnetboost_operator.cli.sweep.cluster import TrialJob, _Reports
 from resnetboost_operator.cli.sweep.command import Request
 from resnetboost_operator.cli.sweep.folder import SweepFolder
 from resnetboost_operator.cli.sweep.space import Space, SpaceError
@@ -295,6 +297,30 @@ def test_a_job_of_a_cluster_says_its_value_and_parameters() -> None:
     assert pruned is not None and (pruned.state, pruned.note) == ("Pruned", r"below\x1b[31m")
     for text in ("[" * 10**5, "{}", '{"sweep": 1}'):
         assert of_cluster(clusterjobs.complete(), **{names.ANNOTATION_TRIAL: text}) is None
+
+
+def test_an_epoch_of_a_job_is_reported_with_its_own_value() -> None:
+    reported: list[tuple[int, float]] = []
+
+    def report(epoch: int, value: float) -> bool:
+        reported.append((epoch, value))
+        return False
+
+    reports = _Reports(report, epochs=6)
+    for stage, before, step, top1 in (
+        ("base", 0, 1, None),
+        ("base", 0, 5100, 0.4),
+        ("base", 0, 9980, 0.4),  # is shown as epoch 2.0
+        ("base", 0, 10000, 0.4),  # not evaluated yet
+        ("base", 0, 10100, 0.55),
+        ("base", 0, 12000, 0.55),
+        ("fine", 3, 0, None),
+        ("fine", 3, 5100, 0.7),
+    ):
+        progress = {**clusterjobs.PROGRESS, "stage": stage, "epoch": round(step / 5000, 2), "top1": top1}
+        status = clusterjobs.running(progress=progress, stage=stage, stages=[{"name": stage, "state": "Running"}])
+        reports.take(TrialJob("digits-0", "uid", statuses.from_dict(status), before), "top1")
+    assert reported == [(1, 0.4), (2, 0.55), (3, 0.55), (4, 0.7)]
 
 
 def test_paths_are_shown_by_the_end_that_tells_them_apart() -> None:
