@@ -181,6 +181,15 @@ def test_failures_do_not_end_a_sweep_that_has_results_from_before(tmp_path: Path
     assert [trial["state"] for trial in sweeping.trials()] == ["Complete", *["Failed"] * 4]
 
 
+def test_trials_that_diverge_are_bad_and_do_not_end_the_sweep(tmp_path: Path) -> None:
+    sweeping = Sweeping(tmp_path, STUB="0,0,3,17")
+    code, output = sweeping.run("--trials", "4")
+    assert code == 1 and "--fresh" not in output, output
+    assert {(trial["state"], trial["note"].partition(":")[0]) for trial in sweeping.trials()} == {
+        ("Pruned", "diverged")
+    }
+
+
 def test_values_that_exclude_each_other_fail_their_trial_alone(sweeping: Sweeping) -> None:
     both = {
         "stages[0].epochs": {"type": "categorical", "choices": [2, 4]},

@@ -15,6 +15,7 @@ from resnetboost_operator.cli.sweep import space as spaces
 from resnetboost_operator.cli.sweep.cluster import TrialJob, _Reports
 from resnetboost_operator.cli.sweep.command import Request
 from resnetboost_operator.cli.sweep.folder import SweepFolder
+from resnetboost_operator.cli.sweep.place import how_it_failed
 from resnetboost_operator.cli.sweep.space import Space, SpaceError
 from resnetboost_operator.cli.sweep.study import DRAWN_AT_RANDOM, LEAST_COMPLETE, Study
 from resnetboost_operator.cli.view import trial_table
@@ -155,6 +156,15 @@ def test_another_place_is_refused_with_its_option(tmp_path: Path, space: Space) 
         folder.enter(asked.record())
     says = "has a sweep with --on cluster, and this one has --on here; use --on cluster, another --out, or --fresh"
     assert str(caught.value) == f"{tmp_path} {says}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "how"), [("NumericsError", "diverged"), ("Diverged", "diverged"), ("DataError", "failed")]
+)
+def test_a_trial_that_diverged_is_told_from_one_that_failed_otherwise(reason: str, how: str) -> None:
+    attempt = {"attempt": 2, "stage": "base", "reason": reason, "endTime": "2026-11-25T12:00:00Z"}
+    status = clusterjobs.failed("attempt 2: maxRollBacks: 2 is used up", attempts=[attempt])
+    assert how_it_failed(statuses.from_dict(status)).how == how
 
 
 def test_without_a_cluster_no_folder_of_the_sweep_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
