@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from resnetboost_api import names
@@ -156,6 +157,43 @@ def test_another_place_is_refused_with_its_option(tmp_path: Path, space: Space) 
         folder.enter(asked.record())
     says = "has a sweep with --on cluster, and this one has --on here; use --on cluster, another --out, or --fresh"
     assert str(caught.value) == f"{tmp_path} {says}"
+
+
+@pytest.mark.parametrize(
+    ("kept", "options", "refused"),
+    [
+        ("team-a", (), False),
+        ("team-a", ("-n", "team-a"), False),
+        ("team-a", ("-n", "team-b"), True),
+        ("team-b", (), True),
+        ("", ("-n", "team-b"), False),  # a sweep of version 0.2, which did not keep it
+    ],
+)
+def test_another_namespace_is_refused(
+    kept: str, options: tuple[str, ...], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = {"cluster": "c", "user": "u", "namespace": "team-a"}
+    kubeconfig = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": context}],
+        "current-context": "x",
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    space = spaces.read(EXAMPLES / "sweep" / "digits.yaml")
+    record = msgspec.structs.replace(request(space), on="cluster", namespace=kept).record()
+    folder = SweepFolder(tmp_path / "sweep")
+    folder.path.mkdir()
+    folder.enter({field: value for field, value in record.items() if value})
+    study = Study(folder.journal, space, 1, prunes=True)
+    study.complete(study.next(), 0.9)
+    files = (EXAMPLES / "digits.yaml", "--space", EXAMPLES / "sweep" / "digits.yaml", "--out", folder.path)
+    result = CliRunner().invoke(main, ["sweep", *map(str, files), "--on", "cluster", "--trials", "1", *options])
+    if refused:
+        assert result.exit_code == 10 and "has a sweep with another namespace; give it the same one" in result.stderr
+    else:
+        assert result.exit_code == 0 and "already; --trials adds more" in result.stdout, result.stderr
 
 
 @pytest.mark.parametrize(

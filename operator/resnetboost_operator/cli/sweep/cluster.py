@@ -169,6 +169,11 @@ def _read(obj: Mapping[str, Any]) -> TrialJob | None:
     )
 
 
+def resolved(namespace: str) -> str:
+    """The namespace that jobs are made in; '' means the kubeconfig's. Raises `UserError` if there is no kubeconfig."""
+    return namespace or reader.default_namespace()
+
+
 async def check(namespace: str) -> None:
     """Raise `UserError` if the cluster does not list jobs of the namespace."""
     async with reader.connected() as cluster:
