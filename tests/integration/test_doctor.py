@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +76,17 @@ def test_a_gang_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) 
     assert of_folder(tmp_path) == []
 
 
-def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "whom"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_a_signal_leaves_no_process(number: int, whom: Callable[[int, int], None], tmp_path: Path) -> None:
     words = [RESNETBOOST, "doctor", "--self-check"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, start_new_session=True
     ) as asked:
         eventually(lambda: len(of_folder(tmp_path)), lambda count: count > 1, "ranks compute", PATIENCE_SECONDS)
-        os.killpg(asked.pid, signal.SIGINT)
+        whom(asked.pid, number)
         asked.wait(PATIENCE_SECONDS)
     eventually(lambda: of_folder(tmp_path), lambda found: not found, "all have ended", PATIENCE_SECONDS)
 

@@ -36,7 +36,7 @@ class Sweeping:
     def __init__(self, folder: Path, **stub: str) -> None:
         self.folder = folder
         self.out = folder / "sweeps" / "digits"
-        self._stub = {"STUB_LEARNS": "1", **stub}
+        self.stub = {"STUB_LEARNS": "1", **stub}
         self._package = stubtrainer.install(folder)
         self.job()
         (folder / "space.yaml").write_text(yaml.safe_dump(SPACE))
@@ -46,7 +46,7 @@ class Sweeping:
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job_file.written(EXAMPLES / "digits.yaml", assignments)))
 
     def start(self, *options: str) -> "subprocess.Popen[str]":
-        environment = {**os.environ, "PYTHONPATH": str(self._package), "PYTHONWARNINGS": "ignore", **self._stub}
+        environment = {**os.environ, "PYTHONPATH": str(self._package), "PYTHONWARNINGS": "ignore", **self.stub}
         return subprocess.Popen(
             [RESNETBOOST, "sweep", "job.yaml", "--space", "space.yaml", *options],
             cwd=self.folder,
@@ -170,6 +170,24 @@ def test_trials_that_all_fail_end_the_sweep_with_their_reason(tmp_path: Path) ->
     code, output = sweeping.run("--trials", "9")
     assert code == 10 and "the first trials all failed, the last one" in output
     assert len(sweeping.trials()) == 3
+
+
+def test_failures_do_not_end_a_sweep_that_has_results_from_before(tmp_path: Path) -> None:
+    sweeping = Sweeping(tmp_path)
+    assert sweeping.run("--trials", "1")[0] == 0
+    sweeping.stub["STUB"] = "0,0,3,11"
+    code, output = sweeping.run("--trials", "5")
+    assert code == 0 and "--fresh" not in output, output
+    assert [trial["state"] for trial in sweeping.trials()] == ["Complete", *["Failed"] * 4]
+
+
+def test_trials_that_diverge_are_bad_and_do_not_end_the_sweep(tmp_path: Path) -> None:
+    sweeping = Sweeping(tmp_path, STUB="0,0,3,17")
+    code, output = sweeping.run("--trials", "4")
+    assert code == 1 and "--fresh" not in output, output
+    assert {(trial["state"], trial["note"].partition(":")[0]) for trial in sweeping.trials()} == {
+        ("Pruned", "diverged")
+    }
 
 
 def test_values_that_exclude_each_other_fail_their_trial_alone(sweeping: Sweeping) -> None:

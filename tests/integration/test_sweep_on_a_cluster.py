@@ -68,7 +68,8 @@ class Cluster:
         self.tell(name, told)
 
     def reach(self, name: str, epoch: int, top1: float) -> None:
-        progress = {**clusterjobs.PROGRESS, "epoch": float(epoch), "top1": top1, "attempt": 0}
+        """Let the job be in the epoch after this one, which was evaluated."""
+        progress = {**clusterjobs.PROGRESS, "epoch": epoch + 0.05, "top1": top1, "attempt": 0}
         self.tell(name, clusterjobs.running(progress=progress))
 
     def tell(self, name: str, status: dict[str, Any]) -> None:

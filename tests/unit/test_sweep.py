@@ -5,14 +5,18 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from resnetboost_api import names
+from resnetboost_operator import status as statuses
 from resnetboost_operator.cli import job_file
 from resnetboost_operator.cli.main import main
 from resnetboost_operator.cli.sweep import space as spaces
+from resnetboost_operator.cli.sweep.cluster import TrialJob, _Reports
 from resnetboost_operator.cli.sweep.command import Request
 from resnetboost_operator.cli.sweep.folder import SweepFolder
+from resnetboost_operator.cli.sweep.place import how_it_failed
 from resnetboost_operator.cli.sweep.space import Space, SpaceError
 from resnetboost_operator.cli.sweep.study import DRAWN_AT_RANDOM, LEAST_COMPLETE, Study
 from resnetboost_operator.cli.view import trial_table
@@ -155,6 +159,52 @@ def test_another_place_is_refused_with_its_option(tmp_path: Path, space: Space) 
     assert str(caught.value) == f"{tmp_path} {says}"
 
 
+@pytest.mark.parametrize(
+    ("kept", "options", "refused"),
+    [
+        ("team-a", (), False),
+        ("team-a", ("-n", "team-a"), False),
+        ("team-a", ("-n", "team-b"), True),
+        ("team-b", (), True),
+        ("", ("-n", "team-b"), False),  # a sweep of version 0.2, which did not keep it
+    ],
+)
+def test_another_namespace_is_refused(
+    kept: str, options: tuple[str, ...], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = {"cluster": "c", "user": "u", "namespace": "team-a"}
+    kubeconfig = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": context}],
+        "current-context": "x",
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    space = spaces.read(EXAMPLES / "sweep" / "digits.yaml")
+    record = msgspec.structs.replace(request(space), on="cluster", namespace=kept).record()
+    folder = SweepFolder(tmp_path / "sweep")
+    folder.path.mkdir()
+    folder.enter({field: value for field, value in record.items() if value})
+    study = Study(folder.journal, space, 1, prunes=True)
+    study.complete(study.next(), 0.9)
+    files = (EXAMPLES / "digits.yaml", "--space", EXAMPLES / "sweep" / "digits.yaml", "--out", folder.path)
+    result = CliRunner().invoke(main, ["sweep", *map(str, files), "--on", "cluster", "--trials", "1", *options])
+    if refused:
+        assert result.exit_code == 10 and "has a sweep with another namespace; give it the same one" in result.stderr
+    else:
+        assert result.exit_code == 0 and "already; --trials adds more" in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("reason", "how"), [("NumericsError", "diverged"), ("Diverged", "diverged"), ("DataError", "failed")]
+)
+def test_a_trial_that_diverged_is_told_from_one_that_failed_otherwise(reason: str, how: str) -> None:
+    attempt = {"attempt": 2, "stage": "base", "reason": reason, "endTime": "2026-11-25T12:00:00Z"}
+    status = clusterjobs.failed("attempt 2: maxRollBacks: 2 is used up", attempts=[attempt])
+    assert how_it_failed(statuses.from_dict(status)).how == how
+
+
 def test_without_a_cluster_no_folder_of_the_sweep_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
@@ -295,6 +345,30 @@ def test_a_job_of_a_cluster_says_its_value_and_parameters() -> None:
     assert pruned is not None and (pruned.state, pruned.note) == ("Pruned", r"below\x1b[31m")
     for text in ("[" * 10**5, "{}", '{"sweep": 1}'):
         assert of_cluster(clusterjobs.complete(), **{names.ANNOTATION_TRIAL: text}) is None
+
+
+def test_an_epoch_of_a_job_is_reported_with_its_own_value() -> None:
+    reported: list[tuple[int, float]] = []
+
+    def report(epoch: int, value: float) -> bool:
+        reported.append((epoch, value))
+        return False
+
+    reports = _Reports(report, epochs=6)
+    for stage, before, step, top1 in (
+        ("base", 0, 1, None),
+        ("base", 0, 5100, 0.4),
+        ("base", 0, 9980, 0.4),  # is shown as epoch 2.0
+        ("base", 0, 10000, 0.4),  # not evaluated yet
+        ("base", 0, 10100, 0.55),
+        ("base", 0, 12000, 0.55),
+        ("fine", 3, 0, None),
+        ("fine", 3, 5100, 0.7),
+    ):
+        progress = {**clusterjobs.PROGRESS, "stage": stage, "epoch": round(step / 5000, 2), "top1": top1}
+        status = clusterjobs.running(progress=progress, stage=stage, stages=[{"name": stage, "state": "Running"}])
+        reports.take(TrialJob("digits-0", "uid", statuses.from_dict(status), before), "top1")
+    assert reported == [(1, 0.4), (2, 0.55), (3, 0.55), (4, 0.7)]
 
 
 def test_paths_are_shown_by_the_end_that_tells_them_apart() -> None:

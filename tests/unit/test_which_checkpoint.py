@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -63,6 +64,31 @@ def path(run: Path, which: str | None, weights: Any = None) -> str:
 )
 def test_it_selects_one_of_the_stage_that_was_trained_last(which: str | None, name: str, run: Path) -> None:
     assert path(run, which) == name
+
+
+def set_clock(place: Path, written: float) -> None:
+    """Let the checkpoint have been written at that time."""
+    changed = msgspec.structs.replace(store.load_manifest(place), written=written)
+    (place / store.MANIFEST).write_bytes(msgspec.json.encode(changed))
+
+
+def test_a_clock_that_was_set_back_makes_no_older_checkpoint_the_newest(tmp_path: Path) -> None:
+    for attempt, step, written in ((0, 20, 7200.0), (0, 23, 3600.0), (1, 21, 60.0)):
+        set_clock(smallcheckpoints.save(tmp_path, step, CONTENTS, attempt=attempt), written)
+        assert path(tmp_path, None) == path(tmp_path, "last") == f"step-{step:08d}"
+    set_clock(smallcheckpoints.save(tmp_path, 9, CONTENTS, stage="next"), 7201.0)
+    assert path(tmp_path, "last") == "step-00000009", "of two stages the one that was written last"
+    assert refusal(tmp_path, "23").startswith("--which 23: stage next in ")
+
+
+def test_the_best_is_by_the_metric_of_the_newest_one_whatever_its_clock(tmp_path: Path) -> None:
+    first = BestMark(metric="top1", evaluation=evaluated(20, 0.9, 0.99, 0.5, averaged=False))
+    second = BestMark(metric="loss", evaluation=evaluated(40, 0.8, 0.99, 0.4, averaged=False))
+    for step, mark, written in ((20, first, 7200.0), (40, second, 60.0)):
+        ours = smallcheckpoints.manifest(step, best=mark)
+        directory = store.attempt_directory(tmp_path, ours.job_uid, ours.stage, ours.attempt)
+        set_clock(store.write(directory, ours, CONTENTS, "best")[0], written)
+    assert path(tmp_path, "best") == "best-00000040"
 
 
 def test_another_stage_is_selected_by_its_folder(run: Path) -> None:

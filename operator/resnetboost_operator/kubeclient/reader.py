@@ -97,9 +97,14 @@ async def connected() -> AsyncIterator[Reader]:
     """A reader of the cluster that the kubeconfig names. Raises `UserError` if there is none."""
     client = Client(await connection.connect(USER_AGENT))
     try:
-        yield Reader(client, connection.namespace() or in_cluster.own_namespace())
+        yield Reader(client, default_namespace())
     finally:
         await client.close()
+
+
+def default_namespace() -> str:
+    """The namespace that commands without -n are about. Raises `UserError` if there is no kubeconfig."""
+    return connection.namespace() or in_cluster.own_namespace()
 
 
 @contextlib.contextmanager

@@ -7,9 +7,16 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterable
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 COMMAND_NOT_FOUND = 127  # a shell's exit code
+
+
+def tied(command: Iterable[str], cores: Iterable[int]) -> list[str]:
+    """The command line that executes the command on the cores and is killed when this process ends, however it does."""
+    shim = [sys.executable, "-I", "-S", __file__, str(os.getpid()), ",".join(map(str, sorted(cores)))]
+    return [*shim, *command]
 
 
 def main(arguments: list[str]) -> int:

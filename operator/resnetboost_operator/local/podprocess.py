@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from resnetboost_api import names
+from resnetboost_operator.local import container
 from resnetboost_operator.observed import pods
 
 Manifest = dict[str, Any]
@@ -19,7 +20,6 @@ Manifest = dict[str, Any]
 MESSAGE_LIMIT_BYTES = 4096  # kubelet's limits of a termination message and of the log tail in its place
 LOG_TAIL_BYTES = 2048
 LOG_TAIL_LINES = 80
-_SHIM = Path(__file__).with_name("container.py")
 
 
 class PodProcess:
@@ -55,10 +55,9 @@ class PodProcess:
             command.append(environment[names.ENV_CONFIG])  # once more, so that ps shows whose rank it is
         if command[0] in ("python", "python3"):
             command[0] = sys.executable  # the image's Python is this one
-        shim = [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), ",".join(map(str, cores))]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*shim, *command],
+                container.tied(command, cores),
                 env=dict(environment),
                 cwd=message.parent,  # MindSpore writes files to its working directory
                 stdin=subprocess.DEVNULL,

@@ -24,7 +24,7 @@ STEP_SECONDS = float(os.environ.get("STUB_STEP_SECONDS", "0.02"))
 COLUMNS = "step,epoch,time,loss,accuracy,learning_rate,step_seconds,data_wait_seconds,compute_seconds"
 LEARNS = bool(os.environ.get("STUB_LEARNS"))
 PEAK = CONFIG.get("learningRate", {}).get("peak", 0.1)  # the default is left out
-EXIT_CODES = {0: "Succeeded", 11: "DataError", 15: "StorageError", 16: "Interrupted"}
+EXIT_CODES = {0: "Succeeded", 11: "DataError", 15: "StorageError", 16: "Interrupted", 17: "Diverged"}
 
 
 def accuracy(step: int) -> float:

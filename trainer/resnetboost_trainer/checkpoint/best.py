@@ -41,7 +41,7 @@ def find(root: Path, job_uid: str, stage: str, before_attempt: float = math.inf,
 
 
 def ranked(places: Iterable[tuple[Manifest, Path]]) -> list[Kept]:
-    """Rank best checkpoints by the metric of the one written last; of equal ones the earliest step comes first."""
+    """Rank best checkpoints by the metric of the newest one; of equal ones the earliest step comes first."""
     found = [
         Kept(path, manifest, mark, mark.value)
         for manifest, path in places
@@ -49,7 +49,7 @@ def ranked(places: Iterable[tuple[Manifest, Path]]) -> list[Kept]:
     ]
     if not found:
         return []
-    metric = max(found, key=lambda kept: kept.manifest.written).mark.metric
+    metric = max(found, key=lambda kept: (kept.manifest.attempt, kept.manifest.step)).mark.metric
     known = [kept._replace(value=value) for kept in found if (value := kept.mark.evaluation.figure(metric)) is not None]
     return sorted(known, key=lambda kept: (-gain(metric, kept.value, 0), kept.manifest.step, kept.manifest.written))
 

@@ -29,7 +29,7 @@ def local(source: str, field: str, settings: ObjectStorage = OF_A_COMMAND, chose
     """Return a path of this machine: the source itself, or that of the copies of what an address names.
 
     An address names a file of weights, a checkpoint, or a folder above checkpoints, of which an intact one is taken:
-    that which was written last, or which `chosen` selects as --which does. Raises ConfigError, StorageError.
+    the newest, or that which `chosen` selects as --which does. Raises ConfigError, StorageError.
     """
     return _fetched(source, field, settings, chosen) if address.is_address(source) else Path(source)
 
@@ -130,7 +130,7 @@ def _link(bucket: Bucket, objects: dict[str, Object], key: str, copies: Cache, t
 
 
 def _manifests(bucket: Bucket, objects: dict[str, Object], kind: Kind) -> list[Place]:
-    """List the checkpoints of a kind, the last written first, with their folders below the address."""
+    """List the checkpoints of a kind, the newest first, with their folders below the address."""
     read = []
     keys = [key for key in objects if key.rpartition("/")[2] == store.MANIFEST and _is_checkpoint(key, kind)]
     for key in sorted(keys, reverse=True)[:_MOST_MANIFESTS]:
@@ -141,7 +141,7 @@ def _manifests(bucket: Bucket, objects: dict[str, Object], kind: Kind) -> list[P
             continue
         if all(Path(name).name == name for name in manifest.files):
             read.append((manifest, Path(key).parent))
-    return sorted(read, key=lambda pair: (pair[0].written, pair[0].step), reverse=True)
+    return weightfile.newest_first(read)
 
 
 def _is_checkpoint(key: str, kind: Kind) -> bool:

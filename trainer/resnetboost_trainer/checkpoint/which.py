@@ -32,13 +32,12 @@ def checkpoints(folder: Path, which: str) -> Iterator[Place]:
 
 
 def selected(folder: str, which: str, listed: Callable[[Kind], Iterable[Place]]) -> Iterator[Place]:
-    """Select like `checkpoints` from what is `listed` of a kind, the last written first; `folder` is its name."""
+    """Select like `checkpoints` from what is `listed` of a kind, the newest first; `folder` is its name."""
     last = list(listed("step"))
     if which in LAST or not (last or which == "best"):
         return iter(last)
     marked = list(listed("best"))
-    newest = max([*last, *marked], key=lambda place: place[0].written, default=None)
-    stage = newest[0] if newest is not None else None
+    stage = next((manifest for manifest, _ in weightfile.newest_first([*last, *marked])), None)
     last, marked = ([place for place in found if _is_of(place[0], stage)] for found in (last, marked))
     if which == "best":
         return iter(_best(folder, marked, stage))

@@ -140,7 +140,6 @@ def _stop(*_: object) -> None:
 def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subprocess.Popen[bytes]:
     """Start a rank on cores of its own; it ends when this process does."""
     ranks, cores = len(hosts), machine.share(machine.usable_cores(), rank, len(hosts))
-    shim = [sys.executable, "-I", "-S", container.__file__, str(os.getpid()), ",".join(map(str, cores))]
     command = [
         sys.executable,
         "-m",
@@ -160,7 +159,7 @@ def _start(folder: Path, rank: int, hosts: Sequence[str], steps: int) -> subproc
     }
     log = None if rank == 0 else (folder / f"rank-{rank}.log").open("wb")
     return subprocess.Popen(
-        [*shim, *command],
+        container.tied(command, cores),
         env=os.environ | trainer.unicode_variables() | variables,
         cwd=folder,  # MindSpore leaves files where it runs
         stdin=subprocess.DEVNULL,

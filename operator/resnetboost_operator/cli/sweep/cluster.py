@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -142,7 +143,8 @@ class _Reports:
         if progress is None or progress.state == "Evaluating":
             return ""
         value = trial_table.figure(job.status, metric)
-        epoch = job.epochs_before + int(progress.epoch)
+        # A step of the next epoch proves that this one was evaluated. The rank rounds: 1.996 epochs are 2.0.
+        epoch = job.epochs_before + max(0, math.ceil(progress.epoch) - 1)
         if value is None or not self._seen < epoch < self._epochs:
             return ""
         for before in range(self._seen + 1, epoch):
@@ -165,6 +167,11 @@ def _read(obj: Mapping[str, Any]) -> TrialJob | None:
     return TrialJob(
         obj["metadata"]["name"], tried.sweep, status, sum(int(stage["epochs"]) for stage in stages[:before])
     )
+
+
+def resolved(namespace: str) -> str:
+    """The namespace that jobs are made in; '' means the kubeconfig's. Raises `UserError` if there is no kubeconfig."""
+    return namespace or reader.default_namespace()
 
 
 async def check(namespace: str) -> None:

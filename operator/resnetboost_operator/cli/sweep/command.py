@@ -63,6 +63,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "name": self.name,
             "on": self.on,
+            **({"namespace": self.namespace} if self.on == "cluster" else {}),
             "seed": self.seed,
             "space": msgspec.to_builtins(self.space),
             "job": self.written,
@@ -168,10 +169,12 @@ def sweep(
     )
     request.job_of("", trials - 1, {})  # its name must not be too long
     folder = SweepFolder(out or SWEEPS / name)
-    if on == "cluster" and (fresh or not folder.record_file.exists()):
+    if on == "cluster":
         from resnetboost_operator.cli.sweep import cluster
 
-        asyncio.run(cluster.check(namespace))  # before the folder is changed
+        if fresh or not folder.record_file.exists():
+            asyncio.run(cluster.check(namespace))  # before the folder is changed
+        request = msgspec.structs.replace(request, namespace=cluster.resolved(namespace))
     try:
         with folder.locked():
             if fresh:
@@ -204,7 +207,7 @@ class _Sweep:
         self._request, self._folder = request, folder
         self._output = standard_output()
         self._console = console(self._output)
-        self._uid = folder.enter(request.record())
+        self._uid = folder.enter(_comparable(request.record(), folder))
         self._study = Study(folder.journal, request.space, request.seed, prunes=request.prunes)
         if own is not None:
             self._study.suggest_first(own)
@@ -301,6 +304,14 @@ class _Sweep:
         except ImportError:
             return  # without matplotlib there is no picture, and nothing else is missing
         self._console.print(f"  picture    {self._folder.picture}", soft_wrap=True)
+
+
+def _comparable(record: Manifest, folder: SweepFolder) -> Manifest:
+    """The record without its namespace if the folder's was written by version 0.2 or before, which kept none."""
+    kept = yamltext.read_mapping(folder.record_file) if folder.record_file.exists() else record
+    if kept is None or "namespace" in kept:
+        return record
+    return {field: value for field, value in record.items() if field != "namespace"}
 
 
 class _Recording:

@@ -11,7 +11,7 @@ from resnetboost_operator.cli.sweep.space import Value
 from resnetboost_operator.cli.sweep.study import Study, Trial
 
 Manifest = dict[str, Any]
-# Trials that fail one after another, before the first that is complete: the next ones would fail too.
+# Trials that fail one after another, before one has given a value: the next ones would fail too.
 MOST_FAILURES = 3
 
 
@@ -111,10 +111,7 @@ class Conductor:
         if ended.how == "stopped":
             return
         self._end(trial, ended)
-        if ended.how == "failed":
-            self._failures += 1
-        elif ended.how == "complete":
-            self._failures = -self._trials  # the job is sound
+        self._failures = 0 if self._study.is_sound else self._failures + 1
 
     def _end(self, trial: Trial, ended: Ended) -> None:
         """Record how the trial ended. One that diverged counts as worse than all others, one that failed not at all."""

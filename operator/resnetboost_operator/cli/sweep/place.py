@@ -10,6 +10,8 @@ from resnetboost_api.status import Status
 from resnetboost_operator import status as statuses
 
 Manifest = dict[str, Any]
+# Ends of an attempt that say something about the trial's values.
+_DIVERGED = (failures.NUMERICS_ERROR.name, failures.DIVERGED.name)
 # Called with epochs over all stages and the metric after each evaluation; True if the trial is to end here.
 Report = Callable[[int, float], bool]
 
@@ -37,11 +39,13 @@ class Place(Protocol):
 
 
 def how_it_failed(status: Status) -> Ended:
-    """How a job with that status failed; one that diverged says something about its values, others do not."""
+    """How a job with that status failed. Its last attempt says whether it diverged: the job's own reason may be
+    MaxRollBacksExceeded. A divergence says something about the trial's values, other failures do not.
+    """
     failed = statuses.condition(status, "Failed")
     why = failed.message if failed is not None else "it ended without a result"
     last = status.attempts[-1].reason if status.attempts else ""
-    return Ended("diverged" if last == failures.NUMERICS_ERROR.name else "failed", why=" ".join(why.split()))
+    return Ended("diverged" if last in _DIVERGED else "failed", why=" ".join(why.split()))
 
 
 def epochs(job: Manifest) -> int:

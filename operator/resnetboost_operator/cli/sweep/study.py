@@ -75,6 +75,12 @@ class Study:
         waiting = self._optuna.trial.TrialState.WAITING
         return sum(trial.state != waiting for trial in self._frozen())
 
+    @property
+    def is_sound(self) -> bool:
+        """True if a trial gave a value, or was ended for one: the job runs, whatever fails later."""
+        states = self._optuna.trial.TrialState
+        return any(trial.state in (states.COMPLETE, states.PRUNED) for trial in self._frozen())
+
     def unfinished(self) -> list[Trial]:
         """Trials that were begun and did not end, because their process did. Values that it did not draw are drawn."""
         running = [trial for trial in self._frozen() if trial.state == self._optuna.trial.TrialState.RUNNING]

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,7 +106,7 @@ def found(path: Path) -> tuple[Path, bytes]:
 
 
 def checkpoints(folder: Path, kind: Kind = "step") -> Iterator[tuple[Manifest, Path]]:
-    """List the checkpoints at or below a run's folder, the last written first; their files are not verified."""
+    """List the checkpoints at or below a run's folder, the newest first; their files are not verified."""
     read = []
     for place in {place for below in _BELOW for place in folder.glob(f"{below}{kind}-*")}:
         if not (place / store.MANIFEST).is_file():
@@ -115,7 +115,23 @@ def checkpoints(folder: Path, kind: Kind = "step") -> Iterator[tuple[Manifest, P
             read.append((store.load_manifest(place), place))
         except Damaged as damage:
             log.warning("%s is skipped: %s", place, damage)
-    return iter(sorted(read, key=lambda pair: (pair[0].written, pair[0].step), reverse=True))
+    return iter(newest_first(read))
+
+
+def newest_first(places: Iterable[tuple[Manifest, Path]]) -> list[tuple[Manifest, Path]]:
+    """Sort by attempt and step within a stage of a job, as clocks may be set back; the last written stage first."""
+    places = list(places)
+    written: dict[tuple[str, str], float] = {}
+    for manifest, _ in places:
+        stage = (manifest.job_uid, manifest.stage)
+        written[stage] = max(written.get(stage, manifest.written), manifest.written)
+
+    def age(place: tuple[Manifest, Path]) -> tuple[float, str, str, int, int, float]:
+        found = place[0]
+        stage = (found.job_uid, found.stage)
+        return written[stage], *stage, found.attempt, found.step, found.written
+
+    return sorted(places, key=age, reverse=True)
 
 
 def there(folder: Path) -> str:
