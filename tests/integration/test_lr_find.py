@@ -16,6 +16,7 @@ def lr_find(folder: Path, *options: str, job: str = "digits") -> subprocess.Comp
 
 def test_a_sweep_leaves_a_curve_a_picture_and_a_suggestion(tmp_path: Path) -> None:
     options = ("--steps", "24", "--from", "1e-4", "--to", "50", "--set", "stages[0].localBatchSize=8")
+    (tmp_path / "config.yaml").write_text("mine")
     done = lr_find(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     assert "suggestion: learningRate.peak = " in done.stdout
@@ -25,7 +26,9 @@ def test_a_sweep_leaves_a_curve_a_picture_and_a_suggestion(tmp_path: Path) -> No
     assert rates[0] == 1e-4 and rates == sorted(rates)
     assert 10 <= len(rates) <= 24
     assert (tmp_path / "lr-find.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "lr-find.csv", "lr-find.png"]
+    own = {"lr-find-config.yaml", "lr-find.csv", "lr-find.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", *own}
+    assert (tmp_path / "config.yaml").read_text() == "mine"
     first = (tmp_path / "lr-find.csv").read_bytes()
     assert lr_find(tmp_path, *options).returncode == 0
     assert (tmp_path / "lr-find.csv").read_bytes() == first

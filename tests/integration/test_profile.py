@@ -33,7 +33,9 @@ def profile(folder: Path, *options: str, job: str = "digits") -> subprocess.Comp
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("profile")
+    made = tmp_path_factory.mktemp("profile")
+    (made / "config.yaml").write_text("mine")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,11 @@ def measured(folder: Path) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+@pytest.mark.slow
+def test_a_file_of_the_user_stays(measured: dict[str, Any], folder: Path) -> None:
+    assert (folder / "config.yaml").read_text() == "mine"
 
 
 @pytest.mark.slow

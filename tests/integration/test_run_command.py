@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -337,12 +338,23 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(runner: Runner) -> None:
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_running(runner: Runner) -> None:
-    runner.folder.mkdir()
-    (runner.folder / ".status.yaml.new").symlink_to("/dev/full")  # the file through which the status is written
-    ended = runner.run(stub=SLOW)
-    assert ended.returncode == 15
-    assert "No space left on device" in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    process = runner.start(stub=SLOWER)
+    runner.until_step(1)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))  # of the runner alone, for files that it begins
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 15
+    assert "File too large" in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_metrics_that_cannot_be_merged_end_no_run(runner: Runner) -> None:
+    process = runner.start(stub=SLOW)
+    runner.until_step(1)
+    (runner.folder / "metrics.csv").mkdir()
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (0, "")
+    assert "metrics.csv was not written" in stdout
+    assert (runner.folder / "report.html").exists()
 
 
 def test_a_lost_status_does_not_cost_the_checkpoints(runner: Runner) -> None:

@@ -1,6 +1,7 @@
 """`resnetboost compare` on made-up run folders: table, targets, differing settings, picture, bad input."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from resnetboost_operator.cli.main import main
-from resnetboost_operator.runs import comparison
+from resnetboost_operator.runs import comparison, metricsfile
 from resnetboost_operator.runs.comparison import Reached
 from resnetboost_operator.runs.runfolder import RunFolder, open_for_run
 from resnetboost_operator.validation import jobfile, schema
@@ -49,6 +50,20 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def compare(*words: str) -> Result:
     return CliRunner().invoke(main, ["compare", *words])
+
+
+def test_nothing_is_written_into_a_run_folder(two: Path) -> None:
+    assert compare("plain", "thor").exit_code == 0
+    for name in ("plain", "thor"):
+        assert {path.name for path in (two / "runs" / name).iterdir()} == {"job.yaml", "checkpoints"}
+
+
+def test_a_run_without_its_checkpoints_is_read_from_its_merged_metrics(two: Path) -> None:
+    folder = RunFolder(two / "runs" / "plain")
+    before = comparison.read(folder, "plain")
+    metricsfile.merge(folder)
+    shutil.rmtree(folder.checkpoints)
+    assert comparison.read(folder, "plain").tests == before.tests
 
 
 def test_epochs_and_seconds_to_an_accuracy(two: Path) -> None:

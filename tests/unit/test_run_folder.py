@@ -1,19 +1,28 @@
 """Run folders: what can be resumed with which job, and the one-sentence refusals."""
 
+import fcntl
+import functools
+import itertools
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from resnetboost_api.status import Attempt, Condition, Progress, Ranks, StageStatus, Status
 from resnetboost_operator import yamltext
+from resnetboost_operator.cli.main import main
 from resnetboost_operator.cli.run import command
 from resnetboost_operator.cli.view import summary
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.job import parse_job
+from resnetboost_operator.local import entry
 from resnetboost_operator.runs import place, resumption, runfolder
 from resnetboost_operator.validation import jobfile, schema
+from support import interruption
 from support.measuredrun import COMMANDS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -97,7 +106,7 @@ NO_SPEC = "metadata: {name: job, uid: a}"
 def test_a_damaged_job_is_one_sentence(tmp_path: Path, text: str) -> None:
     folder = runfolder.RunFolder(tmp_path)
     folder.job_file.write_text(text)
-    with pytest.raises(UserError, match=r"job.yaml is damaged.*--fresh") as caught:
+    with pytest.raises(UserError, match=r"job.yaml is damaged.*--out") as caught:
         folder.read_job()
     assert "\n" not in str(caught.value)
 
@@ -116,8 +125,108 @@ def test_clearing_removes_only_our_files(tmp_path: Path) -> None:
     folder.enter(job())
     folder.logs.mkdir()
     (tmp_path / "notes.txt").write_text("mine")
-    folder.clear()
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    folder.clear(all_files=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml", "notes.txt"]
+
+
+OWN_FILES = ("checkpoints/weights.pth", "logs/mine.txt", "volumes/v.txt", "report.html")
+OF_A_CLUSTER = {"uid": "a", "resourceVersion": "7"}  # as `kubectl get -o yaml` prints it
+
+
+@pytest.mark.parametrize("metadata", [{}, OF_A_CLUSTER], ids=["written", "printed by kubectl"])
+@pytest.mark.parametrize("options", [[], ["--fresh"]], ids=["run", "run --fresh"])
+def test_a_folder_with_the_users_own_files_is_refused(
+    options: list[str], metadata: dict[str, str], tmp_path: Path
+) -> None:
+    own = job()
+    own["metadata"] |= metadata
+    (tmp_path / "job.yaml").write_text(yamltext.dump(own))
+    for name in OWN_FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    ended = CliRunner().invoke(main, ["run", str(EXAMPLE), "--out", str(tmp_path), *options])
+    assert ended.exit_code == 10 and "choose another --out" in ended.stderr
+    assert all((tmp_path / name).read_text() == "mine" for name in OWN_FILES)
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_the_run_of_a_job_that_kubectl_printed_can_be_resumed(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    printed = job()
+    printed["metadata"] |= OF_A_CLUSTER
+    with folder.locked():
+        entered = folder.enter(printed)
+    assert runfolder.open_for_run(tmp_path).enter(printed) == entered
+
+
+def test_another_job_after_a_run_without_a_step_keeps_its_logs_and_volumes(tmp_path: Path) -> None:
+    folder = runfolder.open_for_run(tmp_path)
+    folder.enter(job())
+    folder.write_status(FAILED)
+    for name in ("logs/digits-base-0-0.log", "volumes/claim/data.txt", "pods/digits-base-0-0/termination-log"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("kept")
+    entered = entry.enter(folder, job(seed=5), False, lambda _: None)
+    assert entered is not None and entered.spec.seed == 5
+    assert (tmp_path / "logs/digits-base-0-0.log").exists() and (tmp_path / "volumes/claim/data.txt").exists()
+    assert not (tmp_path / "pods").exists() and folder.read_status() == Status()
+
+
+@pytest.mark.parametrize("all_files", [True, False], ids=["--fresh", "without a step"])
+def test_a_kill_at_any_removal_leaves_a_run_folder(all_files: bool, tmp_path: Path) -> None:
+    for kills in itertools.count():
+        folder = runfolder.open_for_run(tmp_path / str(kills))
+        kept = folder.enter(job())
+        folder.write_status(Status(phase="Complete"))
+        for name in ("checkpoints/a/b/attempt-0/step-1/manifest.json", "logs/rank.log", "pods/rank/log", "metrics.csv"):
+            (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder.path / name).touch()
+        ended = interruption.killed_at_removal(kills, functools.partial(folder.clear, all_files=all_files))
+        again = runfolder.open_for_run(folder.path)
+        assert again.read_status() == Status() or (folder.checkpoints / "a/b/attempt-0/step-1/manifest.json").exists()
+        entered = entry.enter(again, job(seed=5), True, lambda _: None)
+        assert entered is not None and entered.uid != kept["metadata"]["uid"]
+        if ended:
+            assert kills > 5
+            return
+
+
+def test_a_look_at_the_lock_makes_no_start_fail(tmp_path: Path) -> None:
+    folder, tries = runfolder.open_for_run(tmp_path), list[int]()
+    with folder.locked():
+        pass
+    with (tmp_path / ".lock").open("rb") as looks:
+        fcntl.flock(looks, fcntl.LOCK_SH)  # as another process that looks at it
+
+        def hook(event: str, values: Any) -> None:
+            if event == "fcntl.flock" and not looks.closed and values[1] & fcntl.LOCK_EX:
+                tries.append(values[0])
+                if len(tries) == 2:  # it was refused once
+                    fcntl.flock(looks, fcntl.LOCK_UN)
+
+        sys.addaudithook(hook)
+        with folder.locked():
+            assert len(tries) == 2
+
+
+def test_two_processes_can_write_the_same_file_at_once(tmp_path: Path) -> None:
+    path, both, errors = tmp_path / "metrics.csv", threading.Barrier(2), list[OSError]()
+
+    def write(text: str) -> None:
+        both.wait()
+        try:
+            for _ in range(200):
+                runfolder.write(path, text)
+        except OSError as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, args=(letter * 5000,)) for letter in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert not errors
+    assert path.read_text() in ("a" * 5000, "b" * 5000) and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_is_no_run_folder_cannot_be_reported(tmp_path: Path) -> None:

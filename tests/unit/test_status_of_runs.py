@@ -78,6 +78,25 @@ def test_without_a_name_the_runs_of_this_folder_are_listed() -> None:
     assert broken.split()[:3] == ["runs/broken", "Failed", "base"] and broken.endswith(SAID)
 
 
+def test_a_folder_that_cannot_be_read_does_not_hide_the_others() -> None:
+    begin("digits", COMPLETE)
+    folder = begin("broken", FAILED)
+    folder.status_file.unlink()
+    folder.status_file.mkdir()
+    result = status()
+    assert result.exit_code == 0 and "runs/digits" in result.stdout
+    sentence = "runs/broken cannot be read: Is a directory (runs/broken/status.yaml); check who may read it"
+    assert result.stderr == f"resnetboost: {sentence}\n"
+
+
+def test_a_run_whose_lock_cannot_be_read_is_shown_as_it_says() -> None:
+    folder = begin("digits", RUNNING)
+    (folder.path / ".lock").mkdir()
+    assert folder.in_use() is None
+    assert "Running" in status().stdout and "nothing runs it" not in status().stdout
+    assert "digits in runs/digits: Running, or nothing runs it: its lock cannot be read" in status("digits").stdout
+
+
 def test_a_run_without_a_process_is_not_running() -> None:
     folder = begin("digits", RUNNING)
     assert "nothing runs it: run it again to resume" in status().stdout

@@ -1,5 +1,7 @@
 """A sweep's space and study: what is refused and how it is said, and what a kill at any byte leaves."""
 
+import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from resnetboost_operator.cli.view import trial_table
 from resnetboost_operator.cli.view.trial_table import TrialRow, Tried
 from resnetboost_operator.errors import UserError
 from resnetboost_operator.validation import schema
-from support import clusterjobs
+from support import clusterjobs, interruption
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PEAK, BATCH, NESTEROV = "stages[0].learningRate.peak", "stages[0].localBatchSize", "stages[0].momentum.nesterov"
@@ -148,6 +150,45 @@ def test_the_same_space_goes_on_and_another_is_refused(parameter: dict[str, Any]
     assert folder.enter(request(read({"parameters": {path: parameter}})).record()) == begun
     with pytest.raises(UserError, match="has a sweep with another space"):
         folder.enter(request(read({"parameters": {path: parameter}, "metric": "loss"})).record())
+
+
+@pytest.mark.parametrize("options", [[], ["--fresh"]], ids=["sweep", "sweep --fresh"])
+@pytest.mark.parametrize("record", [None, "method: bayes\n"], ids=["without a record", "of another tool"])
+def test_a_folder_with_the_users_own_files_is_refused(record: str | None, options: list[str], tmp_path: Path) -> None:
+    (tmp_path / "best.yaml").write_text("mine")
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "data.csv").write_text("mine")
+    if record is not None:
+        (tmp_path / "sweep.yaml").write_text(record)
+    files = (EXAMPLES / "digits.yaml", "--space", EXAMPLES / "sweep" / "digits.yaml", "--trials", 1, "--out", tmp_path)
+    result = CliRunner().invoke(main, ["sweep", *map(str, files), *options])
+    assert result.exit_code == 10 and "--out" in result.stderr
+    assert (tmp_path / "best.yaml").read_text() == (tmp_path / "trials" / "data.csv").read_text() == "mine"
+
+
+def test_a_sweep_leaves_other_files_in_its_folder_alone(tmp_path: Path, space: Space) -> None:
+    (tmp_path / "job.yaml").write_text("mine")
+    folder = SweepFolder(tmp_path)
+    with folder.locked():
+        folder.enter(request(space).record())
+        folder.clear()
+    assert (tmp_path / "job.yaml").read_text() == "mine" and not folder.record_file.exists()
+
+
+def test_a_kill_at_any_removal_leaves_no_journal_to_another_sweep(tmp_path: Path, space: Space) -> None:
+    for kills in itertools.count():
+        folder = SweepFolder(tmp_path / str(kills))
+        with folder.locked():
+            folder.enter(request(space).record())
+        (folder.run(0) / "logs").mkdir(parents=True)
+        folder.journal.write_text("results")
+        ended = interruption.killed_at_removal(kills, folder.clear)
+        with folder.locked(), contextlib.suppress(UserError):
+            folder.enter(msgspec.structs.replace(request(space), seed=7).record())
+            assert not folder.journal.exists() and not folder.trials.exists()
+        if ended:
+            assert kills > 2 and folder.record_file.exists()
+            return
 
 
 def test_another_place_is_refused_with_its_option(tmp_path: Path, space: Space) -> None:

@@ -27,12 +27,15 @@ def enter(folder: RunFolder, manifest: Manifest, fresh: bool, report: Callable[[
 
     `fresh` deletes an earlier run first. `report` is called with a sentence about each change of a resumed run.
     """
-    if fresh or folder.is_barren():
-        folder.clear()
     ranks = manifest["spec"]["device"]["count"]
-    if folder.job_file.exists():
-        manifest = elastic.of_same_training(folder.read_job(), manifest)
-    job = parse_job(folder.enter(manifest, report))
+    if fresh or folder.is_barren():
+        folder.clear(all_files=fresh)
+        entered = folder.begin(manifest)
+    else:
+        if folder.job_file.exists():
+            manifest = elastic.of_same_training(folder.read_job(), manifest)
+        entered = folder.enter(manifest, report)
+    job = parse_job(entered)
     if resumption.is_over(folder.read_status(), [stage.name for stage in job.spec.stages]):
         return None
     if job.spec.device.count != ranks:

@@ -79,7 +79,7 @@ class RunLoop:
                 self._polling.cancel()
             self._follow(None, None)
             await self._cluster.close()
-            metricsfile.merge(self._folder)
+            self._merge_metrics()
         return self._status
 
     def _pass(self) -> Plan:
@@ -131,8 +131,15 @@ class RunLoop:
         if status != before:
             self._folder.write_status(status)
         if len(status.attempts) != len(before.attempts) or status.stage != before.stage:
-            metricsfile.merge(self._folder)  # before an ended attempt's files are pruned
+            self._merge_metrics()  # before an ended attempt's files are pruned
         self._audience.show(status)
+
+    def _merge_metrics(self) -> None:
+        """Write metrics.csv. A failure ends no run: the next merge reads the attempts' rows again."""
+        try:
+            metricsfile.merge(self._folder)
+        except OSError as error:
+            self._audience.event(Event("Warning", "MetricsNotMerged", f"metrics.csv was not written: {error}"))
 
     def _over(self, decided: Plan) -> bool:
         """True if the plan has nothing left to do and no process runs."""

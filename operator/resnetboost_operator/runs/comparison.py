@@ -59,9 +59,7 @@ class Run(msgspec.Struct, frozen=True):
 
 def read(folder: RunFolder, name: str) -> Run:
     """Read a run from its folder, also while it trains. Raises `UserError` for a damaged one."""
-    metricsfile.merge(folder)
-    job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
-    return of(name, job["spec"], measured)
+    return of(name, folder.read_job()["spec"], metricsfile.current(folder))
 
 
 def of(name: str, spec: Mapping[str, Any], measured: Measured) -> Run:

@@ -59,6 +59,12 @@ def merge(folder: RunFolder) -> None:
         write(folder.metrics_file, _csv(_columns(found), found))
 
 
+def current(folder: RunFolder) -> Measured:
+    """The metrics of all attempts, also while they train; without their files those of metrics.csv. Writes nothing."""
+    found = rows(folder)
+    return measured(found) if found else read(folder.metrics_file)
+
+
 def rows(folder: RunFolder) -> list[Row]:
     """The rows of metrics.csv: stages in order, and each step once, from the last attempt that made it."""
     job = folder.read_job()

@@ -125,9 +125,10 @@ _OTHER_COLOUR = "#555555"
 
 def write_report(folder: RunFolder) -> None:
     """Write both files. Without a measured step there is no picture."""
-    metricsfile.merge(folder)
+    if not folder.in_use():  # who runs it merges
+        metricsfile.merge(folder)
     job, status = folder.read_job(), folder.read_status()
-    measured = metricsfile.read(folder.metrics_file)
+    measured = metricsfile.current(folder)
     did = Did(
         thor.by_stage(measured),
         adasum.by_stage(measured, job),

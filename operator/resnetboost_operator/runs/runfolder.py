@@ -4,6 +4,7 @@ import contextlib
 import csv
 import math
 import os
+import secrets
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -23,18 +24,9 @@ from resnetboost_operator.validation import schema
 
 Manifest = dict[str, Any]
 
-_OURS = (
-    JOB,
-    "status.yaml",
-    "environment.yaml",
-    "metrics.csv",
-    "report.html",
-    "report.png",
-    "logs",
-    "pods",
-    "checkpoints",
-    "volumes",
-)
+# In the order in which `clear` removes them: without its status a run that lacks some checkpoints can be resumed.
+_MADE = ("status.yaml", "checkpoints", "pods", "environment.yaml", "metrics.csv", "report.html", "report.png")
+_KEPT_WITHOUT_A_STEP = ("logs", "volumes")
 
 
 class _Metadata(msgspec.Struct):
@@ -65,6 +57,9 @@ class _Shape(msgspec.Struct):
     spec: _Spec
 
 
+_OTHER_FOLDER = "choose another folder with --out, or delete this one"
+
+
 class RunFolderError(UserError):
     """The folder cannot be used for this run; the message names the problem and the remedy."""
 
@@ -85,12 +80,36 @@ class RunFolder:
 
     def read_job(self) -> Manifest:
         """The job of this run, defaulted, with its uid."""
-        job = _read(self.job_file)
+        if problem := self._problem_of_job():
+            raise RunFolderError(f"{self.job_file} is damaged ({problem}); {_OTHER_FOLDER}")
+        return schema.defaulted(_read(self.job_file))  # the job of an earlier version lacks later fields
+
+    def _problem_of_job(self) -> str:
+        """Why job.yaml is no job that a run wrote, or ''."""
+        job = yamltext.read_mapping(self.job_file)
+        if job is None:
+            return "it is not a YAML mapping"
         try:
             msgspec.convert(job, _Shape)
         except msgspec.ValidationError as error:
-            raise RunFolderError(f"{self.job_file} is damaged ({error}); start over with --fresh") from None
-        return schema.defaulted(job)  # the job of an earlier version lacks later fields
+            return str(error)
+        return ""
+
+    def foreign_file(self) -> str:
+        """What shows that no run made this folder, or '' if a run did or it is empty.
+
+        A run's job.yaml has a uid, as has a job that kubectl printed; only with that one there is no lock.
+        """
+        names = sorted(found.name for found in self.path.iterdir() if not found.name.startswith("."))
+        if not names:
+            return ""
+        if not self.job_file.exists():
+            return f"it holds {names[0]}"
+        if problem := self._problem_of_job():
+            return f"no run wrote its {JOB} ({problem})"
+        if "resourceVersion" in _read(self.job_file)["metadata"] and not folderlock.exists(self.path):
+            return f"its {JOB} is a job of a cluster (it has metadata.resourceVersion)"
+        return ""
 
     def read_status(self) -> Status:
         """The last status written; empty before the first."""
@@ -117,8 +136,8 @@ class RunFolder:
         """Lock the folder against other runs. Raises `UserError` if one uses it."""
         return folderlock.held(self.path, "run")
 
-    def in_use(self) -> bool:
-        """True while a run holds the folder's lock; needs no right to write there."""
+    def in_use(self) -> bool | None:
+        """True while a run holds the folder's lock, None if that cannot be read; needs no right to write there."""
         return folderlock.is_held(self.path)
 
     def is_barren(self) -> bool:
@@ -133,14 +152,23 @@ class RunFolder:
         found = [path.name.removeprefix("attempt-") for path in self.checkpoints.glob("*/*/attempt-*")]
         return max((int(number) + 1 for number in found if number.isdigit()), default=0)
 
-    def clear(self) -> None:
-        """Remove all files of earlier runs, and nothing else."""
-        for name in _OURS:
+    def clear(self, *, all_files: bool) -> None:
+        """Remove the files of earlier runs and nothing else; logs and volumes only with `all_files`.
+
+        job.yaml stays until `begin` replaces it: a folder in which this was interrupted is still a run folder.
+        """
+        for name in (*_MADE, *(_KEPT_WITHOUT_A_STEP if all_files else ())):
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def begin(self, job: Manifest) -> Manifest:
+        """Write the job of a new run; return it with its uid."""
+        job = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1}}
+        write(self.job_file, yamltext.dump(job))
+        return job
 
     def enter(self, job: Manifest, report: Callable[[str], object] = lambda _: None) -> Manifest:
         """Write the job of a new run, or find the one to resume; return it with its uid.
@@ -148,9 +176,7 @@ class RunFolder:
         A run may get more epochs and further stages: `report` is called with a sentence about each.
         """
         if not self.job_file.exists():
-            job = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4()), "generation": 1}}
-            write(self.job_file, yamltext.dump(job))
-            return job
+            return self.begin(job)
         kept = self.read_job()
         longer = extension.extended(kept, job, self.made(kept))
         refusal = resumption.refusal(longer.kept, longer.job)
@@ -184,9 +210,8 @@ def open_for_run(path: Path) -> RunFolder:
     """Open the folder of a run to start or resume: create it if missing, refuse it if it holds other files."""
     folder = RunFolder(path)
     path.mkdir(parents=True, exist_ok=True)
-    names = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
-    if names and not folder.job_file.exists():
-        raise RunFolderError(f"{path} is neither empty nor a run folder: it holds {names[0]}; choose another --out")
+    if foreign := folder.foreign_file():
+        raise RunFolderError(f"{path} is neither empty nor a run folder: {foreign}; choose another --out")
     return folder
 
 
@@ -213,14 +238,21 @@ def below(folder: Path) -> list[RunFolder]:
 
 
 def write(path: Path, text: str | bytes) -> None:
-    """Replace a file atomically: the new text is complete and on disk before it takes the name."""
+    """Replace a file atomically: the new text is complete and on disk before it takes the name.
+
+    Several processes may write the same file: each has a temporary file of its own.
+    """
     data = text.encode() if isinstance(text, str) else text
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _epochs(stage: Path) -> float:

@@ -14,7 +14,7 @@ from resnetboost_operator.errors import UserError
 from resnetboost_operator.job import parse_job
 from resnetboost_operator.manifests.trainer_config import trainer_config
 
-CONFIG, RESULT, PICTURE = "config.yaml", "lr-find.csv", "lr-find.png"
+CONFIG, RESULT, PICTURE = "lr-find-config.yaml", "lr-find.csv", "lr-find.png"
 _RATE = click.FloatRange(0, 1000, min_open=True)
 
 

@@ -27,7 +27,7 @@ from resnetboost_operator.local import container, machine
 from resnetboost_operator.manifests.container import THREADS
 from resnetboost_operator.manifests.trainer_config import trainer_config
 
-CONFIG, RESULT, PICTURE = "config.yaml", "profile.json", "profile.png"
+CONFIG, RESULT, PICTURE = "profile-config.yaml", "profile.json", "profile.png"
 INTERRUPTED = 130
 
 

@@ -50,7 +50,7 @@ def run(ctx: click.Context, file: Path, assignments: tuple[str, ...], out: Path 
       1  anything else         13 out of memory                 17 diverged
       2  command line          14 communication between ranks   18 preflight
       10 job file or option    15 storage
-      11 data set
+      11 data set              130, 143 Ctrl-C or SIGTERM before the training began
 
     \b
     Examples:

@@ -49,7 +49,7 @@ async def _over(folder: RunFolder, output: Output) -> int:
 
 
 def _goes_on(folder: RunFolder, status: Status) -> bool:
-    return not summary.is_at_rest(status) and folder.in_use()
+    return not summary.is_at_rest(status) and folder.in_use() is not False
 
 
 def _code(status: Status) -> int:

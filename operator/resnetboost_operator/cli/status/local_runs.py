@@ -38,8 +38,15 @@ def _views(runs: Sequence[RunFolder]) -> Iterator[JobView]:
         try:
             yield _view(folder)
         except UserError as error:
-            readable.make_plain(sys.stderr)
-            print(f"resnetboost: {readable.printable(str(error))}", file=sys.stderr)
+            _report(str(error))
+        except OSError as error:
+            at = f" ({error.filename})" if error.filename else ""
+            _report(f"{folder.path} cannot be read: {error.strerror or error}{at}; check who may read it")
+
+
+def _report(sentence: str) -> None:
+    readable.make_plain(sys.stderr)
+    print(f"resnetboost: {readable.printable(sentence)}", file=sys.stderr)
 
 
 def _view(folder: RunFolder) -> JobView:
@@ -48,7 +55,7 @@ def _view(folder: RunFolder) -> JobView:
         job = parse_job(manifest)
     except (msgspec.ValidationError, ValueError, KeyError):  # of another version; the table shows the rest
         job = None
-    if not summary.is_at_rest(status) and not folder.in_use():
+    if not summary.is_at_rest(status) and folder.in_use() is False:
         status = _stopped(status, manifest["spec"]["stages"][0]["name"])
     return JobView(
         uid=manifest["metadata"]["uid"],

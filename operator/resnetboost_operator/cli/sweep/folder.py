@@ -20,7 +20,9 @@ from resnetboost_operator.runs.runfolder import write
 Manifest = dict[str, Any]
 
 _OPTIONS = ("name", "on", "seed")
-_OURS = ("sweep.yaml", "study.journal", LIST, "best.yaml", "sweep.png", "trials")
+_RECORD = "sweep.yaml"
+# In the order in which `clear` removes them: the record last, since without it the rest is not known to be a sweep's.
+_OURS = ("trials", "study.journal", LIST, "best.yaml", "sweep.png", _RECORD)
 
 
 class SweepFolder:
@@ -28,7 +30,7 @@ class SweepFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.record_file = path / "sweep.yaml"
+        self.record_file = path / _RECORD
         self.journal = path / "study.journal"
         self.trials_file = path / LIST
         self.best_file = path / "best.yaml"
@@ -41,10 +43,20 @@ class SweepFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and lock it against other sweeps. Raises `UserError` if one uses it."""
+        """Make the folder and lock it against other sweeps. Raises `UserError` if one uses it, or it is not a sweep's.
+
+        Other files may be there, but none with the names of a sweep's.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
+        self._check_owner()
         with folderlock.held(self.path, "sweep"):
             yield
+
+    def _check_owner(self) -> None:
+        if self.record_file.exists():
+            self._record()
+        elif found := next((name for name in _OURS if (self.path / name).exists()), None):
+            raise UserError(f"{self.path} holds {found} but no sweep ({_RECORD} is missing); choose another --out")
 
     def clear(self) -> None:
         """Remove all files of an earlier sweep, and nothing else."""
@@ -72,7 +84,7 @@ class SweepFolder:
     def _record(self) -> Manifest:
         found = yamltext.read_mapping(self.record_file)
         if found is None or "uid" not in found:
-            raise UserError(f"{self.record_file} is damaged; start over with --fresh")
+            raise UserError(f"{self.record_file} is no record of a sweep; choose another folder with --out")
         return found
 
     def list_trials(self, name: str, metric: Metric, rows: Sequence[TrialRow], best: int | None) -> None:

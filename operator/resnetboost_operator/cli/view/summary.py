@@ -45,7 +45,7 @@ def _code(verdict: failures.FailureClass | None) -> int:
 
 def closing_lines(folder: RunFolder, status: Status, commands: Commands, elapsed_seconds: float) -> Iterator[str]:
     """The closing lines: the result, where its files are, and how to continue."""
-    job, measured = folder.read_job(), metricsfile.read(folder.metrics_file)
+    job, measured = folder.read_job(), metricsfile.current(folder)
     yield f"{job['metadata']['name']} {outcome(status)}"
     yield _line("time", f"{readable.duration(elapsed_seconds)}, {readable.plural(status.restarts, 'restart')}")
     if spent := goodput(status):
@@ -137,8 +137,11 @@ def description(folder: RunFolder, now: float) -> Iterator[str]:
     status = folder.read_status()
     job = folder.read_job()
     phase = status.phase if status.stage else "not begun"
-    runs = not is_at_rest(status) and folder.in_use()
+    in_use = not is_at_rest(status) and folder.in_use()
+    runs = in_use is not False
     dead = "" if runs or is_at_rest(status) else ", but nothing runs it"
+    if in_use is None:
+        dead = ", or nothing runs it: its lock cannot be read"
     yield f"{job['metadata']['name']} in {folder.path}: {phase}{dead}"
     failed = statuses.condition(status, "Failed")
     if failed is not None and failed.status == "True":
