@@ -12,7 +12,7 @@ import pytest
 
 from resnetboost_trainer.checkpoint import snapshots
 from resnetboost_trainer.optim.pca import basis
-from support import onerank
+from support import onerank, trainerconfig
 from support.halts import Halts
 from support.wholerun import Run, completed, job
 
@@ -178,10 +178,13 @@ def attempts(run: Run, stage: str) -> list[str]:
 
 
 KEPT: dict[str, Any] = {"everySteps": 5, "keep": 3}
+# Of stages of one epoch, which leaves none for a warm-up.
+RATE = trainerconfig.GOOD["learningRate"] | {"warmupEpochs": 0}
 IN_ANOTHER_JOB: dict[str, Any] = {
     "stage": "fine",
     "algorithm": "PCA",
     "epochs": 1,
+    "learningRate": RATE,
     "startFrom": {"stage": "base", "jobName": "digits"},
     "pca": {
         "components": 6,
@@ -197,7 +200,7 @@ def first_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A volume with a job that was stopped early and kept snapshots."""
     folder = tmp_path_factory.mktemp("first")
     rule = {"everyEpochs": 0.1, "from": 0, "keep": 9}
-    onerank.train(folder, 0, "first", config={"snapshots": rule, "epochs": 1}, **KEPT)
+    onerank.train(folder, 0, "first", config={"snapshots": rule, "epochs": 1, "learningRate": RATE}, **KEPT)
     return folder / "checkpoints"
 
 

@@ -232,7 +232,7 @@ def test_another_namespace_is_refused(
     files = (EXAMPLES / "digits.yaml", "--space", EXAMPLES / "sweep" / "digits.yaml", "--out", folder.path)
     result = CliRunner().invoke(main, ["sweep", *map(str, files), "--on", "cluster", "--trials", "1", *options])
     if refused:
-        assert result.exit_code == 10 and "has a sweep with another namespace; give it the same one" in result.stderr
+        assert result.exit_code == 10 and f"use --namespace {kept}, another --out, or --fresh" in result.stderr
     else:
         assert result.exit_code == 0 and "already; --trials adds more" in result.stdout, result.stderr
 

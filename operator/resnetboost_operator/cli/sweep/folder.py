@@ -19,7 +19,7 @@ from resnetboost_operator.runs.runfolder import write
 
 Manifest = dict[str, Any]
 
-_OPTIONS = ("name", "on", "seed")
+_OPTIONS = ("name", "namespace", "on", "seed")
 _RECORD = "sweep.yaml"
 # In the order in which `clear` removes them: the record last, since without it the rest is not known to be a sweep's.
 _OURS = ("trials", "study.journal", LIST, "best.yaml", "sweep.png", _RECORD)
