@@ -24,7 +24,7 @@ CORPUS = ROOT / "tests" / "corpus"
 JOBS = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL}"
 # Those where kubectl decides, or changes what the server reads. It takes ten times as long as a request does.
 BY_KUBECTL = ("api-version-of-another-group", "kind-misspelled", "label-a-number", "merged-stages", "nothing")
-ORIGINALS = ("everything", "minimal", "elastic")  # bases of the merge patches
+ORIGINALS = ("everything", "minimal", "elastic", "sync-batch-norm-of-two")  # bases of the merge patches
 
 # kubectl's wording for errors without a field name.
 OTHER_NAMES = {

@@ -51,12 +51,12 @@ def sentence(path: Path, model: str | None = None) -> str:
     ids=["run", "checkpoints", "job", "stage", "attempt"],
 )
 def test_the_newest_checkpoint_of_a_folder_is_used(above: str, tmp_path: Path) -> None:
-    save(tmp_path / "checkpoints", 40)
-    newest = save(tmp_path / "checkpoints", 20)
+    newest = save(tmp_path / "checkpoints", 40)
+    save(tmp_path / "checkpoints", 20)  # written later by a clock that was set back
     found = trained.read(tmp_path / above)
     assert found.path == newest
     assert str(found.network) == "resnet20 with 10 classes for images of 1 channel"
-    assert found.describe() == "resnet20 with 10 classes for images of 1 channel, step 20 of stage base of digits"
+    assert found.describe() == "resnet20 with 10 classes for images of 1 channel, step 40 of stage base of digits"
 
 
 def test_a_stage_that_came_later_wins(tmp_path: Path) -> None:
